@@ -1,0 +1,114 @@
+"""Write the tables and plots of README.md from the result files: `python benchmarks/update_readme.py [--check]`.
+
+A pair of markers `<!-- results:NAME -->` and `<!-- /results:NAME -->` holds the table of all files
+`benchmarks/results/NAME*.json`, one row a file, and a plot of them in `docs/images/NAME.png`. `--check` changes nothing
+and fails if the README is not what the result files say.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from quickfuse.bench.machine import show_machine
+from quickfuse.bench.render import show_cold
+from quickfuse.bench.report import Report, VariantResult
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "README.md"
+
+_BLOCK = re.compile(r"(<!-- results:(?P<name>[\w-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)
+_COLUMNS = ("eager", "fused", "torch.compile", "jax", "quickfuse")
+_NOTHING = "*No results are committed yet.*"
+
+
+def update(text: str, results: Path) -> str:
+    """The README `text` with every block rendered anew."""
+    return _BLOCK.sub(lambda match: f"{match[1]}{_block(match['name'], results)}\n{match[3]}", text)
+
+
+def block_names(text: str) -> list[str]:
+    return [match["name"] for match in _BLOCK.finditer(text)]
+
+
+def read_reports(name: str, results: Path) -> list[Report]:
+    """The reports of one block, in the order of their file names."""
+    return [Report.read(path) for path in sorted(results.glob(f"{name}*.json"))]
+
+
+def markdown_table(reports: Sequence[Report]) -> str:
+    """One row for each report; only the columns that any of them has."""
+    names = [name for name in _COLUMNS if any(_measured(report.get(name)) for report in reports)]
+    with_copy = any(report.copy_gb_per_s is not None for report in reports)
+    head = ["work", *names, *["a copy of as many bytes"] * with_copy]
+    rows = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for report in reports:
+        cells = [_cell(report, report.get(name)) for name in names]
+        rows.append([report.workload.title, *cells, *[_copy_cell(report)] * with_copy])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def draw(name: str, reports: Sequence[Report]) -> None:
+    from quickfuse.bench.plot import plot
+
+    plot(reports, ROOT / _image(name))
+
+
+def _block(name: str, results: Path) -> str:
+    reports = read_reports(name, results)
+    if not reports:
+        return _NOTHING
+    machines = dict.fromkeys(show_machine(report.machine) for report in reports)
+    unit = reports[0].workload.unit
+    caption = f"Median time per {unit}; in brackets the first {unit} in a fresh process with empty caches."
+    return "\n\n".join(
+        [markdown_table(reports), f"{caption} {'; '.join(machines)}.", f"![{name}]({_image(name).as_posix()})"]
+    )
+
+
+def _image(name: str) -> Path:
+    return Path("docs", "images", f"{name}.png")
+
+
+def _measured(variant: VariantResult | None) -> bool:
+    return variant is not None and variant.cold.status in ("measured", "timeout")
+
+
+def _cell(report: Report, variant: VariantResult | None) -> str:
+    if variant is None or not _measured(variant):
+        return "-"
+    time = "-" if variant.median_us is None else _show_duration(variant.median_us)
+    text = f"{time} ({show_cold(report, variant)})"
+    return f"**{text}**" if variant.name == "quickfuse" else text
+
+
+def _copy_cell(report: Report) -> str:
+    if report.copy_gb_per_s is None:
+        return "-"
+    return _show_duration(report.workload.bytes_moved / report.copy_gb_per_s / 1e3)
+
+
+def _show_duration(microseconds: float) -> str:
+    return f"{microseconds:.3g} us" if microseconds < 1000 else f"{microseconds / 1000:.3g} ms"
+
+
+def main(arguments: Sequence[str]) -> int:
+    before = README.read_text()
+    after = update(before, RESULTS)
+    if "--check" in arguments:
+        if before != after:
+            print("README.md differs from benchmarks/results; run: python benchmarks/update_readme.py")
+        return int(before != after)
+    README.write_text(after)
+    for name in block_names(after):
+        reports = read_reports(name, RESULTS)
+        if reports:
+            draw(name, reports)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

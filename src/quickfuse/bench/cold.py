@@ -1,0 +1,177 @@
+"""The first call: what a user waits for, in a fresh process with empty caches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from quickfuse import logs
+from quickfuse.bench import variants
+from quickfuse.bench.variants import OURS, Missing
+from quickfuse.bench.workloads import DTYPES, Workload, from_dict, to_dict
+
+#: As many calls as the tutorial on compiled optimizers takes to warm up.
+FIRST_CALLS = 5
+
+Status = Literal["measured", "missing", "failed", "timeout"]
+
+#: Errors of peers that mean something is not installed: a word of the message, and what to tell the user.
+_KNOWN_CAUSES = {
+    "InvalidCxxCompiler": "needs a C++ compiler, and none was found",
+    "Failed to find C compiler": "needs a C compiler, and none was found",
+    "Python.h": "needs the header files of Python (python3-dev), and they were not found",
+}
+
+
+@dataclass
+class ColdResult:
+    """The first calls of a variant. Seconds; `reason` says in one line what went wrong, unless `status` is measured.
+
+    `calls[0]` counts from wrapping the function to the end of its first call. `stages` is how quickfuse spent it.
+    `graph_breaks` is what quickfuse left to plain Python. `difference` is the largest absolute difference from eager in
+    the changed tensors after these calls, or None where there is nothing to compare.
+    """
+
+    status: Status
+    reason: str = ""
+    calls: list[float] = field(default_factory=list)
+    import_torch: float | None = None
+    import_quickfuse: float | None = None
+    stages: dict[str, float] = field(default_factory=dict)
+    graph_breaks: list[str] = field(default_factory=list)
+    difference: float | None = None
+
+
+def cache_environment(folder: Path) -> dict[str, str]:
+    """Environment variables that put the caches of all compilers into `folder`."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "QUICKFUSE_CACHE_DIR": str(folder / "quickfuse"),
+    }
+
+
+def measure_cold(workload: Workload, variant: str, caches: Path, timeout: float) -> ColdResult:
+    """Run the first calls of a variant in a fresh process, with its caches in the empty folder `caches`."""
+    caches.mkdir(parents=True, exist_ok=True)
+    task, answer = caches / "task.json", caches / "answer.json"
+    task.write_text(json.dumps({"workload": to_dict(workload), "variant": variant}))
+    here = Path(__file__).resolve()
+    search_path = [str(here.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, **cache_environment(caches), "PYTHONPATH": os.pathsep.join(search_path)}
+    # -P: the script's own folder holds modules with everyday names, which must not shadow others.
+    command = [sys.executable, "-P", str(here.with_name("cold_child.py")), str(task), str(answer)]
+    with open(caches / "output.txt", "w+b") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return ColdResult("timeout", f"first call not finished after {timeout:g} s")
+        finally:
+            _stop(process)
+        if answer.exists():
+            return ColdResult(**json.loads(answer.read_text()))
+        output.seek(0)
+        return ColdResult("failed", _last_line(output.read().decode(errors="replace")) or f"exit code {code}")
+
+
+def answer_task(task: dict[str, Any], imports: dict[str, float]) -> dict[str, Any]:
+    """What the fresh process does once it has imported the packages, which took the seconds `imports`."""
+    workload, variant = from_dict(task["workload"]), task["variant"]
+    try:
+        result = _first_calls(workload, variant)
+    except Missing as error:
+        result = ColdResult("missing", str(error))
+    except Exception as error:  # a peer may fail in any way: that is a result too
+        result = ColdResult("failed", explain(error))
+    result.import_torch, result.import_quickfuse = imports["torch"], imports["quickfuse"]
+    return asdict(result)
+
+
+def explain(error: BaseException) -> str:
+    """An error in one line: a known cause in plain words, or its type and the first line of its message."""
+    text = f"{type(error).__name__}: {error}"
+    for word, cause in _KNOWN_CAUSES.items():
+        if word in text:
+            return cause
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line[:200]}"
+
+
+def _first_calls(workload: Workload, variant: str) -> ColdResult:
+    step = variants.prepare(workload, variant)
+    step.synchronize()
+    result = ColdResult("measured")
+    returned = None
+    with _collect_graph_breaks() as result.graph_breaks:
+        start = time.perf_counter()
+        fn = step.make()
+        for _ in range(FIRST_CALLS):
+            returned = fn(*step.args)
+            step.synchronize()
+            now = time.perf_counter()
+            result.calls.append(now - start)
+            start = now
+    if variant == OURS:
+        result.stages = dict(logs.stage_seconds)
+    if variant != "jax":
+        result.difference = _difference_from_eager(workload, step.state, returned)
+    return result
+
+
+@contextlib.contextmanager
+def _collect_graph_breaks() -> Iterator[list[str]]:
+    """The messages of the log channel `graph_breaks` while the context is open."""
+    messages: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    collector = Collector()
+    logs.log.addHandler(collector)
+    logs.set_logs(graph_breaks=True)
+    try:
+        yield messages
+    finally:
+        logs.set_logs(graph_breaks=False)
+        logs.log.removeHandler(collector)
+
+
+def _difference_from_eager(workload: Workload, state: list[torch.Tensor], returned: object) -> float:
+    reference = variants.prepare(workload, "eager")
+    fn = reference.make()
+    expected_return = None
+    for _ in range(FIRST_CALLS):
+        expected_return = fn(*reference.args)
+    pairs = list(zip(state, reference.state, strict=True))
+    if isinstance(returned, torch.Tensor) and isinstance(expected_return, torch.Tensor):
+        pairs.append((returned, expected_return))
+    wide = torch.float64 if DTYPES[workload.dtype] is torch.float64 else torch.float32
+    return max(((a.to(wide) - b.to(wide)).abs().max().item() for a, b in pairs), default=0.0)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process and whatever it started: compilers keep worker processes."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1][:200] if lines else ""

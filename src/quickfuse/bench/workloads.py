@@ -1,0 +1,136 @@
+"""What is measured. A workload is plain data: it is sent to fresh processes and written to result files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from quickfuse.bench.optimizers import OPTIMIZERS, OptimizerSpec
+
+Shape = tuple[int, ...]
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+
+
+def parse_shape(text: str) -> Shape:
+    """`"1024x1024"` as a shape.
+
+    Raises:
+        ValueError: for anything but positive integers separated by `x`.
+    """
+    sizes = text.lower().split("x")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(f"{text!r} is no shape: write positive sizes separated by x, like 1024x1024")
+    return tuple(map(int, sizes))
+
+
+def show_shape(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def gpt2_shapes() -> list[Shape]:
+    """The 148 parameters of GPT-2 124M (Radford et al., 2019): 12 layers of width 768, tied embeddings."""
+    width, layers, vocabulary, context = 768, 12, 50257, 1024
+    block: list[Shape] = [
+        (width,), (width,),  # first layer norm
+        (width, 3 * width), (3 * width,), (width, width), (width,),  # attention: query, key and value; projection
+        (width,), (width,),  # second layer norm
+        (width, 4 * width), (4 * width,), (4 * width, width), (width,),  # feed-forward
+    ]  # fmt: skip
+    return [(vocabulary, width), (context, width), *block * layers, (width,), (width,)]
+
+
+@dataclass(frozen=True)
+class OptimizerWorkload:
+    """One `opt.step()` over `params` parameters of one shape (`params="10"`), or over a model's (`params="gpt2"`)."""
+
+    params: str = "10"
+    shape: Shape = (1024, 1024)
+    optimizer: str = "Adam"
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    benchmark: ClassVar[str] = "optimizer"
+    unit: ClassVar[str] = "step"
+
+    def __post_init__(self) -> None:
+        if self.params != "gpt2" and not (self.params.isdecimal() and int(self.params) > 0):
+            raise ValueError(f"{self.params!r} is no parameter set: write a number of parameters, or gpt2")
+        _check_name("optimizer", self.optimizer, OPTIMIZERS)
+        _check_name("dtype", self.dtype, DTYPES)
+
+    @property
+    def spec(self) -> OptimizerSpec:
+        return OPTIMIZERS[self.optimizer]
+
+    @property
+    def shapes(self) -> list[Shape]:
+        return gpt2_shapes() if self.params == "gpt2" else [self.shape] * int(self.params)
+
+    @property
+    def bytes_moved(self) -> int:
+        """The bytes a step must read and write if it touches each element once."""
+        return self.spec.moved * DTYPES[self.dtype].itemsize * sum(map(math.prod, self.shapes))
+
+    @property
+    def shows_bandwidth(self) -> bool:
+        return True
+
+    @property
+    def title(self) -> str:
+        size = "GPT-2 124M, 148 tensors" if self.params == "gpt2" else f"{self.params} x {show_shape(self.shape)}"
+        return f"{self.optimizer}, {size}, {self.dtype}"
+
+
+@dataclass(frozen=True)
+class PointwiseWorkload:
+    """`torch.sin(x) + torch.cos(y)`: with small tensors, what a call costs besides its arithmetic."""
+
+    shape: Shape = (10, 10)
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    benchmark: ClassVar[str] = "pointwise"
+    unit: ClassVar[str] = "call"
+
+    def __post_init__(self) -> None:
+        _check_name("dtype", self.dtype, DTYPES)
+
+    @property
+    def bytes_moved(self) -> int:
+        return 3 * DTYPES[self.dtype].itemsize * math.prod(self.shape)
+
+    @property
+    def shows_bandwidth(self) -> bool:
+        """A few kilobytes say nothing about memory."""
+        return self.bytes_moved >= 1 << 20
+
+    @property
+    def title(self) -> str:
+        return f"sin(x) + cos(y), {show_shape(self.shape)}, {self.dtype}"
+
+
+Workload = OptimizerWorkload | PointwiseWorkload
+
+_KINDS: dict[str, type[OptimizerWorkload] | type[PointwiseWorkload]] = {
+    kind.benchmark: kind for kind in (OptimizerWorkload, PointwiseWorkload)
+}
+
+
+def to_dict(workload: Workload) -> dict[str, Any]:
+    """The workload as JSON data, with its kind under `benchmark`."""
+    return {"benchmark": workload.benchmark, **asdict(workload)}
+
+
+def from_dict(data: dict[str, Any]) -> Workload:
+    """The inverse of `to_dict`."""
+    fields = {name: value for name, value in data.items() if name != "benchmark"}
+    return _KINDS[data["benchmark"]](**{**fields, "shape": tuple(fields["shape"])})
+
+
+def _check_name(what: str, name: str, table: dict[str, Any]) -> None:
+    if name not in table:
+        raise ValueError(f"unknown {what} {name!r}; known are {', '.join(table)}")

@@ -1,0 +1,427 @@
+"""Reading and writing names, cells and attributes, with Python's lookup rules.
+
+Reads of the user's objects come with guards; writes to them are noted in `Outside` and replayed later.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.source import Source
+from . import tensor_attributes
+from .containers import DICT_METHODS
+from .frame import UNBOUND, Frame
+from .outside import CODE_TYPES, is_trusted_module
+from .values import (
+    ABSENT,
+    DELETED,
+    DictMethod,
+    PlannedContext,
+    ShadowDict,
+    SuperProxy,
+    Symbol,
+    TensorProxy,
+    is_constant,
+)
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+Then = Callable[[Any], None]
+
+_BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
+
+#: Attributes of functions, classes and modules that are plain data.
+_CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+
+
+# names ----------------------------------------------------------------------------------------------------------
+
+
+def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
+    stored = i.outside.global_stores.get((id(globals_), name))
+    if stored is not None:
+        return stored[1]
+    trusted = is_trusted_module(globals_.get("__name__"))
+    if name in globals_:
+        return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
+    if name in _BUILTINS:
+        if not trusted:
+            i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
+        return _BUILTINS[name]
+    raise_program(i, NameError(f"name '{name}' is not defined"))
+
+
+def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
+    i.outside.global_stores[id(globals_), name] = (globals_, value)
+
+
+def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
+    cell: CellType = f.locals[index]
+    stored = i.outside.cell_stores.get(id(cell))
+    if stored is not None:
+        return stored[1]
+    try:
+        value = cell.cell_contents
+    except ValueError:
+        name = f.names[index]
+        raise_program(
+            i, NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
+        )
+    if id(cell) in i.created:
+        return value
+    source, trusted = _cell_source(i, f, index)
+    return i.outside.wrap(value, source, trusted)
+
+
+def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
+    name = f.names[index]
+    if len(i.frames) and f is i.frames[0] and f.function_source is None:
+        return i.outside.roots.closure(name), False
+    source = f.function_source
+    if source is None:
+        raise Unsupported(f"the free variable {name} of a function without a path to it")
+    position = f.code.co_freevars.index(name)
+    trusted = is_trusted_module(f.globals.get("__name__"))
+    return source.attr("__closure__").item(position).attr("cell_contents"), trusted
+
+
+def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
+    if id(cell) in i.created:
+        cell.cell_contents = value
+    else:
+        i.outside.cell_stores[id(cell)] = (cell, value)
+
+
+def raise_program(i: Interpreter, exception: BaseException) -> Any:
+    from .interpreter import Raised
+
+    raise Raised(exception)
+
+
+# reading attributes ---------------------------------------------------------------------------------------------
+
+
+def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
+    """`base.name`, given to `then`."""
+    kind = type(base)
+    if kind is TensorProxy:
+        tensor_attributes.load(i, base, name, then)
+    elif kind is ShadowDict:
+        if name not in DICT_METHODS:
+            raise Unsupported(f"the attribute {name} of a dictionary")
+        then(DictMethod(base, name))
+    elif kind is ModuleType or isinstance(base, ModuleType):
+        then(_module_attribute(i, base, name))
+    elif isinstance(base, type):
+        _class_attribute(i, base, name, then)
+    elif kind is SuperProxy:
+        load_super(i, base.cls, base.instance, name, then)
+    elif kind is Symbol:
+        if name not in ("is_integer", "bit_length", "real", "__class__"):
+            raise Unsupported(f"the attribute {name} of a number")
+        then(getattr(i.outside.concrete(base), name))
+    elif kind is MethodType:
+        load(i, base.__func__, name, then)
+    elif isinstance(base, CODE_TYPES):
+        then(_code_attribute(i, base, name))
+    elif is_constant(base) or (kind in (list, dict, tuple, set) and not i.outside.is_outside(base)):
+        then(i.native(getattr, base, name))
+    elif kind in (list, tuple, set):
+        then(MethodType(getattr(kind, name), base) if callable(getattr(kind, name, None)) else getattr(base, name))
+    elif kind is PlannedContext:
+        raise Unsupported(f"the attribute {name} of a context manager")
+    else:
+        _object_attribute(i, base, name, then)
+
+
+def _module_attribute(i: Interpreter, module: ModuleType, name: str) -> Any:
+    stored = i.outside.attributes.get((id(module), name), ABSENT)
+    if stored is not ABSENT:
+        return stored
+    trusted = is_trusted_module(module.__name__)
+    if name not in module.__dict__:
+        lazy = torch_lazy_module(module, name)
+        if lazy is not None:
+            return lazy
+        if name not in ("__class__", "__dict__") and not hasattr(module, name):
+            raise_program(i, AttributeError(f"module '{module.__name__}' has no attribute '{name}'"))
+        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+    source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
+    return i.outside.wrap(module.__dict__[name], source.attr(name), trusted)
+
+
+class PeerModule:
+    """Stands for a module of PyTorch's own compiler, which capture knows by name only and never imports."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def torch_lazy_module(module: ModuleType, name: str) -> PeerModule | None:
+    """`torch._dynamo` before anything imported it."""
+    return PeerModule("torch." + name) if module is torch and name in ("_dynamo", "_inductor") else None
+
+
+def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
+    if name in _CODE_DATA or name == "__class__":
+        return getattr(base, name)
+    if name == "__func__" and isinstance(base, (classmethod, staticmethod)):
+        return base.__func__
+    if isinstance(base, FunctionType):
+        if name in base.__dict__:
+            source = i.outside.source_of(base)
+            if source is None:
+                if id(base) in i.created:
+                    return base.__dict__[name]
+                source = i.outside.roots.constant(base.__qualname__, base)
+            return i.outside.wrap(base.__dict__[name], source.attr(name))
+        if name in ("__code__", "__globals__", "__defaults__", "__closure__", "__kwdefaults__", "__dict__"):
+            raise Unsupported(f"the attribute {name} of a function")
+        raise_program(i, AttributeError(f"'function' object has no attribute '{name}'"))
+    return i.native(getattr, base, name)
+
+
+def _class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
+    if name in _CODE_DATA or name in ("__class__", "__mro__", "__bases__"):
+        then(getattr(cls, name))
+        return
+    owner, raw = lookup_class(cls, name)
+    if raw is ABSENT:
+        owner, raw = lookup_class(type(cls), name)
+        if raw is ABSENT:
+            raise_program(i, AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+        if isinstance(raw, FunctionType):
+            then(MethodType(raw, cls))
+            return
+        then(i.native(getattr, cls, name))
+        return
+    _guard_class_attribute(i, owner, name, raw)
+    if isinstance(raw, staticmethod):
+        then(raw.__func__)
+    elif isinstance(raw, classmethod):
+        then(MethodType(raw.__func__, cls))
+    elif isinstance(raw, CODE_TYPES):
+        then(raw)
+    elif hasattr(type(raw), "__get__"):
+        then(i.native(getattr, cls, name))
+    else:
+        then(i.outside.wrap(raw, _class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
+
+
+def _class_source(i: Interpreter, cls: type) -> Source:
+    return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
+
+
+def _guard_class_attribute(i: Interpreter, owner: type, name: str, raw: Any) -> None:
+    """Methods of the user's own classes may be replaced later; those of PyTorch and the standard library may not."""
+    if not is_trusted_module(owner.__module__) and isinstance(raw, CODE_TYPES):
+        i.outside.guard("is", _class_source(i, owner).attr("__dict__").item(name), raw)
+
+
+def lookup_class(cls: type, name: str) -> tuple[type, Any]:
+    """The class in the resolution order that defines `name`, and the raw value; `ABSENT` where none does."""
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner, owner.__dict__[name]
+    return cls, ABSENT
+
+
+def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
+    kind = instance if isinstance(instance, type) else type(instance)
+    order = kind.__mro__
+    for owner in order[order.index(cls) + 1 :]:
+        if name in owner.__dict__:
+            raw = owner.__dict__[name]
+            _guard_class_attribute(i, owner, name, raw)
+            _bind(i, raw, instance, kind, then)
+            return
+    raise_program(i, AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+def _bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
+    """What reading a class attribute through an instance gives."""
+    from .calls import call
+
+    if isinstance(raw, FunctionType):
+        then(MethodType(raw, instance))
+    elif isinstance(raw, property):
+        if raw.fget is None:
+            raise_program(i, AttributeError("unreadable attribute"))
+        call(i, raw.fget, (instance,), {}, then)
+    elif isinstance(raw, staticmethod):
+        then(raw.__func__)
+    elif isinstance(raw, classmethod):
+        then(MethodType(raw.__func__, kind))
+    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        then(MethodType(raw, instance))
+    elif isinstance(type(raw).__dict__.get("__get__"), FunctionType):
+        call(i, type(raw).__dict__["__get__"], (raw, instance, kind), {}, then)
+    elif hasattr(type(raw), "__get__"):
+        raise Unsupported(f"a descriptor of type {type(raw).__name__}")
+    else:
+        then(raw)
+
+
+def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
+    kind = type(base)
+    if isinstance(base, PeerModule):
+        then(PeerModule(f"{base.name}.{name}"))
+        return
+    if name == "__class__":
+        then(kind)
+        return
+    if kind.__getattribute__ is not object.__getattribute__:
+        raise Unsupported(f"an object whose class {kind.__name__} defines __getattribute__")
+    stored = i.outside.attributes.get((id(base), name), ABSENT)
+    owner, raw = lookup_class(kind, name)
+    if raw is not ABSENT and _is_data_descriptor(raw):
+        _data_descriptor(i, base, name, owner, raw, then)
+        return
+    if stored is not ABSENT and stored is not DELETED:
+        then(stored)
+        return
+    instance = _instance_dict(base)
+    if stored is not DELETED and instance is not None and name in instance:
+        then(_instance_value(i, base, instance, name))
+        return
+    outside = i.outside.is_outside(base)
+    if raw is not ABSENT:
+        if outside and instance is not None:
+            i.outside.guard("absent", _dict_source(i, base), (name,))
+        _guard_class_attribute(i, owner, name, raw)
+        if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
+            _bind(i, raw, base, kind, then)
+        else:
+            then(i.outside.wrap(raw, _class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
+        return
+    if name == "__dict__" and instance is not None:
+        if not outside:
+            raise Unsupported("the __dict__ of an object made by the captured code")
+        then(i.outside.wrap(instance, i.outside.source_of(base).attr("__dict__")))  # type: ignore[union-attr]
+        return
+    _, fallback = lookup_class(kind, "__getattr__")
+    if outside and instance is not None:
+        i.outside.guard("absent", _dict_source(i, base), (name,))
+    if isinstance(fallback, FunctionType):
+        from .calls import call
+
+        call(i, fallback, (base, name), {}, then)
+        return
+    raise_program(i, AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
+
+
+def _is_data_descriptor(raw: Any) -> bool:
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
+    if isinstance(raw, property):
+        _guard_class_attribute(i, owner, name, raw)
+        _bind(i, raw, base, type(base), then)
+        return
+    if name == "__dict__":
+        source = i.outside.source_of(base)
+        if source is None:
+            raise Unsupported("the __dict__ of an object made by the captured code")
+        if any(key[0] == id(base) for key in i.outside.attributes):
+            raise Unsupported("the __dict__ of an object whose attributes changed")
+        then(i.outside.wrap(base.__dict__, source.attr("__dict__")))
+        return
+    if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        stored = i.outside.attributes.get((id(base), name), ABSENT)
+        if stored is not ABSENT:
+            then(stored)
+            return
+        value = i.native(getattr, base, name)
+        source = i.outside.source_of(base)
+        then(i.outside.wrap(value, source.attr(name)) if source is not None else value)
+        return
+    if isinstance(type(raw).__dict__.get("__get__"), FunctionType):
+        _bind(i, raw, base, type(base), then)
+        return
+    raise Unsupported(f"a descriptor of type {type(raw).__name__}")
+
+
+def _instance_dict(base: Any) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(base, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
+
+
+def _dict_source(i: Interpreter, base: Any) -> Source:
+    source = i.outside.source_of(base)
+    if source is None:
+        raise Unsupported(f"a {type(base).__name__} without a path to it")
+    return source.attr("__dict__")
+
+
+def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: str) -> Any:
+    source = i.outside.source_of(base)
+    if source is None:
+        return instance[name]
+    shadow = i.outside.stand_in(instance)
+    if type(shadow) is ShadowDict:
+        return i.outside.dict_get(shadow, name)
+    return i.outside.wrap(instance[name], source.attr(name))
+
+
+# writing attributes ---------------------------------------------------------------------------------------------
+
+
+def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
+    """`base.name = value`."""
+    kind = type(base)
+    if kind is TensorProxy:
+        tensor_attributes.store(i, base, name, value)
+        return
+    if isinstance(base, (type, ModuleType, FunctionType)) or kind in (ShadowDict, Symbol):
+        raise Unsupported(f"setting an attribute of a {kind.__name__}")
+    setter = lookup_class(kind, "__setattr__")[1]
+    if isinstance(setter, FunctionType):
+        i.call_now(setter, (base, name, value))
+        return
+    set_plain(i, base, name, value)
+
+
+def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
+    """`object.__setattr__(base, name, value)`."""
+    _, raw = lookup_class(type(base), name)
+    if isinstance(raw, property):
+        if raw.fset is None:
+            raise_program(i, AttributeError(f"property '{name}' of '{type(base).__name__}' object has no setter"))
+        i.call_now(raw.fset, (base, value))
+        return
+    if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+        raise Unsupported(f"setting the attribute {name} through a descriptor")
+    if id(base) in i.created:
+        i.native(object.__setattr__, base, name, value)
+        return
+    if not i.outside.is_outside(base):
+        raise Unsupported(f"setting an attribute of a {type(base).__name__} without a path to it")
+    i.outside.attributes[id(base), name] = value
+    i.outside.changed_attributes[id(base), name] = base
+
+
+def delete(i: Interpreter, base: Any, name: str) -> None:
+    """`del base.name`."""
+    if type(base) is TensorProxy:
+        raise Unsupported("deleting an attribute of a tensor")
+    if id(base) in i.created:
+        i.native(delattr, base, name)
+        return
+    if not i.outside.is_outside(base) or isinstance(lookup_class(type(base), "__delattr__")[1], FunctionType):
+        raise Unsupported(f"deleting an attribute of a {type(base).__name__}")
+    i.outside.attributes[id(base), name] = DELETED
+    i.outside.changed_attributes[id(base), name] = base
+
+
+__all__ = ["UNBOUND", "PeerModule", "delete", "load", "load_cell", "load_global", "load_super", "set_plain", "store"]

@@ -1,0 +1,398 @@
+"""Python's builtins and the standard library's helpers, as captured code sees them.
+
+`HANDLERS` maps a callable to a function `(interpreter, *args, **kwargs) -> value`. `PURE` are native functions that may
+run during capture on plain arguments.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import itertools
+import math
+import operator
+import typing
+import warnings
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from . import attributes, containers
+from .containers import iterate, native_iterator
+from .frame import UNBOUND, GeneratorValue
+from .values import (
+    ABSENT,
+    PlannedContext,
+    ShadowDict,
+    SuperProxy,
+    Symbol,
+    TensorMethod,
+    TensorProxy,
+    contains_symbolic,
+    is_constant,
+)
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+class NativeHandler:
+    """A callable made by capture itself."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+
+
+def type_of(value: Any) -> type:
+    """`type(value)` of the value that a stand-in stands for."""
+    kind = type(value)
+    if kind is TensorProxy:
+        return value.cls  # type: ignore[no-any-return]
+    if kind is Symbol:
+        return value.kind  # type: ignore[no-any-return]
+    if kind is ShadowDict:
+        return type(value.real)
+    if kind is GeneratorValue:
+        return type(x for x in ())
+    if kind is TensorMethod:
+        return type([].append)
+    return kind
+
+
+def _type(i: Interpreter, value: Any, *rest: Any) -> type:
+    if rest:
+        raise Unsupported("a class made by type()")
+    return type_of(value)
+
+
+def _isinstance(i: Interpreter, value: Any, kinds: Any) -> bool:
+    kind = type_of(value)
+    if type(value) in (TensorProxy, Symbol, ShadowDict, GeneratorValue):
+        return any(_is_subclass_of(kind, k) for k in _flatten(kinds))
+    if any(not _has_native_check(k) for k in _flatten(kinds)):
+        raise Unsupported("isinstance with a class that defines the check")
+    return bool(i.native(isinstance, value, kinds))
+
+
+def _is_subclass_of(kind: type, wanted: Any) -> bool:
+    if typing.get_origin(wanted) is not None:
+        raise Unsupported("isinstance with a generic type")
+    if wanted.__module__ == "torch.nn.parameter":
+        return kind is wanted or wanted in kind.__mro__
+    return issubclass(kind, wanted)
+
+
+def _flatten(kinds: Any) -> list[Any]:
+    if isinstance(kinds, tuple):
+        return [k for group in kinds for k in _flatten(group)]
+    arguments = typing.get_args(kinds) if not isinstance(kinds, type) else ()
+    return list(arguments) or [kinds]
+
+
+def _has_native_check(kind: Any) -> bool:
+    return not isinstance(getattr(type(kind), "__instancecheck__", None), FunctionType) or type(kind).__module__ in (
+        "abc", "typing", "torch.nn.parameter", "torch._C", "torch",
+    )  # fmt: skip
+
+
+def _len(i: Interpreter, value: Any) -> int:
+    length = containers.length_of(i, value)
+    if length is None:
+        method = getattr(type(value), "__len__", None)
+        if not isinstance(method, FunctionType):
+            raise Unsupported(f"len() of a {type(value).__name__}")
+        length = i.outside.concrete(i.call_now(method, (value,)))
+    return int(length)
+
+
+def _load_now(i: Interpreter, value: Any, name: str) -> Any:
+    result: list[Any] = []
+    depth = len(i.frames)
+    attributes.load(i, value, name, result.append)
+    i.run_until(depth)
+    return result[0]
+
+
+def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
+    from .interpreter import Raised
+
+    try:
+        return _load_now(i, value, name)
+    except Raised as raised:
+        if default is ABSENT or not isinstance(raised.exception, AttributeError):
+            raise
+        return default
+
+
+def _hasattr(i: Interpreter, value: Any, name: str) -> bool:
+    return _getattr(i, value, name, ABSENT_ATTRIBUTE) is not ABSENT_ATTRIBUTE
+
+
+ABSENT_ATTRIBUTE = object()
+
+
+def _iter(i: Interpreter, value: Any) -> Any:
+    return containers.make_iterator(i, value)
+
+
+def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
+    found, element = containers.next_of(i, iterator)
+    if found:
+        return element
+    if default is ABSENT:
+        attributes.raise_program(i, StopIteration())
+    return default
+
+
+def _zip(i: Interpreter, *values: Any, strict: bool = False) -> Any:
+    return zip(*(native_iterator(i, v) for v in values), strict=strict)
+
+
+def _map(i: Interpreter, function: Any, *values: Any) -> Iterator[Any]:
+    return (i.call_now(function, args) for args in zip(*(native_iterator(i, v) for v in values), strict=False))
+
+
+def _filter(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
+    source = native_iterator(i, values)
+    return (v for v in source if i.truth(v if function is None else i.call_now(function, (v,))))
+
+
+def _reversed(i: Interpreter, value: Any) -> Any:
+    return iter(list(iterate(i, value))[::-1])
+
+
+def _enumerate(i: Interpreter, value: Any, start: Any = 0) -> Any:
+    return enumerate(native_iterator(i, value), i.outside.concrete(start))
+
+
+def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    elements = list(iterate(i, values))
+    keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
+    if not all(is_constant(k) for k in keys):
+        raise Unsupported("sorting by values that are not plain")
+    order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
+    return i.mark_created([elements[k] for k in order])  # type: ignore[no-any-return]
+
+
+def _list(i: Interpreter, values: Any = ()) -> list[Any]:
+    return i.mark_created(list(iterate(i, values)))  # type: ignore[no-any-return]
+
+
+def _tuple(i: Interpreter, values: Any = ()) -> tuple[Any, ...]:
+    return tuple(iterate(i, values))
+
+
+def _set(i: Interpreter, values: Any = ()) -> set[Any]:
+    return i.mark_created({i.outside.concrete(v) for v in iterate(i, values)})  # type: ignore[no-any-return]
+
+
+def _frozenset(i: Interpreter, values: Any = ()) -> frozenset[Any]:
+    return frozenset(i.outside.concrete(v) for v in iterate(i, values))
+
+
+def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+    if isinstance(values, (dict, ShadowDict)):
+        made = dict(containers.as_plain_dict(i, values))
+    else:
+        made = {i.outside.concrete(k): v for k, v in map(lambda pair: iterate(i, pair), iterate(i, values))}
+    made.update(kwargs)
+    return i.mark_created(made)  # type: ignore[no-any-return]
+
+
+def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs: Any) -> Any:
+    return i.mark_created(collections.defaultdict(factory, _dict(i, values, **kwargs)))
+
+
+def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
+    return i.mark_created(collections.OrderedDict(_dict(i, values, **kwargs)))
+
+
+def _deque(i: Interpreter, values: Any = (), maxlen: Any = None) -> Any:
+    return i.mark_created(collections.deque(iterate(i, values), i.outside.concrete(maxlen)))
+
+
+def _range(i: Interpreter, *bounds: Any) -> range:
+    return i.native(range, *(i.outside.concrete(b) for b in bounds))  # type: ignore[no-any-return]
+
+
+def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
+    return functools.reduce(lambda a, b: _binary_now(i, operator.add, a, b), iterate(i, values), start)
+
+
+def _reduce(i: Interpreter, function: Any, values: Any, *start: Any) -> Any:
+    elements = iter(iterate(i, values))
+    total = start[0] if start else _next(i, elements)
+    for element in elements:
+        total = i.call_now(function, (total, element))
+    return total
+
+
+def _binary_now(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    result: list[Any] = []
+    depth = len(i.frames)
+    i.binary(function, left, right, result.append)
+    i.run_until(depth)
+    return result[0]
+
+
+def _all(i: Interpreter, values: Any) -> bool:
+    return all(i.truth(v) for v in native_iterator(i, values))
+
+
+def _any(i: Interpreter, values: Any) -> bool:
+    return any(i.truth(v) for v in native_iterator(i, values))
+
+
+def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
+    def handler(i: Interpreter, *values: Any, key: Any = None, **default: Any) -> Any:
+        elements = list(iterate(i, values[0])) if len(values) == 1 else list(values)
+        if key is None and elements and all(type(e) in (int, float, bool, Symbol) for e in elements):
+            if any(type(e) is Symbol for e in elements):
+                return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
+        keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
+        if not all(is_constant(k) for k in keys):
+            raise Unsupported(f"{function.__name__}() of values that are not plain")
+        if not elements:
+            return i.native(function, (), **default)
+        return elements[i.native(function, range(len(keys)), key=keys.__getitem__)]
+
+    return handler
+
+
+def _conversion(kind: type) -> Callable[..., Any]:
+    def handler(i: Interpreter, value: Any = ABSENT, *rest: Any) -> Any:
+        if value is ABSENT:
+            return kind()
+        if type(value) is TensorProxy:
+            value = i.graph.item(value)
+        if type(value) is Symbol:
+            return value if value.kind is kind else i.graph.number(kind, value)
+        if not is_constant(value):
+            return i.outside.concrete(i.call_now(_load_now(i, value, f"__{kind.__name__}__"), ()))
+        return i.native(kind, value, *rest)
+
+    return handler
+
+
+def _bool(i: Interpreter, value: Any = False) -> bool:
+    return i.truth(value)
+
+
+def _str(i: Interpreter, value: Any = "") -> str:
+    value = i.outside.concrete(value)
+    if not is_constant(value) and not isinstance(value, type):
+        raise Unsupported(f"str() of a {type_of(value).__name__}")
+    return str(i.native(str, value))
+
+
+def _repr(i: Interpreter, value: Any) -> str:
+    value = i.outside.concrete(value)
+    if not is_constant(value) and not isinstance(value, type):
+        raise Unsupported(f"repr() of a {type_of(value).__name__}")
+    return str(i.native(repr, value))
+
+
+def _super(i: Interpreter, *args: Any) -> SuperProxy:
+    if args:
+        return SuperProxy(*args)
+    frame = i.frames[-1]
+    cell = frame.locals[frame.names.index("__class__")]
+    first = frame.locals[0]
+    if type(first) is type(cell):
+        first = first.cell_contents
+    if first is UNBOUND:
+        raise Unsupported("super() after its first argument was deleted")
+    return SuperProxy(cell.cell_contents, first)
+
+
+def _callable(i: Interpreter, value: Any) -> bool:
+    return False if type(value) in (TensorProxy, Symbol, ShadowDict) else callable(value)
+
+
+def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
+    raise Unsupported("print", "print after the compiled function returns")
+
+
+def _no_math(function: Callable[..., Any]) -> Callable[..., Any]:
+    def handler(i: Interpreter, *args: Any) -> Any:
+        plain = [i.outside.concrete(i.graph.item(a) if type(a) is TensorProxy else a) for a in args]
+        if not all(is_constant(a) for a in plain):
+            raise Unsupported(f"math.{function.__name__} of a {type(args[0]).__name__}")
+        return i.native(function, *plain)
+
+    return handler
+
+
+def _partial(i: Interpreter, function: Any, *args: Any, **kwargs: Any) -> Any:
+    return i.mark_created(functools.partial(function, *args, **kwargs))
+
+
+def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda i, left, right: _binary_now(i, function, left, right)
+
+
+def _item_now(i: Interpreter, base: Any, key: Any) -> Any:
+    result: list[Any] = []
+    depth = len(i.frames)
+    containers.get_item(i, base, key, result.append)
+    i.run_until(depth)
+    return result[0]
+
+
+def _chain(i: Interpreter, *values: Any) -> Any:
+    return itertools.chain(*(native_iterator(i, v) for v in values))
+
+
+def _copy(i: Interpreter, value: Any) -> Any:
+    if type(value) is list:
+        return i.mark_created(list(value))
+    if type(value) is ShadowDict or type(value) is dict:
+        return i.mark_created(dict(containers.as_plain_dict(i, value)))
+    if is_constant(value):
+        return value
+    raise Unsupported(f"copying a {type_of(value).__name__}")
+
+
+def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
+    attributes.set_plain(i, base, name, value)
+
+
+def _warn(i: Interpreter, *args: Any, **kwargs: Any) -> None:
+    raise Unsupported("a warning")
+
+
+def _null_context(i: Interpreter, value: Any = None) -> PlannedContext:
+    return PlannedContext(lambda _: value, lambda _: None)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    type: _type, isinstance: _isinstance, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter, next: _next,
+    zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted, list: _list,
+    tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all, any: _any,
+    min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool, str: _str,
+    repr: _repr, super: _super, callable: _callable, print: _print, warnings.warn: _warn, copy.copy: _copy,
+    setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
+    delattr: lambda i, base, name: attributes.delete(i, base, name),
+    object.__setattr__: _set_plain,
+    abs: lambda i, value: i.graph.number(abs, value) if type(value) is Symbol else i.call_now(_load_now(i, value, "__abs__"), ()),
+    functools.reduce: _reduce, functools.partial: _partial, itertools.chain: _chain,
+    collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict, collections.deque: _deque,
+    typing.cast: lambda i, kind, value: value,
+    operator.getitem: _item_now,
+    **{
+        getattr(operator, name): _operator(getattr(operator, name))
+        for name in "add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul iadd imul".split()
+    },
+    **{f: _no_math(f) for f in vars(math).values() if callable(f)},
+}  # fmt: skip
+
+#: Native functions without side effects, whose result depends on their arguments alone.
+PURE: frozenset[Any] = frozenset(
+    {round, divmod, pow, ord, chr, hex, oct, bin, format, ascii, issubclass, sum, hash, operator.index, operator.not_}
+)
+
+__all__ = ["HANDLERS", "PURE", "NativeHandler", "contains_symbolic", "type_of"]

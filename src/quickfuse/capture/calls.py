@@ -1,0 +1,272 @@
+"""Calls: what each kind of callable does when captured code calls it."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    WrapperDescriptorType,
+)
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from . import attributes, builtin_calls, containers, torch_calls
+from .attributes import PeerModule, lookup_class
+from .frame import Frame
+from .metadata import name_of
+from .outside import is_trusted_module
+from .values import (
+    ABSENT,
+    DictMethod,
+    PlannedContext,
+    ShadowDict,
+    Symbol,
+    TensorMethod,
+    TensorProxy,
+    contains_symbolic,
+    is_constant,
+)
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+Then = Callable[[Any], None]
+
+
+def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """Call `function`; `then` gets the result, at once or when an inlined frame returns."""
+    kind = type(function)
+    if kind is MethodType:
+        _call_method(i, function, args, kwargs, then)
+        return
+    handler = _handler_of(function)
+    if handler is not None:
+        then(handler(i, *args, **kwargs))
+    elif kind is TensorMethod:
+        then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
+    elif kind is DictMethod:
+        then(containers.DICT_METHODS[function.name](i, function.shadow, *args, **kwargs))
+    elif torch_calls.is_operator(function):
+        then(torch_calls.call_operator(i, function, args, kwargs))
+    elif kind is FunctionType:
+        _call_function(i, function, args, kwargs, then)
+    elif kind is functools.partial:
+        call(i, function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
+    elif isinstance(function, type):
+        _construct(i, function, args, kwargs, then)
+    elif kind is builtin_calls.NativeHandler:
+        then(function.run(i, *args, **kwargs))
+    elif kind is PeerModule:
+        then(_call_peer(i, function.name))
+    elif kind in (MethodDescriptorType, WrapperDescriptorType) and args:
+        then(containers.call_native_method(i, args[0], function.__name__, args[1:], kwargs))
+    elif kind is BuiltinFunctionType:
+        then(_call_builtin(i, function, args, kwargs))
+    else:
+        owner_call = lookup_class(kind, "__call__")[1]
+        if not isinstance(owner_call, FunctionType):
+            raise Unsupported(f"a call of a {kind.__name__}")
+        attributes.load(i, function, "__call__", lambda method: call(i, method, args, kwargs, then))
+
+
+def _handler_of(function: Any) -> Callable[..., Any] | None:
+    try:
+        return builtin_calls.HANDLERS.get(function) or torch_calls.HANDLERS.get(function)
+    except TypeError:
+        return None
+
+
+def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    function, instance = method.__func__, method.__self__
+    if function.__name__ == "step" and isinstance(instance, torch.optim.Optimizer) and i.outside.is_outside(instance):
+        torch_calls.prepare_optimizer(i, instance)
+    if type(instance) is TensorProxy:
+        call(i, TensorMethod(instance, function.__name__), args, kwargs, then)
+    else:
+        call(i, function, (instance, *args), kwargs, then)
+
+
+def _call_function(
+    i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+) -> None:
+    if function.__module__.startswith(("torch._dynamo", "torch._inductor")) if function.__module__ else False:
+        then(_call_peer(i, f"{function.__module__}.{function.__name__}"))
+        return
+    if i.outside.source_of(function) is None and id(function) not in i.created:
+        i.outside._remember(function, i.outside.roots.constant(function.__qualname__, function))
+    i.inline(function, args, kwargs, then)
+
+
+def _call_peer(i: Interpreter, name: str) -> None:
+    """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break."""
+    if name.endswith("graph_break") and is_trusted_module(i.frames[-1].globals.get("__name__")):
+        return
+    raise Unsupported(f"a call of {name}")
+
+
+def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    owner = function.__self__
+    if owner is not None and not isinstance(owner, type) and type(owner).__name__ != "module":
+        return containers.call_native_method(i, owner, function.__name__, args, kwargs)
+    if function in builtin_calls.PURE:
+        args = tuple(i.outside.concrete(a) for a in args)
+        if contains_symbolic(args) or contains_symbolic(kwargs):
+            raise Unsupported(f"{name_of(function)} on tensors")
+        if all(is_constant(a) or isinstance(a, type) or not i.outside.is_outside(a) for a in args):
+            return i.native(function, *args, **kwargs)
+    raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")
+
+
+# classes --------------------------------------------------------------------------------------------------------
+
+
+def _construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """Make an instance: exceptions natively, ordinary Python classes by running `__init__` symbolically."""
+    if issubclass(cls, BaseException):
+        concrete = tuple(i.outside.concrete(a) for a in args)
+        if contains_symbolic(concrete) or isinstance(lookup_class(cls, "__init__")[1], FunctionType):
+            raise Unsupported(f"an exception of type {cls.__name__} with tensors in it")
+        then(i.mark_created(i.native(cls, *concrete, **kwargs)))
+        return
+    if type(cls) is not type or lookup_class(cls, "__new__")[1] is not object.__dict__["__new__"]:
+        raise Unsupported(f"making a {cls.__name__}")
+    _, init = lookup_class(cls, "__init__")
+    instance = i.mark_created(i.native(object.__new__, cls))
+    if isinstance(init, FunctionType):
+        call(i, init, (instance, *args), kwargs, lambda _: then(instance))
+    elif args or kwargs:
+        raise Unsupported(f"making a {cls.__name__}")
+    else:
+        then(instance)
+
+
+# operators ------------------------------------------------------------------------------------------------------
+
+_IN_PLACE_OF = {
+    operator.iadd: operator.add, operator.iand: operator.and_, operator.ifloordiv: operator.floordiv,
+    operator.ilshift: operator.lshift, operator.imatmul: operator.matmul, operator.imul: operator.mul,
+    operator.imod: operator.mod, operator.ior: operator.or_, operator.ipow: operator.pow,
+    operator.irshift: operator.rshift, operator.isub: operator.sub, operator.itruediv: operator.truediv,
+    operator.ixor: operator.xor,
+}  # fmt: skip
+
+_REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
+_NATIVE_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, range)
+
+
+def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """A binary operator or comparison, given to `then`."""
+    left_kind, right_kind = type(left), type(right)
+    if left_kind is TensorProxy or right_kind is TensorProxy:
+        then(torch_calls.tensor_operator(i, function, left, right))
+        return
+    if left_kind is Symbol or right_kind is Symbol:
+        then(_number_operator(i, function, left, right))
+        return
+    if (is_constant(left) and is_constant(right)) or (isinstance(left, type) and isinstance(right, type)):
+        then(i.native(function, left, right))
+        return
+    if left_kind in _NATIVE_OPERANDS and right_kind in _NATIVE_OPERANDS:
+        then(_container_operator(i, function, left, right))
+        return
+    _object_operator(i, function, left, right, then)
+
+
+def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    function = _IN_PLACE_OF.get(function, function)
+    for operand in (left, right):
+        if type(operand) not in (Symbol, int, float, bool):
+            left, right = i.outside.concrete(left), i.outside.concrete(right)
+            if is_constant(left) and is_constant(right):
+                return i.native(function, left, right)
+            if function in (operator.eq, operator.ne):
+                return function is operator.ne
+            if isinstance(operand, _NATIVE_OPERANDS):
+                return i.mark_created(i.native(function, left, right))
+            raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
+    return i.graph.number(function, left, right)
+
+
+def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    if function in (operator.add, operator.iadd, operator.mul, operator.imul):
+        if function is operator.iadd and type(left) is list:
+            left.extend(right)
+            return left
+        result = i.native(_IN_PLACE_OF.get(function, function), left, right)
+        return i.mark_created(result) if type(result) is list else result
+    if contains_symbolic(left) or contains_symbolic(right):
+        raise Unsupported(f"{name_of(function)} of containers of tensors or numbers")
+    return i.native(function, left, right)
+
+
+def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """Operator methods of Python classes, by the language's rules of precedence."""
+    name = f"__{name_of(function).strip('_')}__"
+    attempts: list[tuple[Any, str, Any]] = []
+    if function in _IN_PLACE_OF:
+        attempts.append((left, name, right))
+        name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
+    reflected = _REFLECTED_COMPARISON.get(name, name if name in ("__eq__", "__ne__") else f"__r{name[2:]}")
+    direct, swapped = (left, name, right), (right, reflected, left)
+    derived = type(right) is not type(left) and issubclass(type(right), type(left))
+    attempts += [swapped, direct] if derived else [direct, swapped]
+    for receiver, method, operand in attempts:
+        found = lookup_class(type(receiver), method)[1]
+        if not isinstance(found, FunctionType):
+            if found is ABSENT or found is lookup_class(object, method)[1]:
+                continue
+            raise Unsupported(f"{name_of(function)} of a {type(receiver).__name__}")
+        result = i.call_now(found, (receiver, operand))
+        if result is not NotImplemented:
+            then(result)
+            return
+    if function in (operator.eq, operator.ne):
+        then(is_same(i, left, right) ^ (function is operator.ne))
+        return
+    raise Unsupported(f"{name_of(function)} of a {type(left).__name__} and a {type(right).__name__}")
+
+
+def is_same(i: Interpreter, left: Any, right: Any) -> bool:
+    """`left is right`, guarded where both come from outside and could become the same."""
+    if type(left) is Symbol or type(right) is Symbol:
+        if left is None or right is None:
+            return False
+        raise Unsupported("the identity of a number")
+    if left is right:
+        return True
+    first, second = i.outside.source_of(left), i.outside.source_of(right)
+    if first is not None and second is not None and type(left) is type(right):
+        i.outside.guard("distinct", first, second)
+    return False
+
+
+# context managers -----------------------------------------------------------------------------------------------
+
+
+def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
+    """BEFORE_WITH: push what leaves the context, then what entering gives."""
+    planned = manager if type(manager) is PlannedContext else torch_calls.plan_context(manager)
+    if planned is not None:
+
+        def leave(i: Interpreter, *_: Any) -> None:
+            planned.leave(i)
+
+        f.stack.append(builtin_calls.NativeHandler(leave))
+        f.stack.append(planned.enter(i))
+        return
+    kind = type(manager)
+    enter, leave_method = lookup_class(kind, "__enter__")[1], lookup_class(kind, "__exit__")[1]
+    if not isinstance(enter, FunctionType) or not isinstance(leave_method, FunctionType):
+        raise Unsupported(f"the context manager {kind.__name__}")
+    f.stack.append(MethodType(leave_method, manager))
+    call(i, enter, (manager,), {}, f.stack.append)
+
+
+__all__ = ["ShadowDict", "binary_operator", "call", "enter_context", "is_same"]

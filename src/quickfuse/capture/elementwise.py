@@ -1,0 +1,157 @@
+"""Metadata of elementwise operators, without PyTorch's slow Python rules for tensors without data.
+
+The dtype, the errors and what is returned come from running the real operator on operands of one element each. The
+shape is broadcasting; the strides follow the rule of PyTorch's `TensorIterator`, which lays a new result out like its
+operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..ir.values import TensorMeta, contiguous_stride
+from .values import Symbol, TensorProxy
+
+_UNARY = (
+    "abs absolute acos acosh asin asinh atan atanh arccos arccosh arcsin arcsinh arctan arctanh ceil cos cosh deg2rad "
+    "digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit nan_to_num neg "
+    "negative positive rad2deg reciprocal relu relu6 round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan "
+    "tanh trunc isnan isinf isfinite isneginf isposinf bitwise_not invert clone zero gelu silu mish softplus elu selu celu "
+    "leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink logsigmoid threshold "
+    "zeros_like ones_like full_like float double half bfloat16 int long short char byte bool to fill"
+)
+_BINARY = (
+    "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub atan2 arctan2 hypot copysign "
+    "nextafter maximum minimum fmax fmin logaddexp logaddexp2 xlogy heaviside ldexp eq ne lt le gt ge greater greater_equal "
+    "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
+    "bitwise_right_shift lerp addcmul addcdiv where clamp clamp_min clamp_max clip masked_fill float_power "
+    "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos"
+)
+_NAMES = frozenset(f"{_UNARY} {_BINARY}".split())
+_DUNDER = frozenset(f"__{n}__" for n in _NAMES) | frozenset(f"__r{n}__" for n in _NAMES)
+#: In place, but not elementwise in the operand: a copy broadcasts and converts into it.
+_COPIES = frozenset({"copy_"})
+
+
+def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Whether the rules of this module hold for an operator."""
+    if kwargs.get("out") is not None or "memory_format" in kwargs or "device" in kwargs:
+        return False
+    name = getattr(function, "__name__", "")
+    return name in _DUNDER or name in _COPIES or name.strip("_") in _NAMES
+
+
+def run_on_one_element(
+    function: Callable[..., Any], args: Any, kwargs: Any, grad: bool
+) -> tuple[Any, dict[int, torch.Tensor]]:
+    """The operator's result for operands of one element, and the operand made for each proxy (by identity)."""
+    made: dict[int, torch.Tensor] = {}
+
+    def operand(value: Any) -> Any:
+        kind = type(value)
+        if kind is TensorProxy:
+            if id(value) not in made:
+                meta = value.meta
+                one = torch.ones((1,) * meta.ndim, dtype=meta.dtype)
+                made[id(value)] = one.requires_grad_() if meta.requires_grad else one
+            return made[id(value)]
+        if kind is Symbol:
+            return value.hint if value.hint is not None else value.kind(1)
+        if kind is list or kind is tuple:
+            return kind([operand(v) for v in value])
+        return value
+
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(grad)
+    try:
+        result = function(*operand(args), **{k: operand(v) for k, v in kwargs.items()})
+    finally:
+        torch._C._set_grad_enabled(before)
+    return result, made
+
+
+def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The common shape by PyTorch's broadcasting, None where there is none."""
+    ndim = max(map(len, shapes), default=0)
+    result = [1] * ndim
+    for shape in shapes:
+        for axis, size in enumerate(shape, ndim - len(shape)):
+            if size != 1:
+                if result[axis] not in (1, size):
+                    return None
+                result[axis] = size
+    return tuple(result)
+
+
+def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[int, ...]:
+    """Strides of a fresh result of `shape`.
+
+    Source: the documented behaviour of TensorIterator: operands of one dense layout hand it on; otherwise axes are
+    ordered by the operands' strides, first operand first, and the result is dense in that order.
+    """
+    same = [m for m in operands if m.shape == shape]
+    if len(same) == len(operands) and same:
+        if all(m.is_contiguous for m in same):
+            return contiguous_stride(shape)
+        if all(m.stride == same[0].stride for m in same) and _is_dense(same[0]):
+            return same[0].stride
+    if not operands or len(shape) < 2:
+        return contiguous_stride(shape)
+    strides = [_aligned_strides(m, shape) for m in operands]
+    order = _axis_order(shape, strides)
+    if order == list(reversed(range(len(shape)))):
+        return contiguous_stride(shape)
+    result = [0] * len(shape)
+    step = 1
+    for axis in order:
+        result[axis] = step
+        step *= shape[axis]
+    return tuple(result)
+
+
+def _is_dense(meta: TensorMeta) -> bool:
+    """Whether the elements fill their memory without gaps or overlap."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(meta.stride, meta.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _aligned_strides(meta: TensorMeta, shape: tuple[int, ...]) -> list[int]:
+    offset = len(shape) - meta.ndim
+    return [0] * offset + [
+        0 if size == 1 and shape[axis] != 1 else stride
+        for axis, (size, stride) in enumerate(zip(meta.shape, meta.stride, strict=True), offset)
+    ]
+
+
+def _axis_order(shape: tuple[int, ...], strides: list[list[int]]) -> list[int]:
+    """Axes from the fastest to the slowest, by an insertion sort that leaves ambiguous pairs alone."""
+    order = list(reversed(range(len(shape))))
+    for start in range(1, len(shape)):
+        moving = start
+        for candidate in range(start - 1, -1, -1):
+            verdict = _compare_axes(order[candidate], order[moving], shape, strides)
+            if verdict > 0:
+                order[candidate], order[moving] = order[moving], order[candidate]
+                moving = candidate
+            elif verdict < 0:
+                break
+    return order
+
+
+def _compare_axes(first: int, second: int, shape: tuple[int, ...], strides: list[list[int]]) -> int:
+    for operand in strides:
+        a, b = operand[first], operand[second]
+        if a == 0 or b == 0:
+            continue
+        if a != b:
+            return -1 if a < b else 1
+        if shape[first] > shape[second]:
+            return 1
+    return 0

@@ -1,0 +1,129 @@
+"""A frame of the captured program: what CPython keeps for a running function, as explicit data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from ..ir.source import Source
+from .bytecode import Decoded, decode, local_names
+
+
+class Unbound:
+    """Marks a local variable without a value."""
+
+    def __repr__(self) -> str:
+        return "<unbound>"
+
+
+UNBOUND = Unbound()
+
+
+class Frame:
+    """`locals` holds values by the index that the bytecode uses; cells and free variables hold `CellType` objects."""
+
+    __slots__ = (
+        "code", "decoded", "exceptions", "function_source", "generator", "globals", "keyword_names", "lasti", "locals",
+        "names", "on_result", "position", "stack",
+    )  # fmt: skip
+
+    def __init__(
+        self, code: CodeType, globals_: dict[str, Any], on_result: Callable[[Any], None], function_source: Source | None
+    ) -> None:
+        self.code = code
+        self.decoded: Decoded = decode(code)
+        self.globals = globals_
+        self.on_result = on_result
+        self.function_source = function_source
+        self.names = local_names(code)
+        self.locals: list[Any] = [UNBOUND] * len(self.names)
+        self.stack: list[Any] = []
+        self.position = 0
+        self.lasti = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.exceptions: list[BaseException | None] = []
+        self.generator: GeneratorValue | None = None
+
+    @property
+    def line(self) -> int:
+        instructions = self.decoded.instructions
+        return instructions[min(self.lasti, len(instructions) - 1)].line
+
+    @property
+    def location(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+class GeneratorValue:
+    """A generator made by the captured code and consumed inside it."""
+
+    __slots__ = ("done", "frame", "running")
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.done = False
+        self.running = False
+
+
+class ArgumentsMismatch(Exception):
+    """The call does not fit the function's signature: the native call will raise the right `TypeError`."""
+
+
+def bind_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The values of a function's arguments in the order of its locals, as CPython binds them.
+
+    Raises:
+        ArgumentsMismatch: where CPython raises TypeError.
+    """
+    code = function.__code__
+    positional = code.co_argcount
+    keyword_only = code.co_kwonlyargcount
+    names = code.co_varnames
+    has_args = bool(code.co_flags & 0x04)
+    has_kwargs = bool(code.co_flags & 0x08)
+    total = positional + keyword_only
+    values: list[Any] = [UNBOUND] * (total + has_args + has_kwargs)
+
+    given = len(args)
+    values[: min(given, positional)] = args[:positional]
+    if given > positional and not has_args:
+        raise ArgumentsMismatch
+    if has_args:
+        values[total] = tuple(args[positional:])
+    extra: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        index = _index_of(names, name, code.co_posonlyargcount, total)
+        if index is None:
+            if not has_kwargs:
+                raise ArgumentsMismatch
+            extra[name] = value
+        elif values[index] is not UNBOUND:
+            raise ArgumentsMismatch
+        else:
+            values[index] = value
+    if has_kwargs:
+        values[total + has_args] = extra
+
+    defaults = function.__defaults__ or ()
+    for offset, value in enumerate(defaults, positional - len(defaults)):
+        if values[offset] is UNBOUND:
+            values[offset] = value
+    keyword_defaults = function.__kwdefaults__ or {}
+    for index in range(positional, total):
+        if values[index] is UNBOUND and names[index] in keyword_defaults:
+            values[index] = keyword_defaults[names[index]]
+    if any(value is UNBOUND for value in values[:total]):
+        raise ArgumentsMismatch
+    return values
+
+
+def _index_of(names: tuple[str, ...], name: str, start: int, stop: int) -> int | None:
+    try:
+        return names.index(name, start, stop)
+    except ValueError:
+        return None
+
+
+def new_cell(value: Any = UNBOUND) -> CellType:
+    return CellType() if value is UNBOUND else CellType(value)

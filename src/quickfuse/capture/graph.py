@@ -1,0 +1,261 @@
+"""Building the torch.fx graph of a segment: placeholders, operator nodes, numbers and grad mode."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.guard import NumberExpr
+from ..ir.segment import GraphInput
+from ..ir.source import Source
+from ..ir.values import NumberMeta, TensorMeta
+from .metadata import SameTensor, name_of, result_of
+from .values import Symbol, TensorProxy
+
+#: Python operators on numbers: function -> template of the expression, and whether the result may be of another kind.
+NUMBER_OPERATORS: dict[Callable[..., Any], str] = {
+    operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",
+    operator.floordiv: "({} // {})", operator.mod: "({} % {})", operator.pow: "({} ** {})", operator.neg: "(-{})",
+    operator.pos: "(+{})", operator.abs: "abs({})", abs: "abs({})", float: "float({})", int: "int({})",
+    operator.lt: "({} < {})", operator.le: "({} <= {})", operator.gt: "({} > {})", operator.ge: "({} >= {})",
+    operator.eq: "({} == {})", operator.ne: "({} != {})", operator.not_: "(not {})",
+    operator.and_: "({} & {})", operator.or_: "({} | {})", operator.xor: "({} ^ {})",
+    operator.lshift: "({} << {})", operator.rshift: "({} >> {})", max: "max({}, {})", min: "min({}, {})",
+}  # fmt: skip
+
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
+_NOT_IDENTIFIER = re.compile(r"\W+")
+
+
+class GraphBuilder:
+    """Collects nodes. Placeholders appear when a value from outside is first used."""
+
+    def __init__(self, location: Callable[[], str]) -> None:
+        self.graph = torch.fx.Graph()
+        self.inputs: list[GraphInput] = []
+        self.mutated: set[str] = set()
+        self.grad_enabled = torch.is_grad_enabled()
+        self.differentiable = False
+        self.operator_count = 0
+        self._emitted_grad = self.grad_enabled
+        self._location = location
+        self._last_placeholder: torch.fx.Node | None = None
+
+    # nodes ------------------------------------------------------------------------------------------------------
+
+    def node_of(self, value: TensorProxy | Symbol) -> torch.fx.Node:
+        """The node that computes a value, made on first use for inputs and for numbers."""
+        if value.node is None:
+            if type(value) is TensorProxy:
+                if value.source is None:
+                    raise Unsupported("a tensor from outside without a path to it")
+                value.node = self._placeholder(value.source, value.meta, value.cls)
+            else:
+                value.node = self._number_node(value)  # type: ignore[arg-type]
+        return value.node
+
+    def _placeholder(self, source: Source, meta: TensorMeta | NumberMeta, cls: type) -> torch.fx.Node:
+        name = _NOT_IDENTIFIER.sub("_", str(source)[2:]).strip("_") or "arg"
+        if name[0].isdigit():
+            name = f"arg_{name}"
+        graph = self.graph
+        anchor = self._last_placeholder
+        with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
+            node = graph.create_node("placeholder", name, (), {}, name)
+        node.meta["val"] = meta
+        node.meta["location"] = ""
+        self._last_placeholder = node
+        self.inputs.append(GraphInput(node.name, source, meta, cls))
+        return node
+
+    def _number_node(self, symbol: Symbol) -> torch.fx.Node:
+        if symbol.operation is None:
+            if not isinstance(symbol.expr, Source):
+                raise Unsupported("a number without a path to it")
+            return self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind)
+        function, operands = symbol.operation
+        node = self.graph.create_node("call_function", function, self._lower_args(operands), {})
+        node.meta["val"] = NumberMeta(symbol.kind, symbol.from_tensor)
+        node.meta["location"] = self._location()
+        return node
+
+    def _lower_args(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is TensorProxy or kind is Symbol:
+            return self.node_of(value)
+        if kind is list or kind is tuple:
+            return kind([self._lower_args(v) for v in value])
+        if kind is dict:
+            return {k: self._lower_args(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(*(self._lower_args(v) for v in (value.start, value.stop, value.step)))
+        return value
+
+    # operators --------------------------------------------------------------------------------------------------
+
+    def call(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Add a call of a PyTorch operator. `kind` is "call_function" or "call_method".
+
+        Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
+        (`x.numel()`), in which case there is no node.
+        """
+        tensors = list(_tensors(args)) + list(_tensors(kwargs))
+        function = getattr(torch.Tensor, target) if kind == "call_method" else target
+        structure = result_of(function, args, kwargs, tensors, self.grad_enabled)
+        if not _has_tensor(structure):
+            if not _is_in_place(target):
+                return structure
+        self.sync_grad_mode()
+        node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
+        node.meta["location"] = self._location()
+        self.operator_count += 1
+        self._note_mutation(target, args, kwargs)
+        value = self._wrap(structure, node, tensors)
+        if self.grad_enabled and any(t.meta.requires_grad for t in _tensors(value)):
+            self.differentiable = True
+        return value
+
+    def _wrap(self, structure: Any, node: torch.fx.Node, tensors: list[TensorProxy]) -> Any:
+        if isinstance(structure, TensorMeta):
+            node.meta["val"] = structure
+            return TensorProxy(structure, node)
+        if isinstance(structure, SameTensor):
+            node.meta["val"] = tensors[structure.index].meta
+            return tensors[structure.index]
+        if structure == ():
+            node.meta["val"] = None
+            return None
+        if isinstance(structure, (list, tuple)):
+            node.meta["val"] = [_meta_in(s, tensors) for s in structure]
+            if all(isinstance(s, SameTensor) for s in structure):
+                return type(structure)(tensors[s.index] for s in structure)
+            return type(structure)(self._element(s, node, k, tensors) for k, s in enumerate(structure))
+        node.meta["val"] = structure
+        return structure
+
+    def _element(self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy]) -> Any:
+        if isinstance(structure, SameTensor):
+            return tensors[structure.index]
+        if not _has_tensor(structure):
+            return structure
+        node = self.graph.create_node("call_function", operator.getitem, (parent, index), {})
+        node.meta["location"] = parent.meta["location"]
+        return self._wrap(structure, node, tensors)
+
+    def _note_mutation(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("out") is not None:
+            changed = _tensors(kwargs["out"])
+        elif _is_in_place(target):
+            changed = _tensors(args[:1])
+        else:
+            return
+        for tensor in changed:
+            self.mutated.add(self.node_of(tensor).name)
+
+    def item(self, tensor: TensorProxy) -> Symbol:
+        """`tensor.item()`: a number that only running the graph tells."""
+        if tensor.meta.numel != 1 or tensor.meta.dtype.is_complex:
+            raise Unsupported("item() of a complex tensor or of several elements")
+        kind = float if tensor.meta.dtype.is_floating_point else bool if tensor.meta.dtype is torch.bool else int
+        node = self.graph.create_node("call_method", "item", (self.node_of(tensor),), {})
+        node.meta["val"] = NumberMeta(kind, from_tensor=True)
+        node.meta["location"] = self._location()
+        return Symbol(kind, None, None, node=node, from_tensor=True)
+
+    # numbers ----------------------------------------------------------------------------------------------------
+
+    def number(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Python arithmetic with at least one symbolic operand.
+
+        Raises whatever the arithmetic raises on the hints: the captured code raises it too.
+        """
+        template = NUMBER_OPERATORS.get(function)
+        if template is None:
+            raise Unsupported(f"{name_of(function)} of a number from outside")
+        from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
+        if from_tensor:
+            kind = _kind_from_tensor(function, operands)
+            symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
+            self.node_of(symbol)
+            return symbol
+        hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
+        if type(hint) not in (int, float, bool):
+            raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+        expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+        return Symbol(type(hint), hint, expr, operation=(function, operands))
+
+    # grad mode --------------------------------------------------------------------------------------------------
+
+    def sync_grad_mode(self) -> None:
+        """Bring the running graph to the captured grad mode before the next operator."""
+        if self._emitted_grad != self.grad_enabled:
+            node = self.graph.create_node("call_function", torch._C._set_grad_enabled, (self.grad_enabled,), {})
+            node.meta["val"] = None
+            node.meta["location"] = self._location()
+            self._emitted_grad = self.grad_enabled
+
+    def finish(self, outputs: list[Any]) -> torch.fx.GraphModule:
+        """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
+        self.sync_grad_mode()
+        node = self.graph.output(tuple(self.node_of(o) for o in outputs))
+        node.meta["val"] = None
+        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+
+
+def _kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) -> type:
+    if function in _COMPARISONS:
+        return bool
+    if function is float or function is operator.truediv:
+        return float
+    kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
+    if float in kinds:
+        if any(k not in (int, float, bool) for k in kinds):
+            raise Unsupported("arithmetic between a tensor's number and another type")
+        return float
+    raise Unsupported(f"integer {name_of(function)} on a number from a tensor")
+
+
+def _tensors(value: Any) -> Any:
+    kind = type(value)
+    if kind is TensorProxy:
+        yield value
+    elif kind is list or kind is tuple:
+        for element in value:
+            if type(element) is TensorProxy:
+                yield element
+            else:
+                yield from _tensors(element)
+    elif kind is dict:
+        for element in value.values():
+            yield from _tensors(element)
+
+
+def _has_tensor(structure: Any) -> bool:
+    if isinstance(structure, (TensorMeta, SameTensor)):
+        return True
+    return isinstance(structure, (list, tuple)) and any(_has_tensor(s) for s in structure)
+
+
+def _meta_in(structure: Any, tensors: list[TensorProxy]) -> Any:
+    return tensors[structure.index].meta if isinstance(structure, SameTensor) else structure
+
+
+_IN_PLACE_OPERATORS = frozenset(
+    getattr(operator, name)
+    for name in "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem imatmul".split()
+)
+
+
+def _is_in_place(target: Any) -> bool:
+    """PyTorch's naming rule: a trailing underscore means that the first operand is changed."""
+    if target in _IN_PLACE_OPERATORS:
+        return True
+    name = target if isinstance(target, str) else name_of(target)
+    if name.startswith("__i") and name.endswith("__"):
+        return name not in ("__invert__", "__index__", "__int__")
+    return name.endswith("_") and not name.endswith("__")

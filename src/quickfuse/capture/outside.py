@@ -1,0 +1,296 @@
+"""Values that existed before the call: where they come from, and the guards that reading them needs.
+
+`Outside.wrap(value, source)` gives what the symbolic stack holds for a value of the user's program. Reading adds guards;
+nothing of the user's is ever changed during capture.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+from collections.abc import Callable
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+import torch
+
+from .. import config
+from ..errors import Unsupported
+from ..ir.guard import Guard, NumberExpr
+from ..ir.source import Source, SourceRoots
+from .metadata import meta_of
+from .values import DELETED, LAZY, PLAIN_TYPES, ShadowDict, Symbol, TensorProxy
+
+#: Objects that are what they are: compared by identity and never looked into.
+CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescriptorType, WrapperDescriptorType,
+              GetSetDescriptorType, classmethod, staticmethod, property)  # fmt: skip
+
+DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+LARGEST_CONTAINER = 100_000
+
+_STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
+
+
+def is_trusted_module(name: str | None) -> bool:
+    """Whether a module's functions and classes may be assumed not to be replaced: PyTorch and the standard library."""
+    top = (name or "").partition(".")[0]
+    return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__")
+
+
+class Outside:
+    """Everything that the capture of one call has read so far."""
+
+    def __init__(self, location: Callable[[], str]) -> None:
+        self.roots = SourceRoots()
+        self.guards: list[Guard] = []
+        self._location = location
+        self._sources: dict[int, Source] = {}
+        self._stand_ins: dict[int, Any] = {}
+        self._keep: list[Any] = []
+        self._seen: set[Any] = set()
+        self.lists: dict[int, tuple[list[Any], list[Any], Source, list[Any]]] = {}
+        self.attributes: dict[tuple[int, str], Any] = {}
+        self.changed_attributes: dict[tuple[int, str], Any] = {}
+        self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self.cell_stores: dict[int, tuple[CellType, Any]] = {}
+        self._symbols: dict[Source, Symbol] = {}
+
+    # guards -----------------------------------------------------------------------------------------------------
+
+    def guard(self, kind: str, source: Source | None, value: Any) -> None:
+        """Require a fact, once."""
+        key = (kind, source, id(value) if kind in ("is", "tensor", "condition") else value)
+        if key not in self._seen:
+            self._seen.add(key)
+            self._keep.append(value)
+            self.guards.append(Guard(kind, source, value, self._location()))
+
+    def source_of(self, value: Any) -> Source | None:
+        """Where an object (not a number or string) was first found, None if the captured code made it."""
+        if type(value) is TensorProxy or type(value) is ShadowDict:
+            return value.source  # type: ignore[no-any-return]
+        source = self._sources.get(id(value))
+        return source
+
+    def is_outside(self, value: Any) -> bool:
+        return id(value) in self._sources
+
+    # reading ----------------------------------------------------------------------------------------------------
+
+    def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any:
+        """The stand-in for the value at `source`, with the guards that using it needs.
+
+        `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
+        """
+        kind = type(value)
+        if value is None or kind is bool:
+            self.guard("is", source, value)
+            return value
+        if kind is float or kind is int:
+            return self._number(value, kind, source)
+        if kind is torch.dtype:
+            self.guard("is", source, value)
+            return value
+        if kind in PLAIN_TYPES:
+            self.guard("equal", source, value)
+            return value
+        if isinstance(value, CODE_TYPES):
+            if not trusted:
+                self.guard("is", source, value)
+            self._remember(value, source)
+            return value
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, source)
+        if id(value) in self._sources:
+            return self._again(value, source)
+        if kind is MethodType:
+            self.guard("type", source, kind)
+            function = self.wrap(value.__func__, source.attr("__func__"), trusted)
+            return MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+        if kind is functools.partial:
+            return self._partial(value, source)
+        self.guard("type", source, kind)
+        if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+            return self._tuple(value, source)
+        self._remember(value, source)
+        if kind is list:
+            return self._list(value, source)
+        if kind in DICT_TYPES:
+            shadow = ShadowDict(value, source)
+            self._stand_ins[id(value)] = shadow
+            self._sources[id(shadow)] = source
+            return shadow
+        return value
+
+    def _remember(self, value: Any, source: Source) -> None:
+        self._sources.setdefault(id(value), source)
+        self._keep.append(value)
+
+    def _again(self, value: Any, source: Source) -> Any:
+        """An object found by a second path: both paths must keep leading to one object."""
+        first = self._sources[id(value)]
+        if first is not source:
+            self.guard("same", source, first)
+        return self._stand_ins.get(id(value), value)
+
+    def _number(self, value: Any, kind: type, source: Source) -> Any:
+        symbol = self._symbols.get(source)
+        if symbol is None:
+            self.guard("type", source, kind)
+            symbol = self._symbols[source] = Symbol(kind, value, source)
+        if config.specialize_floats and kind is float:
+            return self.concrete(symbol)
+        return symbol
+
+    def _tensor(self, value: torch.Tensor, source: Source) -> TensorProxy:
+        proxy = self._stand_ins.get(id(value))
+        if proxy is not None:
+            if proxy.source is not source:
+                self.guard("same", source, proxy.source)
+            return proxy  # type: ignore[no-any-return]
+        cls = type(value)
+        if cls not in TENSOR_TYPES:
+            raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
+        if value.layout != torch.strided or value.is_neg() or value.is_conj() or value.is_quantized:
+            raise Unsupported(f"a tensor that is not plain strided memory ({source})")
+        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+            raise Unsupported(f"a tensor inside a functional transform ({source})")
+        meta = meta_of(value)
+        self.guard("tensor", source, (cls, meta))
+        proxy = TensorProxy(meta, source=source, real=value, cls=cls)
+        self._stand_ins[id(value)] = proxy
+        self._keep.append(value)
+        return proxy
+
+    def _tuple(self, value: Any, source: Source) -> Any:
+        self.guard("length", source, len(value))
+        elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
+        return tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
+
+    def _list(self, value: list[Any], source: Source) -> list[Any]:
+        if len(value) > LARGEST_CONTAINER:
+            raise Unsupported(f"a list of {len(value)} elements ({source})")
+        self.guard("length", source, len(value))
+        shadow: list[Any] = []
+        self._stand_ins[id(value)] = shadow
+        self._sources[id(shadow)] = source
+        shadow.extend(self.wrap(v, source.item(k)) for k, v in enumerate(value))
+        self.lists[id(shadow)] = (shadow, value, source, list(shadow))
+        return shadow
+
+    def _partial(self, value: functools.partial[Any], source: Source) -> Any:
+        self.guard("type", source, functools.partial)
+        function = self.wrap(value.func, source.attr("func"))
+        args = self.wrap(value.args, source.attr("args"))
+        keywords = self.wrap(value.keywords, source.attr("keywords"))
+        return functools.partial(function, *args, **{k: self.dict_get(keywords, k) for k in list(keywords.entries)})
+
+    # numbers ----------------------------------------------------------------------------------------------------
+
+    def concrete(self, value: Any) -> Any:
+        """The plain value of a symbol, guarded to stay so; other values as they are.
+
+        Raises:
+            Unsupported: for numbers out of tensors.
+        """
+        if type(value) is not Symbol:
+            return value
+        if value.from_tensor:
+            raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+        if isinstance(value.expr, Source):
+            self.guard("equal", value.expr, value.hint)
+        else:
+            self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
+        return value.hint
+
+    def truth(self, symbol: Symbol) -> bool:
+        """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
+        if symbol.from_tensor:
+            raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+        outcome = bool(symbol.hint)
+        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
+        key = ("truth", expr.code())
+        if key not in self._seen:
+            self._seen.add(key)
+            self.guard("condition", None, (expr, outcome))
+        return outcome
+
+    # dictionaries -----------------------------------------------------------------------------------------------
+
+    def dict_get(self, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
+        """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
+        value = shadow.entries.get(key, DELETED)
+        if value is LAZY:
+            value = self.wrap(shadow.real[key], shadow.source.item(self._key_source(key)))
+            shadow.entries[key] = value
+        elif value is DELETED:
+            if key not in shadow.changes:
+                self.guard("absent", shadow.source, (self._key_source(key),))
+            return default
+        return value
+
+    def dict_keys(self, shadow: ShadowDict) -> list[Any]:
+        """All keys in order, guarded to stay the same."""
+        if not shadow.changes:
+            keys = tuple(self._key_source(k) for k in shadow.real)
+            self.guard("keys", shadow.source, keys)
+        return [self.key_value(k) for k in shadow.entries]
+
+    def dict_length(self, shadow: ShadowDict) -> int:
+        if shadow.changes:
+            self.dict_keys(shadow)
+        else:
+            self.guard("length", shadow.source, len(shadow.real))
+        return len(shadow.entries)
+
+    def _key_source(self, key: Any) -> Any:
+        """A key as it stands in a source: constants as they are, tensors and objects by where they come from."""
+        if isinstance(key, torch.Tensor):
+            proxy = self._stand_ins.get(id(key))
+            if proxy is None:
+                raise Unsupported("a dictionary key that is a tensor without a path to it")
+            return proxy.source
+        if type(key) in (str, int, bool, float, type(None)):
+            return key
+        if isinstance(key, CODE_TYPES) or type(key) in (tuple, torch.device, torch.dtype):
+            raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+        source = self._sources.get(id(key))
+        if source is None:
+            raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+        return source
+
+    def key_value(self, key: Any) -> Any:
+        """A stored key as the captured code sees it."""
+        if isinstance(key, torch.Tensor):
+            proxy = self._stand_ins.get(id(key))
+            if proxy is None:
+                raise Unsupported("a dictionary key that is a tensor without a path to it")
+            return proxy
+        return key
+
+    def stored_key(self, key: Any) -> Any:
+        """A key of the captured code as it is stored in the user's dictionary."""
+        if type(key) is TensorProxy:
+            if key.real is None:
+                raise Unsupported("a new tensor as a dictionary key")
+            return key.real
+        return self.concrete(key)
+
+    def stand_in(self, value: Any) -> Any:
+        """The stand-in of a real object that was read before, or None."""
+        return self._stand_ins.get(id(value))
+
+    def remember_inside(self, value: Any) -> None:
+        """Keep an object alive for as long as its identity is used."""
+        self._keep.append(value)

@@ -1,0 +1,113 @@
+"""Attributes of tensors: metadata is constant, `grad` is a tensor of its own, the rest are methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.values import TensorMeta
+from .values import ABSENT, TensorMethod, TensorProxy
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+#: Attributes that follow from the metadata that is guarded anyway.
+_FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
+    "shape": lambda m: torch.Size(m.shape),
+    "dtype": lambda m: m.dtype,
+    "device": lambda m: m.device,
+    "ndim": lambda m: m.ndim,
+    "requires_grad": lambda m: m.requires_grad,
+    "layout": lambda m: torch.strided,
+    "itemsize": lambda m: m.dtype.itemsize,
+    "nbytes": lambda m: m.numel * m.dtype.itemsize,
+    "is_cpu": lambda m: m.device.type == "cpu",
+    "is_cuda": lambda m: m.device.type == "cuda",
+    "is_mps": lambda m: m.device.type == "mps",
+    "is_xpu": lambda m: m.device.type == "xpu",
+    "is_meta": lambda m: m.device.type == "meta",
+    "is_sparse": lambda m: False,
+    "is_sparse_csr": lambda m: False,
+    "is_quantized": lambda m: False,
+    "is_mkldnn": lambda m: False,
+    "is_nested": lambda m: False,
+}
+
+#: Attributes that are operators.
+_OPERATORS = {"T": "t", "mT": "mT", "data": "detach"}
+
+
+def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """`tensor.name`, given to `then`."""
+    if name in proxy.attributes:
+        then(proxy.attributes[name])
+    elif name in _FROM_META:
+        then(_FROM_META[name](proxy.meta))
+    elif name == "__class__":
+        then(proxy.cls)
+    elif name == "grad":
+        then(_grad(i, proxy))
+    elif name == "is_leaf":
+        then(_is_leaf(i, proxy))
+    elif name == "data":
+        then(i.graph.call("call_method", "detach", (proxy,), {}))
+    elif name == "T" and proxy.meta.ndim == 2:
+        then(i.graph.call("call_method", "t", (proxy,), {}))
+    elif name == "mT":
+        then(i.graph.call("call_method", "transpose", (proxy, -2, -1), {}))
+    elif name == "__dict__" or not hasattr(proxy.cls, name):
+        _own_attribute(i, proxy, name, then)
+    elif callable(getattr(torch.Tensor, name, None)):
+        then(TensorMethod(proxy, name))
+    else:
+        raise Unsupported(f"the tensor attribute {name}")
+
+
+def _grad(i: Interpreter, proxy: TensorProxy) -> Any:
+    if proxy.source is None or proxy.real is None:
+        if proxy.meta.requires_grad:
+            raise Unsupported("the gradient of a tensor made by the captured code")
+        return None
+    if not proxy.real.is_leaf and not proxy.real.retains_grad:
+        raise Unsupported("the gradient of a tensor that is not a leaf")
+    return i.outside.wrap(proxy.real.grad, proxy.source.attr("grad"))
+
+
+def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
+    if not proxy.meta.requires_grad:
+        return True
+    if proxy.source is None or proxy.real is None:
+        return False
+    leaf = proxy.real.is_leaf
+    i.outside.guard("is", proxy.source.attr("is_leaf"), leaf)
+    return leaf
+
+
+def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """An attribute that the user hung on the tensor."""
+    if proxy.real is None or proxy.source is None or name == "__dict__":
+        raise Unsupported(f"the tensor attribute {name}")
+    own = proxy.real.__dict__
+    if name not in own:
+        from .attributes import raise_program
+
+        i.outside.guard("absent", proxy.source.attr("__dict__"), (name,))
+        raise_program(i, AttributeError(f"'{proxy.cls.__name__}' object has no attribute '{name}'"))
+    then(i.outside.wrap(own[name], proxy.source.attr(name)))
+
+
+def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
+    """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
+    if name != "grad" or proxy.source is None:
+        raise Unsupported(f"setting the tensor attribute {name}")
+    if value is not None and type(value) is not TensorProxy:
+        raise Unsupported("a gradient that is not a tensor")
+    proxy.attributes["grad"] = value
+    i.outside.changed_attributes[id(proxy), name] = proxy
+    i.outside.attributes[id(proxy), name] = value
+
+
+__all__ = ["ABSENT", "load", "store"]

@@ -1,0 +1,190 @@
+"""Values on the symbolic stack.
+
+Most are the real Python objects: constants, functions, containers made by the captured code. The classes here stand for
+what is known only when the compiled code runs, or belongs to the user and must not be touched during capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.guard import NumberExpr
+from ..ir.source import Source
+from ..ir.values import TensorMeta
+
+
+class TensorProxy:
+    """A tensor of the graph. `source` and `real` are set for tensors that existed before the call."""
+
+    __slots__ = ("attributes", "cls", "meta", "name", "node", "real", "source")
+
+    def __init__(
+        self,
+        meta: TensorMeta,
+        node: torch.fx.Node | None = None,
+        *,
+        source: Source | None = None,
+        real: torch.Tensor | None = None,
+        cls: type = torch.Tensor,
+    ) -> None:
+        self.meta = meta
+        self.node = node
+        self.source = source
+        self.real = real
+        self.cls = cls
+        self.attributes: dict[str, Any] = {}
+
+    def __bool__(self) -> bool:
+        raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")
+
+    def __repr__(self) -> str:
+        return f"TensorProxy({self.source or self.node}: {self.meta})"
+
+
+class Symbol:
+    """A Python number that compiled code receives or computes. `hint` is its value in the captured call.
+
+    `expr` is its meaning in terms of the user's program (a `Source` or `NumberExpr`), None if it `from_tensor`: then it
+    has no hint either, and cannot steer control flow.
+    """
+
+    __slots__ = ("expr", "from_tensor", "hint", "kind", "node", "operation")
+
+    def __init__(
+        self,
+        kind: type,
+        hint: Any,
+        expr: Source | NumberExpr | None,
+        *,
+        operation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
+        node: torch.fx.Node | None = None,
+        from_tensor: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.hint = hint
+        self.expr = expr
+        self.operation = operation
+        self.node = node
+        self.from_tensor = from_tensor
+
+    def _no(self, *_: Any) -> Any:
+        raise Unsupported(f"native code looked at the symbolic {self.kind.__name__} {self.expr}")
+
+    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = _no
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _no  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Symbol({self.expr or self.node}: {self.kind.__name__})"
+
+
+class _Missing:
+    """Marks an entry of a `ShadowDict` that was not looked at yet, or that was deleted."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+LAZY = _Missing("LAZY")
+DELETED = _Missing("DELETED")
+NULL = _Missing("NULL")
+ABSENT = _Missing("ABSENT")
+
+
+class ShadowDict:
+    """A dictionary that belongs to the user, as the captured code sees it: the real one is not touched.
+
+    `entries` has every key of the real dictionary in order, with `LAZY` in place of values that nobody read; keys that
+    are tensors are the real tensors. `changes` lists the keys that the captured code set or deleted, in order.
+    """
+
+    __slots__ = ("changes", "entries", "real", "source")
+
+    def __init__(self, real: dict[Any, Any], source: Source) -> None:
+        self.real = real
+        self.source = source
+        self.entries: dict[Any, Any] = dict.fromkeys(real, LAZY)
+        self.changes: dict[Any, None] = {}
+
+
+class TensorMethod:
+    """`x.name` for a tensor of the graph, not yet called."""
+
+    __slots__ = ("name", "proxy")
+
+    def __init__(self, proxy: TensorProxy, name: str) -> None:
+        self.proxy = proxy
+        self.name = name
+
+
+class DictMethod:
+    """`d.name` for a `ShadowDict`, not yet called."""
+
+    __slots__ = ("name", "shadow")
+
+    def __init__(self, shadow: ShadowDict, name: str) -> None:
+        self.shadow = shadow
+        self.name = name
+
+
+class SuperProxy:
+    """`super()` inside an inlined method."""
+
+    __slots__ = ("cls", "instance")
+
+    def __init__(self, cls: type, instance: Any) -> None:
+        self.cls = cls
+        self.instance = instance
+
+
+class PlannedContext:
+    """A context manager that capture understands: `enter(interpreter)` and `leave(interpreter)`."""
+
+    __slots__ = ("enter", "leave")
+
+    def __init__(self, enter: Callable[[Any], Any], leave: Callable[[Any], None]) -> None:
+        self.enter = enter
+        self.leave = leave
+
+
+#: Immutable types whose instances are plain constants: comparing values tells all there is to know.
+PLAIN_TYPES: frozenset[type] = frozenset(
+    {
+        int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
+        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+    }
+)  # fmt: skip
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is fixed when captured: plain, or a tuple or frozenset of constants."""
+    kind = type(value)
+    if kind is tuple or kind is frozenset:
+        return all(is_constant(v) for v in value)
+    return kind in PLAIN_TYPES
+
+
+def contains_symbolic(value: Any) -> bool:
+    """Whether a tensor or symbol stands in `value` or in the containers in it."""
+    return next(symbolic_leaves(value), None) is not None
+
+
+def symbolic_leaves(value: Any) -> Iterator[Any]:
+    """The tensors and symbols in `value` and in the lists, tuples and dictionaries in it."""
+    kind = type(value)
+    if kind is TensorProxy or kind is Symbol:
+        yield value
+    elif kind in (list, tuple, set, frozenset) or isinstance(value, tuple):
+        for element in value:
+            yield from symbolic_leaves(element)
+    elif kind is dict:
+        for element in value.values():
+            yield from symbolic_leaves(element)
+    elif kind is slice:
+        yield from symbolic_leaves((value.start, value.stop, value.step))

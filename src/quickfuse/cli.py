@@ -1,0 +1,197 @@
+"""The command `quickfuse`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from quickfuse import doctor as doctor_
+from quickfuse.bench import compile_time as compile_time_
+from quickfuse.bench import render
+from quickfuse.bench.machine import show_machine
+from quickfuse.bench.optimizers import OPTIMIZERS
+from quickfuse.bench.report import Report
+from quickfuse.bench.run import run
+from quickfuse.bench.variants import OURS, PEERS
+from quickfuse.bench.workloads import DTYPES, OptimizerWorkload, PointwiseWorkload, Workload, parse_shape
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="A just-in-time compiler for PyTorch programs.")
+bench = typer.Typer(no_args_is_help=True, help="Measure quickfuse beside its peers on this machine.")
+app.add_typer(bench, name="bench")
+
+console = Console(highlight=False)
+T = TypeVar("T")
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU if there is one.")]
+Dtype = Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")]
+Peers = Annotated[str, typer.Option(help=f"Comma-separated, from {', '.join(PEERS)}. quickfuse is always measured.")]
+Seconds = Annotated[float, typer.Option(help="How long each variant runs for its steady time.")]
+ColdTimeout = Annotated[float, typer.Option(help="Give up on a first call after as many seconds.")]
+Params = Annotated[str, typer.Option(help="A number of parameters, or gpt2: the 148 of GPT-2 124M.")]
+OptimizerName = Annotated[str, typer.Option("--optimizer", help=f"One of {', '.join(OPTIMIZERS)}.")]
+Shape = Annotated[str, typer.Option(help="The shape of each tensor.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a bar chart into this file (needs matplotlib).")]
+
+
+@bench.command()
+def optimizer(
+    params: Params = "10",
+    shape: Shape = "1024x1024",
+    optimizer: OptimizerName = "Adam",
+    dtype: Dtype = "float32",
+    device: Device = "auto",
+    peers: Peers = "eager,fused,torch.compile,jax",
+    seconds: Seconds = 5.0,
+    cold_timeout: ColdTimeout = 300.0,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """A compiled optimizer step: time per step, first call, memory bandwidth."""
+    workload = _checked(lambda: OptimizerWorkload(params, parse_shape(shape), optimizer, dtype, _device(device)))
+    _compare(workload, peers, seconds, cold_timeout, json, plot)
+
+
+@bench.command()
+def pointwise(
+    shape: Shape = "10x10",
+    dtype: Dtype = "float32",
+    device: Device = "auto",
+    peers: Peers = "eager,torch.compile",
+    seconds: Seconds = 5.0,
+    cold_timeout: ColdTimeout = 300.0,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """sin(x) + cos(y) on small tensors: what a call costs."""
+    workload = _checked(lambda: PointwiseWorkload(parse_shape(shape), dtype, _device(device)))
+    _compare(workload, peers, seconds, cold_timeout, json, plot)
+
+
+@bench.command("compile-time")
+def compile_time(
+    params: Params = "10",
+    shape: Shape = "1024x1024",
+    optimizer: OptimizerName = "Adam",
+    dtype: Dtype = "float32",
+    device: Device = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="How many fresh processes; medians are shown.")] = 3,
+    cold_timeout: ColdTimeout = 300.0,
+    json: Json = None,
+) -> None:
+    """Where the first call of a compiled optimizer step spends its time."""
+    workload = _checked(lambda: OptimizerWorkload(params, parse_shape(shape), optimizer, dtype, _device(device)))
+    with _progress_bar() as progress:
+        result = compile_time_.measure(workload, repeats=repeats, timeout=cold_timeout, progress=progress)
+    if result.failure:
+        _say(f"{OURS}: failed, {result.failure}")
+        raise typer.Exit(1)
+    _say(show_machine(result.machine))
+    console.print(result.to_table())
+    if json is not None:
+        result.write(json)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what was found on this machine, and what that means for quickfuse."""
+    findings = doctor_.examine()
+    marks = {"good": ("ok", "green"), "limited": ("--", "yellow"), "broken": ("!!", "red")}
+    for finding in findings:
+        line = Text.assemble(
+            marks[finding.level], f" {finding.name:<12} ", (finding.found, "bold"), ": ", finding.meaning
+        )
+        console.print(line, soft_wrap=True)
+    if any(finding.level == "broken" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _compare(
+    workload: Workload, peers: str, seconds: float, cold_timeout: float, json: Path | None, plot: Path | None
+) -> None:
+    names = [*_checked(lambda: _peer_names(peers)), OURS]
+    with _progress_bar() as progress:
+        report = run(workload, names, seconds=seconds, cold_timeout=cold_timeout, progress=progress)
+    _show(report)
+    if json is not None:
+        report.write(json)
+    if plot is not None:
+        _draw(report, plot)
+    ours = report.get(OURS)
+    if ours is None or not ours.rounds_us:
+        raise typer.Exit(1)
+
+
+def _show(report: Report) -> None:
+    _say(show_machine(report.machine))
+    console.print(render.to_table(report))
+    for line in render.notes(report):
+        _say(line)
+    for line in render.summary_lines(report):
+        _say(line)
+
+
+def _draw(report: Report, path: Path) -> None:
+    try:
+        from quickfuse.bench.plot import plot
+
+        plot([report], path)
+    except ModuleNotFoundError as error:
+        _say(f"no plot: {error.name} is not installed (pip install matplotlib)")
+
+
+def _peer_names(text: str) -> list[str]:
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip() not in ("", OURS)))
+    unknown = [name for name in names if name not in PEERS]
+    if unknown:
+        raise ValueError(f"unknown peer {unknown[0]!r}; known are {', '.join(PEERS)}")
+    return names
+
+
+def _device(name: str) -> str:
+    """The device to measure on. Ends the program, with success, where its GPU is too old for any compiler here."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"unknown device {name!r}; known are auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("no usable NVIDIA GPU was found; `quickfuse doctor` says more")
+    if name == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    too_old = doctor_.gpu_too_old()
+    if too_old is not None:
+        _say(too_old)
+        raise typer.Exit(0)
+    return "cuda"
+
+
+def _checked(make: Callable[[], T]) -> T:
+    """What `make` returns; its ValueError becomes the usual message for a wrong option."""
+    try:
+        return make()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _say(line: str) -> None:
+    console.print(line, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A progress bar on standard error, gone when done; nothing where standard error is no terminal."""
+    columns: list[Any] = [SpinnerColumn(), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}")]
+    terminal = Console(stderr=True)
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda what, done: bar.update(task, description=what, completed=done)
+
+
+if __name__ == "__main__":
+    app()

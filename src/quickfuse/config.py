@@ -1,0 +1,19 @@
+"""Settings. Assign to them at any time; they are read when a function is compiled.
+
+    import quickfuse
+    quickfuse.config.specialize_floats = True
+"""
+
+from __future__ import annotations
+
+#: Guard on the value of every Python float, instead of passing it as an argument (what torch.compile does at first).
+specialize_floats: bool = False
+
+#: How many specialisations one function may have before it runs natively.
+recompile_limit: int = 16
+
+#: What happens at that limit: "warn" once and run natively, or "error".
+on_recompile_limit: str = "warn"
+
+#: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.
+raise_internal_errors: bool = False

@@ -1,0 +1,172 @@
+"""`quickfuse doctor`: what was found on this machine, and what that means for the user."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Level = Literal["good", "limited", "broken"]
+
+#: The versions quickfuse is written for: the first one, and the first one after the last.
+PYTHON_VERSIONS = ((3, 11), (3, 13))
+TORCH_VERSIONS = ((2, 11), (2, 14))
+TRITON_VERSIONS = ((3, 6), (3, 10))
+LOWEST_CAPABILITY = (7, 0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. `level`: "limited" if something is slower or missing, "broken" if quickfuse cannot work like this."""
+
+    name: str
+    found: str
+    meaning: str
+    level: Level = "good"
+
+
+def examine() -> list[Finding]:
+    """All findings, in the order in which they matter. Never raises."""
+    host = host_description()
+    return [
+        _finding("Python", find_python),
+        _finding("PyTorch", find_torch),
+        _finding("LLVM", lambda: find_llvm(host)),
+        _finding("vector math", lambda: find_vector_math(host)),
+        _finding("threads", lambda: find_threads(host)),
+        _finding("GPU", find_gpu),
+        _finding("Triton", find_triton),
+    ]
+
+
+def host_description() -> dict[str, Any]:
+    """What the CPU launcher says of this machine; what can be told without it, where it cannot be asked."""
+    try:
+        return dict(importlib.import_module("quickfuse.launch.cpu").host_description())
+    except Exception:  # whatever keeps the launcher from working, the doctor must still be able to speak
+        return _host_without_launcher()
+
+
+def find_python() -> Finding:
+    found = platform.python_version()
+    if _within(sys.version_info[:2], PYTHON_VERSIONS):
+        return Finding("Python", found, "supported")
+    return Finding("Python", found, f"quickfuse reads the bytecode of Python {_span(PYTHON_VERSIONS)} only", "broken")
+
+
+def find_torch() -> Finding:
+    import torch
+
+    version = torch.__version__
+    if _within(_release(version), TORCH_VERSIONS):
+        return Finding("PyTorch", version, "supported")
+    return Finding("PyTorch", version, f"not tested: quickfuse is made for {_span(TORCH_VERSIONS)}", "limited")
+
+
+def find_llvm(host: dict[str, Any]) -> Finding:
+    if "triple" not in host:
+        return Finding("LLVM", "no llvmlite", "no CPU kernels: pip install llvmlite", "broken")
+    bits = f", {host['vector_bits']}-bit vectors" if host.get("vector_bits") else ""
+    found = f"llvmlite {_version('llvmlite')}, {host['cpu']} ({host['triple']}){bits}"
+    return Finding("LLVM", found, "CPU kernels are compiled for this processor, without a C++ toolchain")
+
+
+def find_vector_math(host: dict[str, Any]) -> Finding:
+    library = host.get("vector_math")
+    if library:
+        return Finding("vector math", str(library), "exp, log, sin and the like run on whole vectors")
+    meaning = "exp, log, sin and the like run one element at a time on the CPU; optimizers do not use them"
+    return Finding("vector math", "none", meaning, "limited")
+
+
+def find_threads(host: dict[str, Any]) -> Finding:
+    import torch
+
+    threads = host.get("threads") or torch.get_num_threads()
+    return Finding("threads", str(threads), "large CPU kernels use them; torch.set_num_threads(n) sets another number")
+
+
+def find_gpu() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        build = "this PyTorch is built without CUDA" if torch.version.cuda is None else "no driver or no device"
+        return Finding("GPU", f"none ({build})", "only CPU tensors can be compiled", "limited")
+    capability = torch.cuda.get_device_capability()
+    found = f"{torch.cuda.get_device_name()}, compute capability {_dotted(capability)}"
+    if capability < LOWEST_CAPABILITY:
+        needed = _dotted(LOWEST_CAPABILITY)
+        return Finding("GPU", found, f"below {needed}: code on this GPU runs in plain PyTorch", "limited")
+    return Finding("GPU", found, "GPU kernels can be compiled for it")
+
+
+def find_triton() -> Finding:
+    version = _version("triton")
+    if version is None:
+        return Finding("Triton", "not installed", "needed for GPU kernels only: pip install triton", "limited")
+    if _within(_release(version), TRITON_VERSIONS):
+        return Finding("Triton", version, "supported; used for GPU kernels")
+    return Finding("Triton", version, f"not tested: quickfuse is made for {_span(TRITON_VERSIONS)}", "limited")
+
+
+def gpu_too_old() -> str | None:
+    """The sentence for a user whose GPU is not supported, or None. Call it only where there is a GPU."""
+    import torch
+
+    capability = torch.cuda.get_device_capability()
+    if capability >= LOWEST_CAPABILITY:
+        return None
+    return (
+        f"{torch.cuda.get_device_name()} has compute capability {_dotted(capability)}; "
+        f"quickfuse and torch.compile need {_dotted(LOWEST_CAPABILITY)} or higher. Try --device cpu."
+    )
+
+
+def _finding(name: str, examine_one: Callable[[], Finding]) -> Finding:
+    try:
+        return examine_one()
+    except Exception as error:  # a broken installation may fail in any way, and that is what to report
+        return Finding(name, "could not be examined", f"{type(error).__name__}: {error}", "broken")
+
+
+def _host_without_launcher() -> dict[str, Any]:
+    try:
+        from llvmlite import binding
+    except Exception:
+        return {}
+    return {
+        "triple": binding.get_default_triple(),
+        "cpu": binding.get_host_cpu_name(),
+        "vector_math": ctypes.util.find_library("mvec"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> tuple[int, int]:
+    """`"2.13.0+cpu"` as `(2, 13)`."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _within(version: tuple[int, ...], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
+    return span[0] <= version < span[1]
+
+
+def _span(span: tuple[tuple[int, int], tuple[int, int]]) -> str:
+    (major, first), (_, after) = span
+    return f"{major}.{first} to {major}.{after - 1}"
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,130 @@
+"""Device functions that generated Triton kernels call for operations which Triton has no operator for.
+
+Arguments are blocks or single values of one type; results have that type. Float formulas are those of PyTorch's own
+headers (`c10/util/generic_math.h`), so that results agree with eager in every special case. Constants stand next to a
+typed operand only: Triton would widen an int8 that meets a separately made int32 constant.
+
+This module imports Triton, so nothing imports it but generated source.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def trunc_div(x, y):  # type: ignore[no-untyped-def]
+    """C's integer division; 0 where y is 0; wraps for the most negative number by -1."""
+    # The divisors 0 and -1 can trap or overflow, which is undefined: they are replaced by 1 and answered apart.
+    if x.dtype.is_int_signed():
+        negated = y == -1
+        quotient = x // tl.where((y == 0) | negated, y * 0 + 1, y)
+        quotient = tl.where(negated, -x, quotient)
+    else:
+        quotient = x // tl.where(y == 0, y * 0 + 1, y)
+    return tl.where(y == 0, x * 0, quotient)
+
+
+@triton.jit
+def _rounds_away(rest, y):  # type: ignore[no-untyped-def]
+    """1 where truncating and flooring differ: a rest that is not 0 and whose sign is not the divisor's."""
+    return ((rest != 0) & ((rest < 0) != (y < 0))).to(rest.dtype)
+
+
+@triton.jit
+def int_floor_div(x, y):  # type: ignore[no-untyped-def]
+    """Python's `//` for integers; 0 where y is 0."""
+    quotient = trunc_div(x, y)
+    return tl.where(y == 0, x * 0, quotient - _rounds_away(x - quotient * y, y))
+
+
+@triton.jit
+def int_fmod(x, y):  # type: ignore[no-untyped-def]
+    """C's `%`; 0 where y is 0."""
+    return tl.where(y == 0, x * 0, x - trunc_div(x, y) * y)
+
+
+@triton.jit
+def int_remainder(x, y):  # type: ignore[no-untyped-def]
+    """Python's `%` for integers; 0 where y is 0."""
+    rest = int_fmod(x, y)
+    return rest + y * _rounds_away(rest, y)
+
+
+@triton.jit
+def int_pow(x, y):  # type: ignore[no-untyped-def]
+    """x to the power y by squaring, wrapping. A negative y gives the truncated quotient: 0 unless x is 1 or -1."""
+    bits: tl.constexpr = x.dtype.primitive_bitwidth
+    result = x * 0 + y * 0 + 1
+    factor = result * x
+    exponent = result * y
+    for _ in range(bits):
+        result = tl.where((exponent & 1) != 0, result * factor, result)
+        factor = factor * factor
+        exponent = exponent >> 1
+    if x.dtype.is_int_signed():
+        odd = (y & 1) != 0
+        sign = tl.where(odd, x, x * x)
+        result = tl.where(y < 0, tl.where((x == 1) | (x == -1), sign, x * 0), result)
+    return result
+
+
+@triton.jit
+def shift_left(x, y):  # type: ignore[no-untyped-def]
+    """x << y; 0 where y is negative or not less than the width."""
+    bits: tl.constexpr = x.dtype.primitive_bitwidth
+    return (x << (y & (bits - 1))) * ((y >= 0) & (y < bits)).to(x.dtype)
+
+
+@triton.jit
+def shift_right(x, y):  # type: ignore[no-untyped-def]
+    """x >> y, arithmetic for signed types; all sign (or 0) where y is negative or not less than the width."""
+    bits: tl.constexpr = x.dtype.primitive_bitwidth
+    in_range = ((y >= 0) & (y < bits)).to(x.dtype)
+    shifted = x >> (y * in_range + (bits - 1) * (1 - in_range))
+    return shifted if x.dtype.is_int_signed() else shifted * in_range
+
+
+@triton.jit
+def float_div(x, y):  # type: ignore[no-untyped-def]
+    """x / y rounded to nearest. Triton's own `/` is an approximation for float32."""
+    if x.dtype == tl.float32:
+        return tl.div_rn(x, y)
+    else:
+        return x / y
+
+
+@triton.jit
+def float_remainder(x, y):  # type: ignore[no-untyped-def]
+    """torch.remainder for floats: the sign is the divisor's."""
+    rest = libdevice.fmod(x, y)
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+@triton.jit
+def float_floor_div(x, y):  # type: ignore[no-untyped-def]
+    """torch.floor_divide for floats, from the remainder, so that it agrees with it (`c10::div_floor_floating`)."""
+    rest = libdevice.fmod(x, y)
+    quotient = float_div(x - rest, y)
+    quotient = tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+    floored = libdevice.floor(quotient)
+    floored = tl.where(quotient - floored > 0.5, floored + 1, floored)
+    exact = float_div(x, y)
+    return tl.where(y == 0, exact, tl.where(quotient != 0, floored, libdevice.copysign(quotient * 0, exact)))
+
+
+@triton.jit
+def sign(x):  # type: ignore[no-untyped-def]
+    """-1, 0 or 1; 0 for NaN."""
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+@triton.jit
+def sqrt(x):  # type: ignore[no-untyped-def]
+    """The square root rounded to nearest. Triton's own is an approximation for float32."""
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    else:
+        return tl.sqrt(x)

@@ -1,0 +1,169 @@
+"""Scalar expressions: what a loop computes for one element.
+
+An expression is an immutable tree of five node kinds. Its `dtype` is the type of its value; conversions are explicit
+`cast` operations. Arithmetic happens in float32, float64, the integers and bool only: bfloat16 and float16 operands are
+cast to float32, and every result that eager PyTorch would have stored in 16 bits is cast back, which rounds it as eager
+does. `SCALAR_OPS` is the one table of operations; each code generator has a rule for each entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .loop import Access
+
+#: name -> (number of arguments, meaning). x, y: both of one type unless stated; result of the same type unless stated.
+SCALAR_OPS: dict[str, tuple[int, str]] = {
+    # conversions (the target is the node's dtype)
+    "cast": (1, "C conversion; float to bool is x != 0; float to int truncates; int to int wraps; to 16 bits rounds to even"),
+    "bitcast": (1, "the same bits as another type of the same width"),
+    # arithmetic
+    "add": (2, "x + y (bool: or)"),
+    "sub": (2, "x - y"),
+    "mul": (2, "x * y (bool: and)"),
+    "div": (2, "x / y, floats only, IEEE"),
+    "trunc_div": (2, "integers: C division; 0 where y == 0"),
+    "floor_div": (2, "integers: Python's //; 0 where y == 0. floats: as torch.floor_divide"),
+    "remainder": (2, "sign of y, as torch.remainder; integers: 0 where y == 0"),
+    "fmod": (2, "sign of x, as C fmod; integers: 0 where y == 0"),
+    "pow": (2, "floats: C pow; integers: exponentiation by squaring, wrapping"),
+    "neg": (1, "-x"),
+    "abs": (1, "|x|"),
+    "sign": (1, "-1, 0 or 1; NaN gives 0, as torch.sign"),
+    "fma": (3, "x * y + z, contracted or not"),
+    "maximum": (2, "NaN if either is NaN"),
+    "minimum": (2, "NaN if either is NaN"),
+    "fmax": (2, "the other one if one is NaN"),
+    "fmin": (2, "the other one if one is NaN"),
+    # float functions
+    **{
+        name: (1, f"C {name}")
+        for name in (
+            "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+            "erf erfc lgamma floor ceil trunc"
+        ).split()
+    },
+    "round": (1, "to nearest, halves to even"),
+    "rsqrt": (1, "1 / sqrt(x)"),
+    "atan2": (2, "C atan2"),
+    "hypot": (2, "C hypot"),
+    "copysign": (2, "C copysign"),
+    "nextafter": (2, "C nextafter"),
+    # comparisons, giving bool
+    "eq": (2, "x == y"),
+    "ne": (2, "x != y"),
+    "lt": (2, "x < y"),
+    "le": (2, "x <= y"),
+    "gt": (2, "x > y"),
+    "ge": (2, "x >= y"),
+    "isnan": (1, "x is NaN"),
+    "isinf": (1, "x is infinite"),
+    # bits and logic (bool or integers)
+    "and": (2, "x & y"),
+    "or": (2, "x | y"),
+    "xor": (2, "x ^ y"),
+    "not": (1, "bitwise not; logical not on bool"),
+    "shl": (2, "x << y; 0 where y is out of range"),
+    "shr": (2, "arithmetic x >> y; sign fill where y is out of range"),
+    # choice: the first argument is a bool
+    "where": (3, "y if x else z"),
+}
+
+
+class Expr:
+    """Base of the five kinds of node: `Load`, `Const`, `Scalar`, `Index` and `Op`."""
+
+    __slots__ = ()
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """One element of a buffer, from before the program wrote to it."""
+
+    access: Access
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return str(self.access)
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A number known at compile time. NaN and infinities are allowed."""
+
+    value: bool | int | float
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.value!r}:{short(self.dtype)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar(Expr):
+    """A number that the host knows at call time, by name. `dtype` is float64, int64 or bool."""
+
+    name: str
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Expr):
+    """The loop variable of an axis, an int64."""
+
+    axis: int
+    dtype: torch.dtype = torch.int64
+
+    def __str__(self) -> str:
+        return f"i{self.axis}"
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Expr):
+    """An operation of `SCALAR_OPS` on expressions."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        if self.name == "cast":
+            return f"{short(self.dtype)}({self.args[0]})"
+        return f"{self.name}({', '.join(map(str, self.args))})"
+
+
+def cast(x: Expr, dtype: torch.dtype) -> Expr:
+    """`x` as `dtype`; `x` itself where it has that type already."""
+    if x.dtype == dtype:
+        return x
+    if isinstance(x, Const):
+        return Const(convert(x.value, dtype), dtype) if dtype not in HALF_TYPES else Op("cast", (x,), dtype)
+    return Op("cast", (x,), dtype)
+
+
+#: 16-bit floats, which are stored but never computed in.
+HALF_TYPES = frozenset({torch.bfloat16, torch.float16})
+
+
+def convert(value: bool | int | float, dtype: torch.dtype) -> bool | int | float:
+    """A Python number as an element of `dtype`, rounded and wrapped as PyTorch does."""
+    converted: bool | int | float = torch.tensor(value).to(dtype).item()
+    return converted
+
+
+def short(dtype: torch.dtype) -> str:
+    """`f32`, `bf16`, `i64`, `u8`, `bool`: the names used in printed programs."""
+    name = str(dtype).removeprefix("torch.")
+    if name.startswith("bfloat"):
+        return "bf" + name[6:]
+    for long, letter in (("uint", "u"), ("int", "i"), ("float", "f"), ("complex", "c")):
+        if name.startswith(long):
+            return letter + name[len(long) :]
+    return name

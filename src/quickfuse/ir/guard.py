@@ -1,0 +1,82 @@
+"""Facts that a specialisation relies on. Each prints as the Python expression that must hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .source import Source
+from .values import TensorMeta
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """`kind` says what must hold of `source`:
+
+    * "type":     `type(source) is value`
+    * "is":       `source is value` (None, True, False, functions, classes, modules, dtypes)
+    * "equal":    `source == value`, with the same type
+    * "length":   `len(source) == value`
+    * "keys":     `list(source) == value`: a dictionary's keys, in order
+    * "absent":   no key of `value` (a tuple) is in the dictionary `source`
+    * "tensor":   type `value[0]`, and metadata `value[1]` (`TensorMeta`)
+    * "same":     `source is value`, another source
+    * "distinct": `source is not value`, another source
+    * "condition": the number expression `value[0]` (see `NumberExpr`) has the truth value `value[1]`
+    * "state":    the global setting named `value[0]` is `value[1]`; `source` is None
+
+    `location` is the user's "file:line" that made it necessary.
+    """
+
+    kind: str
+    source: Source | None
+    value: Any
+    location: str = ""
+
+    def __str__(self) -> str:
+        return FORMATS[self.kind](self.source, self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberExpr:
+    """Python arithmetic on numbers of the user's program: `template.format(*operands)`.
+
+    Operands are sources, number expressions, or constants.
+    """
+
+    template: str
+    operands: tuple[Any, ...]
+
+    def code(self, name_of: Any = str) -> str:
+        parts = [
+            operand.code(name_of)
+            if isinstance(operand, NumberExpr)
+            else name_of(operand)
+            if isinstance(operand, Source)
+            else repr(operand)
+            for operand in self.operands
+        ]
+        return self.template.format(*parts)
+
+
+def _tensor(source: Source | None, value: tuple[type, TensorMeta]) -> str:
+    return f"{source} is a {value[0].__name__} {value[1]}"
+
+
+def _condition(source: Source | None, value: tuple[NumberExpr, bool]) -> str:
+    return f"{'' if value[1] else 'not '}({value[0].code()})"
+
+
+FORMATS: dict[str, Any] = {
+    "type": lambda s, v: f"type({s}) is {v.__qualname__}",
+    "is": lambda s, v: f"{s} is {getattr(v, '__qualname__', None) or getattr(v, '__name__', None) or v!r}",
+    "equal": lambda s, v: f"{s} == {v!r}",
+    "length": lambda s, v: f"len({s}) == {v}",
+    "keys": lambda s, v: f"list({s}) == {list(v)!r}",
+    "absent": lambda s, v: f"{', '.join(map(repr, v))} not in {s}",
+    "tensor": _tensor,
+    "same": lambda s, v: f"{s} is {v}",
+    "distinct": lambda s, v: f"{s} is not {v}",
+    "condition": _condition,
+    "state": lambda s, v: f"{v[0]} == {v[1]!r}",
+}

@@ -1,0 +1,181 @@
+"""Fused and grouped loops: the input of the code generators and the launchers.
+
+A `KernelBody` is code without sizes: it is hashable, and is what kernels are compiled and cached by. A `KernelCall` runs
+one body on any number of members (say, one for each parameter of a model), in one launch. Each member is a row of 64-bit
+words in a table that the kernel reads:
+
+    sizes[0] .. sizes[ndim-1] | for each slot: its address, then its dynamic strides in axis order
+
+Slots `by_value` have no words in the row: their values stand in a second table, one row a member and one word a slot,
+which is uploaded for every launch. Strides are in elements. A slot's stride class for an axis is 0 or 1, where that is known when the kernel is compiled, or
+`None` for a stride that is read from the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .expr import Const, Expr, Index, Op, short
+from .loop import Buffer, Extern, HostScalar, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One operand of a body.
+
+    `strides`: the stride class for each axis (0, 1 or None). `access`: "r", "w" or "rw". `by_value`: the operand is a
+    number of the host (float64 or int64) that differs between the members of a GPU kernel, passed in the value table.
+    """
+
+    dtype: torch.dtype
+    strides: tuple[int | None, ...]
+    access: str
+    by_value: bool = False
+
+    @property
+    def words(self) -> int:
+        return 0 if self.by_value else 1 + sum(s is None for s in self.strides)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLoad(Expr):
+    """The element of a slot at the current index (the leaf that stands for `Load` within a body)."""
+
+    slot: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"s{self.slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArgScalar(Expr):
+    """A scalar argument shared by all members (the leaf that stands for `Scalar` within a body)."""
+
+    arg: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"a{self.arg}"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBody:
+    """What is computed for one index of one member. Two equal bodies share compiled code.
+
+    `ndim`: number of loop axes, the last one innermost; 0 for one evaluation a member.
+    `scalars`: types (float64, int64 or bool) of the scalar arguments.
+    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `ArgScalar`, `Const` and `Index`. All loads of an
+    index happen before its stores. Distinct slots of a member do not overlap in memory.
+    """
+
+    device_type: str
+    ndim: int
+    slots: tuple[Slot, ...]
+    scalars: tuple[torch.dtype, ...]
+    stores: tuple[tuple[int, Expr], ...]
+
+    @property
+    def row_words(self) -> int:
+        return self.ndim + sum(slot.words for slot in self.slots)
+
+    def slot_word(self, slot: int) -> int:
+        """The row index of a slot's address; its dynamic strides follow."""
+        return self.ndim + sum(s.words for s in self.slots[:slot])
+
+    @property
+    def value_words(self) -> int:
+        return sum(slot.by_value for slot in self.slots)
+
+    def value_word(self, slot: int) -> int:
+        """The index of a `by_value` slot in its member's row of the value table."""
+        return sum(s.by_value for s in self.slots[:slot])
+
+    def __str__(self) -> str:
+        head = [
+            f"# s{k}: {short(s.dtype)} {s.access} strides {s.strides}{' by value' if s.by_value else ''}"
+            for k, s in enumerate(self.slots)
+        ]
+        return "\n".join([*head, *(f"s{slot} = {value}" for slot, value in self.stores)])
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One row of a kernel call: the buffers behind the slots, each with an offset in elements and all its strides."""
+
+    sizes: tuple[int, ...]
+    buffers: tuple[Buffer, ...]
+    offsets: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for size in self.sizes:
+            n *= size
+        return n
+
+
+@dataclass(eq=False, slots=True)
+class KernelCall:
+    """One launch: a body over its members. `scalars[k]` is the host scalar passed as argument k."""
+
+    body: KernelBody
+    members: list[Member]
+    scalars: list[HostScalar]
+    device: torch.device
+    name: str = "kernel"
+
+    def __str__(self) -> str:
+        sizes = sorted({m.sizes for m in self.members})
+        shown = ", ".join(map(str, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
+        args = ", ".join(f"a{k}={s.name}" for k, s in enumerate(self.scalars))
+        return f"{self.name}: {len(self.members)} members of sizes {shown} on {self.device} ({args})\n{self.body}"
+
+
+@dataclass(eq=False, slots=True)
+class Schedule:
+    """What runs, in order, for a lowered program. `temps` are allocated once (0-dim host numbers) or for each call."""
+
+    program: Program
+    steps: list[KernelCall | Extern] = field(default_factory=list)
+    temps: list[Buffer] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.steps))
+
+
+def walk(expr: Expr) -> list[Expr]:
+    """The distinct nodes of an expression, arguments before their users."""
+    done: dict[int, Expr] = {}
+    stack: list[tuple[Expr, bool]] = [(expr, False)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in done:
+            continue
+        if ready or not isinstance(node, Op):
+            done[id(node)] = node
+            continue
+        stack.append((node, True))
+        stack.extend((arg, False) for arg in reversed(node.args))
+    return list(done.values())
+
+
+def row_template(body: KernelBody, member: Member) -> list[Any]:
+    """A member's row with 0 in place of addresses."""
+    row: list[Any] = list(member.sizes)
+    for slot, strides in zip(body.slots, member.strides, strict=True):
+        if slot.by_value:
+            continue
+        row.append(0)
+        row.extend(s for s, known in zip(strides, slot.strides, strict=True) if known is None)
+    return row
+
+
+__all__ = [
+    "ArgScalar", "Const", "Index", "KernelBody", "KernelCall", "Member", "Op", "Schedule", "Slot", "SlotLoad",
+    "row_template", "walk",
+]  # fmt: skip

@@ -1,0 +1,145 @@
+"""A lowered program: loops over elements and calls of ATen operators.
+
+Lowering writes every tensor as a function from an index tuple to a scalar expression. Views are arithmetic on the
+index, so they cost nothing; a value is stored only where it must be.
+
+    for i0, i1 in (1024, 1024):
+        p[1024*i0 + i1] = sub(p[1024*i0 + i1], ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .expr import Expr
+from .values import TensorMeta
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory that holds a tensor. Identity is what counts: two buffers never overlap (a guard sees to it).
+
+    `kind`: "input" (the tensor at `position` among the graph's placeholders), "output" (allocated for each call and
+    handed to the user) or "temp" (allocated by us, dead after the call).
+    """
+
+    name: str
+    meta: TensorMeta
+    kind: str
+    position: int = -1
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An element of `buffer`: at `offset + sum(strides[k] * i_k)` elements from its first. One stride a loop axis."""
+
+    buffer: Buffer
+    offset: int
+    strides: tuple[int, ...]
+
+    def __str__(self) -> str:
+        terms = [f"{'' if s == 1 else f'{s}*'}i{k}" for k, s in enumerate(self.strides) if s]
+        if self.offset or not terms:
+            terms.append(str(self.offset))
+        return f"{self.buffer}[{' + '.join(terms)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write `value` to an element. `value.dtype` is the buffer's dtype."""
+
+    access: Access
+    value: Expr
+
+    def __str__(self) -> str:
+        return f"{self.access} = {self.value}"
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """For every index in `shape`, evaluate all values, then do all stores. Iterations are independent.
+
+    Every load reads what its buffer held before the program began (inputs), or what the loop that fills it left there
+    (temporaries): so a loop that stores to an input comes after, or is, each loop that reads it.
+    """
+
+    shape: tuple[int, ...]
+    stores: list[Store]
+    device: torch.device
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"i{k}" for k in range(len(self.shape)))
+        head = f"for {axes} in {self.shape}:" if self.shape else "once:"
+        return "\n".join([f"{head}  # {self.device}", *(f"    {s}" for s in self.stores)])
+
+
+@dataclass(eq=False, slots=True)
+class Extern:
+    """A call of a PyTorch operator: `outputs` are bound to what `target(*args, **kwargs)` returns.
+
+    Buffers and host scalar names (as `HostScalar`) may stand anywhere within `args` and `kwargs`.
+    """
+
+    target: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[Buffer]
+
+    def __str__(self) -> str:
+        name = getattr(self.target, "__name__", str(self.target))
+        return f"{', '.join(map(str, self.outputs))} = {name}{tuple(map(str, self.args))}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostScalar:
+    """A number computed by the glue before any kernel runs: the Python statement `name = code`.
+
+    `code` uses placeholders' names, earlier host scalars and the `math` module. `dtype` is float64, int64 or bool.
+    """
+
+    name: str
+    code: str
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.code}"
+
+
+@dataclass(eq=False, slots=True)
+class Program:
+    """A lowered graph. `inputs` has an entry for each placeholder: its buffer, or None for a number.
+
+    `outputs` has an entry for each graph output: a buffer (an input buffer: that very tensor), a `HostScalar`,
+    a `View` or a constant.
+    """
+
+    inputs: list[Buffer | None] = field(default_factory=list)
+    host_scalars: list[HostScalar] = field(default_factory=list)
+    steps: list[Loop | Extern] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        head = [f"# {b} : {b.meta}" for b in self.inputs if b is not None]
+        scalars = [str(s) for s in self.host_scalars]
+        return "\n".join([*head, *scalars, *map(str, self.steps), f"return {', '.join(map(str, self.outputs))}"])
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A graph output that is a view of an input or output buffer: `as_strided` with an offset from the buffer's first
+    element."""
+
+    buffer: Buffer
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def __str__(self) -> str:
+        return f"view({self.buffer}, {self.shape}, {self.stride}, {self.offset})"

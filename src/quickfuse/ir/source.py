@@ -1,0 +1,88 @@
+"""Where in the user's program a value comes from: a path such as `L['self'].param_groups[0]['lr']`.
+
+Sources are interned: equal paths are one object, so they compare and hash by identity. `L` are the arguments of the
+compiled function, `G` the globals of a function, `C` the closure of the compiled function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import errors
+
+
+class Source:
+    """A path. `kind` is one of "local", "global", "closure", "constant", "attr", "item", "type".
+
+    * local: `key` is the argument's name
+    * global: `key` is the name, `owner` the dictionary of globals
+    * closure: `key` is the name of the free variable of the compiled function
+    * constant: `owner` is the object itself: modules, classes and functions only, never a user's data
+    * attr: attribute `key` of `base`
+    * item: element `key` of `base`; `key` is a Python constant, or itself a source (a dictionary keyed by an object)
+    * slot: attribute `key` of `base`, read past `__getattribute__` from the instance dictionary
+    """
+
+    __slots__ = ("__weakref__", "base", "children", "key", "kind", "owner")
+
+    def __init__(self, kind: str, base: Source | None, key: Any, owner: Any = None) -> None:
+        self.kind = kind
+        self.base = base
+        self.key = key
+        self.owner = owner
+        self.children: dict[tuple[str, Any], Source] = {}
+
+    def _child(self, kind: str, key: Any) -> Source:
+        index = (kind, key if isinstance(key, (str, int, Source)) else (type(key), key))
+        child = self.children.get(index)
+        if child is None:
+            child = self.children[index] = Source(kind, self, key)
+        return child
+
+    def attr(self, name: str) -> Source:
+        return self._child("attr", name)
+
+    def item(self, key: Any) -> Source:
+        return self._child("item", key)
+
+    def __str__(self) -> str:
+        if self.kind == "local":
+            return f"L[{self.key!r}]"
+        if self.kind == "global":
+            return f"G[{self.key!r}]"
+        if self.kind == "closure":
+            return f"C[{self.key!r}]"
+        if self.kind == "constant":
+            return str(self.key)
+        if self.base is None:
+            raise errors.QuickfuseError(f"a source of kind {self.kind} needs a base")
+        if self.kind == "attr":
+            return f"{self.base}.{self.key}"
+        return f"{self.base}[{self.key if isinstance(self.key, Source) else repr(self.key)}]"
+
+    __repr__ = __str__
+
+
+class SourceRoots:
+    """The roots of one capture's sources: makes each root once."""
+
+    def __init__(self) -> None:
+        self._roots: dict[Any, Source] = {}
+
+    def _root(self, kind: str, key: Any, owner: Any = None) -> Source:
+        index = (kind, key, id(owner))
+        if index not in self._roots:
+            self._roots[index] = Source(kind, None, key, owner)
+        return self._roots[index]
+
+    def local(self, name: str) -> Source:
+        return self._root("local", name)
+
+    def closure(self, name: str) -> Source:
+        return self._root("closure", name)
+
+    def global_(self, name: str, globals_: dict[str, Any]) -> Source:
+        return self._root("global", name, globals_)
+
+    def constant(self, label: str, value: Any) -> Source:
+        return self._root("constant", label, value)

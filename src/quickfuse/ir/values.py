@@ -1,0 +1,67 @@
+"""What capture and lowering know of a value without its contents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMeta:
+    """The properties of a strided tensor that generated code may rely on.
+
+    `shape` and `stride` are in elements. `storage_offset` is left out on purpose: kernels take addresses.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    device: torch.device
+    requires_grad: bool = False
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.stride == contiguous_stride(self.shape) or self.numel == 0
+
+    def __str__(self) -> str:
+        dims = ", ".join(map(str, self.shape))
+        layout = "" if self.is_contiguous else f" stride={list(self.stride)}"
+        grad = " requires_grad" if self.requires_grad else ""
+        where = "" if self.device.type == "cpu" else f" {self.device}"
+        return f"{str(self.dtype).removeprefix('torch.')}[{dims}]{layout}{where}{grad}"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberMeta:
+    """A Python number that is a symbol of the graph: `kind` is `int`, `float` or `bool`.
+
+    `from_tensor` says that it comes out of a tensor's contents (`.item()`), so that only running the graph tells it.
+    """
+
+    kind: type
+    from_tensor: bool = False
+
+    def __str__(self) -> str:
+        return self.kind.__name__ + (" from a tensor" if self.from_tensor else "")
+
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The row-major strides of `shape`, with PyTorch's convention that a size of 0 counts as 1."""
+    stride = []
+    step = 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))

@@ -1,0 +1,193 @@
+"""Running generated kernels on a CUDA device: tables, uploads and launches.
+
+The host side of a launch is a few microseconds whatever the number of members: the tables are uploaded when they
+change, argument arrays are built once for each stream, and then there is one copy (of values that differ between
+members, if the kernel has any) and one launch. Argument order and tables are described in `emit.triton`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quickfuse.errors import QuickfuseError
+from quickfuse.ir.kernel import KernelBody, KernelCall, Member, row_template
+
+from . import cuda_driver
+from .cuda_compile import CompiledCubin, LaunchShape, compile_kernel
+
+_ARGUMENT_CLASSES = {torch.float64: ctypes.c_double, torch.int64: ctypes.c_int64, torch.bool: ctypes.c_int8}
+
+#: Programs for each multiprocessor that keep the memory system busy; below it, smaller blocks make more of them.
+_PROGRAMS_PER_MULTIPROCESSOR = 8
+
+_INT32_MAX = 2**31 - 1
+
+
+def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> LaunchShape:
+    """Block size and warps for members of these numbers of elements.
+
+    1024 elements and 4 warps give each thread two 128-bit loads of a 4-byte type, enough in flight to reach copy
+    bandwidth. Short members and small totals get smaller blocks, with one such load for each thread.
+    """
+    if body.ndim == 0:
+        return LaunchShape(block=128, num_warps=4)
+    total, longest = sum(sizes), max(sizes, default=0)
+    for shape in (LaunchShape(1024, 4), LaunchShape(512, 4), LaunchShape(256, 2)):
+        if total >= shape.block * multiprocessors * _PROGRAMS_PER_MULTIPROCESSOR and longest > shape.block // 2:
+            return shape
+    return LaunchShape(128, 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _load(compiled: CompiledCubin, device: int) -> int:
+    return cuda_driver.load_function(compiled.cubin, compiled.name, compiled.shared_bytes, device)
+
+
+def block_table(sizes: list[int], block: int) -> npt.NDArray[np.int32]:
+    """One row for each program: its member, and which of the member's blocks it handles."""
+    counts = -(-np.asarray(sizes, dtype=np.int64) // block)
+    members = np.repeat(np.arange(len(sizes)), counts)
+    first = np.cumsum(counts) - counts
+    within = np.arange(len(members)) - first[members]
+    if within.size and int(within.max()) > _INT32_MAX:
+        raise QuickfuseError("a tensor has too many elements for one kernel launch")
+    return np.stack([members, within], axis=1).astype(np.int32)
+
+
+def needs_wide_index(members: list[Member], block: int) -> bool:
+    """Whether a position or an offset within some member does not fit 32 bits."""
+    return any(
+        max(member.numel, *(_extent(member.sizes, strides) for strides in member.strides)) + block > _INT32_MAX
+        for member in members
+    )
+
+
+def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    return sum((size - 1) * abs(stride) for size, stride in zip(sizes, strides, strict=True))
+
+
+class CudaKernelCall:
+    """One grouped launch, ready to run again and again.
+
+    `rows` and `values` are the host's tables (int64, a row for each member). Write addresses into `rows` at
+    `body.slot_word(slot)` and then call `rows_changed()`; write numbers into `values` at `body.value_word(slot)`
+    (float64 as its bits: `values.view(np.float64)`) at any time. Both keep their memory, so that native code may write
+    to them by address. `run` copies what it needs before it returns.
+    """
+
+    def __init__(self, call: KernelCall, source: str, *, shape: LaunchShape | None = None) -> None:
+        """Compile and load `source`, which defines the kernel `call.name`, for the members of `call`.
+
+        `shape` overrides the choice of block size and warps.
+        """
+        torch.cuda.init()
+        body = call.body
+        self.body = body
+        self.rows = _table([row_template(body, member) for member in call.members], body.row_words)
+        self.values = np.zeros((len(call.members), body.value_words), dtype=np.int64)
+        self._device = torch.cuda.current_device() if call.device.index is None else call.device.index
+        properties = torch.cuda.get_device_properties(self._device)
+        sizes = [member.numel for member in call.members]
+        self.shape = shape or choose_shape(body, sizes, properties.multi_processor_count)
+        self.compiled = compile_kernel(
+            source, body, call.name, capability=10 * properties.major + properties.minor, shape=self.shape,
+            wide_index=body.ndim > 1 and needs_wide_index(call.members, self.shape.block),
+        )  # fmt: skip
+        self._function = _load(self.compiled, self._device)
+        self._blocks: torch.Tensor | None = None
+        if body.ndim == 0:
+            self.programs = -(-len(call.members) // self.shape.block)
+        else:
+            table = block_table(sizes, self.shape.block)
+            self.programs = len(table)
+            # A plain copy ends before it returns, so every stream may read the table from now on.
+            self._blocks = torch.from_numpy(table).to(torch.device("cuda", self._device))
+        self._version = 0
+        self._streams: dict[int, _StreamTables] = {}
+
+    def rows_changed(self) -> None:
+        """Have `rows` uploaded again by the next run on each stream."""
+        self._version += 1
+
+    def run(self, stream: int, *scalars: float) -> None:
+        """Launch on a stream (its handle, 0 for the default one) with the values of the scalar arguments."""
+        if not self.programs:
+            return
+        if torch.cuda.current_device() != self._device:
+            with torch.cuda.device(self._device):
+                return self.run(stream, *scalars)
+        tables = self._streams.get(stream)
+        if tables is None:
+            cuda_driver.bind_context(self._device)
+            tables = self._streams[stream] = _StreamTables(self, stream)
+        if tables.version != self._version:
+            for upload in tables.upload_rows:
+                self._checked("cuMemcpyHtoDAsync", upload)
+            tables.version = self._version
+        for upload in tables.upload_values:
+            self._checked("cuMemcpyHtoDAsync", upload)
+        for argument, value in zip(tables.scalars, scalars, strict=True):
+            argument.value = value
+        self._checked("cuLaunchKernel", tables.launch)
+
+    def _checked(self, name: str, function: Callable[[], int]) -> None:
+        status = function()
+        if status == cuda_driver.CUDA_ERROR_INVALID_CONTEXT:
+            # A thread that has not used CUDA yet has no context.
+            cuda_driver.bind_context(self._device)
+            status = function()
+        if status:
+            cuda_driver.check(name, status)
+
+    def _null_params(self) -> list[ctypes.c_uint64]:
+        return [ctypes.c_uint64(0) for _ in range(self.compiled.hidden_params)]
+
+
+class _StreamTables:
+    """The device's copy of the tables for one stream, so that work on another one never sees them half changed."""
+
+    def __init__(self, call: CudaKernelCall, stream: int) -> None:
+        device = torch.device("cuda", call._device)
+        # Allocated for the stream, so that their memory is not reused while a kernel on it still reads them.
+        with torch.cuda.stream(_stream_object(stream, device)):
+            self._rows = torch.empty(call.rows.shape, dtype=torch.int64, device=device)
+            self._values = torch.empty(call.values.shape, dtype=torch.int64, device=device)
+        self.version = -1
+        self.upload_rows = _uploads(self._rows, call.rows, stream)
+        self.upload_values = _uploads(self._values, call.values, stream)
+        self.scalars = [_ARGUMENT_CLASSES[dtype]() for dtype in call.body.scalars]
+        work: ctypes.c_int32 | ctypes.c_uint64
+        if call._blocks is None:
+            work = ctypes.c_int32(len(call.rows))
+        else:
+            work = ctypes.c_uint64(call._blocks.data_ptr())
+        self._arguments = [
+            ctypes.c_uint64(self._rows.data_ptr()),
+            ctypes.c_uint64(self._values.data_ptr()),
+            work,
+            *self.scalars,
+            *call._null_params(),
+        ]
+        addresses = [ctypes.addressof(argument) for argument in self._arguments]
+        self.launch = cuda_driver.prepare_launch(
+            call._function, call.programs, call.shape.threads, call.compiled.shared_bytes, stream,
+            (ctypes.c_void_p * len(addresses))(*addresses),
+        )  # fmt: skip
+
+
+def _stream_object(stream: int, device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
+
+
+def _uploads(target: torch.Tensor, source: npt.NDArray[np.int64], stream: int) -> list[Callable[[], int]]:
+    return cuda_driver.prepare_upload(target.data_ptr(), source.ctypes.data, source.nbytes, stream)
+
+
+def _table(rows: list[list[int]], words: int) -> npt.NDArray[np.int64]:
+    return np.array(rows, dtype=np.int64).reshape(len(rows), words)

@@ -1,0 +1,151 @@
+"""Generated Triton source to machine code, with or without a GPU at hand."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import linecache
+import re
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.kernel import KernelBody
+
+#: Trailing pointers that Triton adds to a kernel's parameters for its own use; our kernels need null ones.
+_DEFAULT_HIDDEN_PARAMS = 2
+
+#: Volta; Triton generates no code for older GPUs.
+MIN_CAPABILITY = 70
+
+_ARGUMENT_TYPES = {torch.float64: "fp64", torch.int64: "i64", torch.bool: "i8"}
+
+_OPTIONS: dict[str, object] = {
+    # Eager rounds after each operator; where it does not, the body has an explicit `fma`.
+    "enable_fp_fusion": False,
+    # Denormals stay what they are, as in PyTorch's kernels.
+    "enable_reflect_ftz": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """How much a program handles: `block` elements (a power of two) by `num_warps` warps of 32 threads."""
+
+    block: int
+    num_warps: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.num_warps
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCubin:
+    """Machine code of one kernel. `hidden_params` null pointers follow the kernel's own arguments at launch."""
+
+    cubin: bytes
+    name: str
+    shape: LaunchShape
+    shared_bytes: int
+    hidden_params: int
+    ptx: str
+
+
+def require_triton() -> None:
+    """Raise `Unsupported` if Triton is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        raise Unsupported("GPU code without Triton, which is not installed", "pip install triton")
+
+
+def warm_up() -> threading.Thread:
+    """Load Triton in a thread, with what its first compilation otherwise waits for (a hash of its own libraries).
+
+    Call it as early as possible on the way to a first kernel: most of the work does not hold the interpreter.
+    """
+    require_triton()
+
+    def load() -> None:
+        import triton.compiler  # noqa: F401
+        from triton.runtime import cache
+
+        triton_key = getattr(cache, "triton_key", None)
+        if triton_key is not None:
+            triton_key()
+
+    thread = threading.Thread(target=load, name="quickfuse-triton-warm-up", daemon=True)
+    thread.start()
+    return thread
+
+
+def load_source(source: str, name: str) -> Any:
+    """The function `name` of generated source, findable by `inspect`, tracebacks and debuggers."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+    filename = f"<quickfuse kernel {name} {digest}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace: dict[str, Any] = {"__name__": f"quickfuse.kernels.{name}"}
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace[name]
+
+
+def argument_types(body: KernelBody) -> dict[str, str]:
+    """Triton's names of the types of a kernel's arguments, in order."""
+    scalars = {f"a{k}": _ARGUMENT_TYPES[dtype] for k, dtype in enumerate(body.scalars)}
+    work = {"members": "i32"} if body.ndim == 0 else {"blocks": "*i32"}
+    return {"rows": "*i64", "values": "*i64", **work, **scalars}
+
+
+def compile_kernel(
+    source: str, body: KernelBody, name: str, *, capability: int, shape: LaunchShape, wide_index: bool = False
+) -> CompiledCubin:
+    """Compile generated source for GPUs of a compute capability (90 for 9.0). No GPU is needed.
+
+    `wide_index`: do index arithmetic in 64 bits, for members of 2**31 elements or more (two axes or more only).
+    Compiled code is kept: the same source for the same device and shape is compiled once in a process, and Triton
+    keeps it on disk for the next one.
+    """
+    require_triton()
+    if capability < MIN_CAPABILITY:
+        raise Unsupported(f"a GPU of compute capability {capability / 10}; Triton needs {MIN_CAPABILITY / 10} or higher")
+    index_bits = 0 if body.ndim < 2 else 64 if wide_index else 32
+    # The key is the source, not the body: hashing a tree visits shared parts of it again and again.
+    return _compile(source, name, tuple(argument_types(body).items()), capability, shape, index_bits)
+
+
+@functools.lru_cache(maxsize=1024)
+def _compile(
+    source: str, name: str, arguments: tuple[tuple[str, str], ...], capability: int, shape: LaunchShape, index_bits: int
+) -> CompiledCubin:
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants: dict[str, object] = {"BLOCK": shape.block}
+    if index_bits:
+        constants["INDEX"] = tl.int64 if index_bits == 64 else tl.int32
+    signature = {**dict(arguments), **dict.fromkeys(constants, "constexpr")}
+    compiled = triton.compile(
+        ASTSource(load_source(source, name), signature, constants),
+        target=GPUTarget("cuda", capability, 32),
+        options={**_OPTIONS, "num_warps": shape.num_warps},
+    )
+    ptx = compiled.asm.get("ptx", "")
+    return CompiledCubin(
+        cubin=compiled.asm["cubin"],
+        name=compiled.metadata.name,
+        shape=shape,
+        shared_bytes=compiled.metadata.shared,
+        hidden_params=_hidden_params(ptx, len(arguments)),
+        ptx=ptx,
+    )
+
+
+def _hidden_params(ptx: str, visible: int) -> int:
+    # The number has grown from one version of Triton to the next, so it is read off the code itself.
+    entry = re.search(r"\.entry\s+\w+\s*\((.*?)\)", ptx, re.DOTALL)
+    return entry.group(1).count(".param") - visible if entry else _DEFAULT_HIDDEN_PARAMS

@@ -1,0 +1,75 @@
+"""What quickfuse says, and when: `QUICKFUSE_LOGS=recompiles,graph_breaks` or `quickfuse.set_logs(recompiles=True)`.
+
+Channels: `recompiles` (a guard failed and why), `graph_breaks` (what runs natively and why), `guards`, `graph`,
+`loops` (the lowered program), `glue` (the generated Python), `kernels` (the generated LLVM IR and Triton code).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+CHANNELS = ("recompiles", "graph_breaks", "guards", "graph", "loops", "glue", "kernels")
+
+log = logging.getLogger("quickfuse")
+
+#: Seconds spent by each stage of compilation since the last `reset_stage_seconds()`, in this process.
+stage_seconds: dict[str, float] = {}
+
+_enabled: set[str] = set()
+
+
+def set_logs(**channels: bool) -> None:
+    """Turn channels on or off: `set_logs(recompiles=True, graph=False)`.
+
+    Raises:
+        ValueError: for an unknown channel; the message names the known ones.
+    """
+    for name, on in channels.items():
+        if name not in CHANNELS:
+            raise ValueError(f"unknown log channel {name!r}; the channels are {', '.join(CHANNELS)}")
+        (_enabled.add if on else _enabled.discard)(name)
+    if _enabled and not log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("[quickfuse] %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+
+
+def enabled(channel: str) -> bool:
+    return channel in _enabled
+
+
+def emit(channel: str, message: str) -> None:
+    """Log `message` if its channel is on."""
+    if channel in _enabled:
+        log.warning("[%s] %s", channel, message)
+
+
+@contextlib.contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Account the time spent inside to a stage of compilation."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        stage_seconds[name] = stage_seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def reset_stage_seconds() -> None:
+    stage_seconds.clear()
+
+
+def _read_environment() -> None:
+    names = [name.strip() for name in os.environ.get("QUICKFUSE_LOGS", "").split(",") if name.strip()]
+    unknown = [name for name in names if name not in CHANNELS]
+    if unknown:
+        log.warning("QUICKFUSE_LOGS: unknown channels %s; known are %s", ", ".join(unknown), ", ".join(CHANNELS))
+    set_logs(**{name: True for name in names if name in CHANNELS})
+
+
+_read_environment()

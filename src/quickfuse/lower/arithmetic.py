@@ -1,0 +1,334 @@
+"""Rules of arithmetic: sums, products, quotients, powers, and their in-place relatives of the optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from quickfuse.ir.expr import Const, Expr, Scalar
+from quickfuse.ir.values import TensorMeta
+
+from . import ops
+from .context import Context
+from .promotion import Promotion, is_float
+from .rules import ALL_DEVICES, EVALUATORS, NoRule, Pointwise, evaluator, pointwise
+from .symbolic import Tensor
+
+_CUDA = frozenset({"cuda"})
+_BINARY = "self other"
+
+
+@pointwise("add", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
+def add(x: Expr, y: Expr, alpha: Expr) -> Expr:
+    return ops.add(x, ops.scaled(y, alpha))
+
+
+@pointwise("sub subtract", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
+def sub(x: Expr, y: Expr, alpha: Expr) -> Expr:
+    return ops.sub(x, ops.scaled(y, alpha))
+
+
+@pointwise("rsub", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
+def rsub(x: Expr, y: Expr, alpha: Expr) -> Expr:
+    return ops.sub(y, ops.scaled(x, alpha))
+
+
+
+@pointwise("mul multiply", operands=_BINARY, exact_numbers=ALL_DEVICES)
+def mul(x: Expr, y: Expr) -> Expr:
+    return ops.scaled(x, y)
+
+
+# --- quotients ---
+
+_true_div = Pointwise(ops.div, _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES)
+_div_by_number = Pointwise(
+    lambda x, y: ops.mul(x, ops.div(ops.like(y, 1), y)), _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES
+)
+EVALUATORS["exact_div"] = _true_div
+
+
+@evaluator("div divide true_divide")
+def div(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    options = dict(kwargs)
+    mode = options.pop("rounding_mode", None)
+    if mode is not None:
+        return (_floor_div if mode == "floor" else _trunc_div)(ctx, args, options, meta)
+    divisor = options.get("other", args[1] if len(args) > 1 else None)
+    if meta.device.type == "cuda" and _is_host_number(divisor):
+        return _div_by_number(ctx, args, options, meta)  # as eager's kernel does on a GPU
+    return _true_div(ctx, args, options, meta)
+
+
+def _is_host_number(value: Any) -> bool:
+    if type(value) is Tensor:
+        return value.meta.device.type == "cpu" and value.meta.numel == 1
+    return True
+
+
+def _nonzero_divisor(y: Expr) -> None:
+    """Integer division by zero is an error in eager, on the CPU: only a known divisor is safe."""
+    if not is_float(y.dtype) and not (type(y) is Const and y.value):
+        raise NoRule
+
+
+def _trunc_quotient(x: Expr, y: Expr) -> Expr:
+    _nonzero_divisor(y)
+    return ops.trunc(ops.div(x, y)) if is_float(x.dtype) else ops.trunc_div(x, y)
+
+
+def _floor_quotient(x: Expr, y: Expr) -> Expr:
+    _nonzero_divisor(y)
+    return ops.floor_div(x, y)
+
+
+_trunc_div = Pointwise(_trunc_quotient, _BINARY, exact_numbers=ALL_DEVICES)
+_floor_div = pointwise("floor_divide", operands=_BINARY, exact_numbers=ALL_DEVICES)(_floor_quotient)
+
+
+@pointwise("remainder", operands=_BINARY)
+def remainder(x: Expr, y: Expr) -> Expr:
+    _nonzero_divisor(y)
+    return ops.remainder(x, y)
+
+
+@pointwise("fmod", operands=_BINARY)
+def fmod(x: Expr, y: Expr) -> Expr:
+    _nonzero_divisor(y)
+    return ops.fmod(x, y)
+
+
+@pointwise("reciprocal", promotion=Promotion.FLOAT)
+def reciprocal(x: Expr) -> Expr:
+    return ops.div(ops.like(x, 1), x)
+
+
+@evaluator("rdiv")
+def rdiv(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    """`number / tensor`, which eager computes as `tensor.reciprocal() * number`."""
+    tensor, dividend = args
+    inverse = ctx.fresh(meta, reciprocal(ctx, (tensor,), {}, meta))
+    return EVALUATORS["mul"](ctx, (inverse, dividend), {}, meta)
+
+
+# --- fused forms ---
+
+
+@pointwise("addcmul", operands="self tensor1 tensor2", numbers={"value": 1}, needs="device")
+def addcmul(x: Expr, y: Expr, z: Expr, value: Expr, *, device: str) -> Expr:
+    if device == "cpu":
+        return ops.add(x, ops.mul(ops.scaled(y, value), z))
+    return ops.add(x, ops.scaled(ops.mul(y, z), value))
+
+
+@pointwise("addcdiv", operands="self tensor1 tensor2", numbers={"value": 1}, needs="device")
+def addcdiv(x: Expr, y: Expr, z: Expr, value: Expr, *, device: str) -> Expr:
+    if device == "cpu":
+        return ops.add(x, ops.div(ops.scaled(y, value), z))
+    return ops.add(x, ops.scaled(ops.div(y, z), value))
+
+
+def _lerp(x: Expr, y: Expr, weight: Expr) -> Expr:
+    """Exact at both ends: `x + weight (y - x)` where |weight| < 0.5, else `y - (y - x) (1 - weight)`."""
+    difference = ops.sub(y, x)
+    one = ops.like(weight, 1)
+    near = ops.add(x, ops.mul(weight, difference))
+    if type(weight) is Const:
+        if abs(weight.value) < 0.5:
+            return near
+        return ops.sub(y, ops.mul(difference, ops.like(weight, 1 - weight.value)))
+    far = ops.sub(y, ops.mul(difference, ops.sub(one, weight)))
+    return ops.where(ops.lt(ops.absolute(weight), ops.like(weight, 0.5)), near, far)
+
+
+_lerp_number = Pointwise(_lerp, "self end", numbers={"weight": None})
+_lerp_tensor = Pointwise(_lerp, "self end weight")
+
+
+@evaluator("lerp")
+def lerp(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+    by_tensor = type(weight) is Tensor and not weight.is_number
+    return (_lerp_tensor if by_tensor else _lerp_number)(ctx, args, kwargs, meta)
+
+
+# --- powers ---
+
+
+def _integer_power(x: Expr, exponent: int) -> Expr:
+    return x if exponent == 1 else ops.mul(_integer_power(x, exponent - 1), x)
+
+
+def _power(x: Expr, exponent: Expr) -> Expr:
+    """`x ** exponent`; the exponents that eager computes by products and roots are computed so."""
+    value = exponent.value if type(exponent) is Const else None
+    if value == 0:
+        return ops.like(x, 1)
+    if value in (1, 2, 3):
+        return _integer_power(x, int(value))
+    if not is_float(x.dtype):
+        if value is None or value < 0:
+            raise NoRule  # a negative power of an integer is an error in eager
+        return ops.power(x, exponent)
+    if value == 0.5:
+        return ops.sqrt(x)
+    if value == -0.5:
+        return ops.rsqrt(x)
+    if value == -1:
+        return ops.div(ops.like(x, 1), x)
+    if value == -2:
+        return ops.div(ops.like(x, 1), ops.mul(x, x))
+    return ops.power(x, exponent)
+
+
+def _number_power(x: Expr, exponent: Expr) -> Expr:
+    return ops.like(x, 1) if ops.is_const(x, 1) else _power(x, exponent)
+
+
+_power_of = Pointwise(_power, "self exponent")
+_power_of_number = Pointwise(_number_power, "self exponent")
+
+
+@evaluator("pow")
+def power(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    of_number = bool(args) and type(args[0]) is not Tensor
+    return (_power_of_number if of_number else _power_of)(ctx, args, kwargs, meta)
+
+
+@evaluator("float_power")
+def float_power(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    if kwargs or len(args) != 2 or meta.dtype != torch.float64:
+        raise NoRule
+    wide = TensorMeta(torch.float64, meta.shape, meta.stride, meta.device)
+    base, exponent = (_as_float64(ctx, a, wide) for a in args)
+    return power(ctx, (base, exponent), {}, wide)
+
+
+def _as_float64(ctx: Context, value: Any, meta: TensorMeta) -> Any:
+    if type(value) is Tensor:
+        return ctx.fresh(meta, ops.via(ctx.read_as(value, meta.shape, meta.device), torch.float64))
+    return value if type(value) is Scalar else float(value)
+
+
+@pointwise("square")
+def square(x: Expr) -> Expr:
+    return ops.mul(x, x)
+
+
+# --- the rest ---
+
+
+@pointwise("maximum", operands=_BINARY)
+def maximum(x: Expr, y: Expr) -> Expr:
+    return ops.bit_or(x, y) if x.dtype is torch.bool else ops.maximum(x, y)
+
+
+@pointwise("minimum", operands=_BINARY)
+def minimum(x: Expr, y: Expr) -> Expr:
+    return ops.bit_and(x, y) if x.dtype is torch.bool else ops.minimum(x, y)
+
+
+@pointwise("fmax", operands=_BINARY)
+def fmax(x: Expr, y: Expr) -> Expr:
+    return ops.fmax(x, y) if is_float(x.dtype) else maximum.compute(x, y)
+
+
+@pointwise("fmin", operands=_BINARY)
+def fmin(x: Expr, y: Expr) -> Expr:
+    return ops.fmin(x, y) if is_float(x.dtype) else minimum.compute(x, y)
+
+
+@evaluator("max")
+def max_of_two(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    return _of_two_tensors(maximum, ctx, args, kwargs, meta)
+
+
+@evaluator("min")
+def min_of_two(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    return _of_two_tensors(minimum, ctx, args, kwargs, meta)
+
+
+def _of_two_tensors(
+    rule: Pointwise, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta
+) -> Expr:
+    """`torch.max(x, y)`; the other forms are reductions."""
+    if kwargs or len(args) != 2 or any(type(a) is not Tensor or a.is_number for a in args):
+        raise NoRule
+    return rule(ctx, args, kwargs, meta)
+
+
+@evaluator("clamp clip")
+def clamp(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    bounds = dict(zip(("self", "min", "max"), args, strict=False))
+    if set(kwargs) - {"input", "min", "max"}:
+        raise NoRule
+    bounds.update(kwargs)
+    tensor = bounds.get("self", bounds.get("input"))
+    low, high = bounds.get("min"), bounds.get("max")
+    if low is None or high is None:
+        if low is None and high is None:
+            raise NoRule
+        bound = low if high is None else high
+        return (maximum if high is None else minimum)(ctx, (tensor, bound), {}, meta)
+    return clamp_both(ctx, (tensor, low, high), {}, meta)
+
+
+clamp_both = Pointwise(lambda x, low, high: ops.minimum(ops.maximum(x, low), high), "self min max")
+pointwise("clamp_min", operands="self min")(maximum.compute)
+pointwise("clamp_max", operands="self max")(minimum.compute)
+
+
+@pointwise("atan2 arctan2", operands=_BINARY, promotion=Promotion.FLOAT)
+def atan2(x: Expr, y: Expr) -> Expr:
+    return ops.atan2(x, y)
+
+
+pointwise("hypot", operands=_BINARY)(ops.hypot)
+pointwise("copysign", operands=_BINARY, promotion=Promotion.FLOAT)(ops.copysign)
+
+
+@pointwise("nextafter", operands=_BINARY, needs="common")
+def nextafter(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
+    if common is not x.dtype:
+        raise NoRule  # the next number of 16 bits is not the next one of 32
+    return ops.nextafter(x, y)
+
+
+@pointwise("heaviside", operands="self values")
+def heaviside(x: Expr, values: Expr) -> Expr:
+    zero = ops.like(x, 0)
+    return ops.where(ops.eq(x, zero), values, ops.via(ops.lt(zero, x), x.dtype))
+
+
+@pointwise("xlogy special_xlogy", operands=_BINARY, promotion=Promotion.FLOAT)
+def xlogy(x: Expr, y: Expr) -> Expr:
+    return _zero_times(x, y, ops.log(y))
+
+
+@pointwise("xlog1py special_xlog1py", operands=_BINARY, promotion=Promotion.FLOAT)
+def xlog1py(x: Expr, y: Expr) -> Expr:
+    return _zero_times(x, y, ops.log1p(y))
+
+
+def _zero_times(x: Expr, y: Expr, log: Expr) -> Expr:
+    """`x * log`, which is 0 where x is 0 unless y is NaN."""
+    zero = ops.like(x, 0)
+    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, log)))
+
+
+@pointwise("logaddexp", operands=_BINARY, promotion=Promotion.FLOAT)
+def logaddexp(x: Expr, y: Expr) -> Expr:
+    """log(exp(x) + exp(y)), scaled by the larger of both; equal infinities are their own sum."""
+    same_infinity = ops.bit_and(ops.isinf(x), ops.eq(x, y))
+    smaller = ops.exp(ops.neg(ops.absolute(ops.sub(x, y))))
+    return ops.where(same_infinity, x, ops.add(ops.maximum(x, y), ops.log1p(smaller)))
+
+
+@pointwise("logaddexp2", operands=_BINARY, promotion=Promotion.FLOAT)
+def logaddexp2(x: Expr, y: Expr) -> Expr:
+    same_infinity = ops.bit_and(ops.isinf(x), ops.eq(x, y))
+    smaller = ops.exp2(ops.neg(ops.absolute(ops.sub(x, y))))
+    log2e = ops.like(x, 1.4426950408889634)
+    return ops.where(same_infinity, x, ops.add(ops.maximum(x, y), ops.mul(ops.log1p(smaller), log2e)))

@@ -1,0 +1,211 @@
+"""The state of one lowering: the program so far, and how values are read, kept, stored and replaced."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar
+from quickfuse.ir.loop import Access, Buffer, HostScalar, Loop, Program, Store, View
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from . import ops
+from .layout import Layout, Shape, broadcast, costs_at_least, is_dense, relayout
+from .promotion import NUMBER, is_float
+from .symbolic import Storage, Tensor, whole_load
+
+_CPU = torch.device("cpu")
+
+#: A value that costs this many additions is stored before it is read at another index, so that chains of transposed
+#: or broadcast uses do not multiply it.
+_STORE_BEFORE_REINDEXING = 64
+#: A value that costs this much is stored before it is broadcast to this many times its size.
+_STORE_BEFORE_BROADCASTING, _BROADCAST_FACTOR = 8, 8
+
+
+class Context:
+    """What rules work with. Values are expressions over the index of the tensor that they belong to."""
+
+    def __init__(self) -> None:
+        self.program = Program()
+        self.default_dtype = torch.get_default_dtype()
+        self.scalars: dict[str, HostScalar] = {}
+        self._stored: dict[int, tuple[Expr, Buffer]] = {}
+        self._on_host: dict[int, tuple[Expr, Expr]] = {}
+        self._broadcast: dict[tuple[int, Shape, Shape], tuple[Expr, Expr]] = {}
+        self._temps = 0
+
+    # making values ----------------------------------------------------------------------------------------------
+
+    def fresh(self, meta: TensorMeta, value: Expr) -> Tensor:
+        """A new tensor."""
+        return Tensor(Storage(meta, value), meta)
+
+    def number(self, value: Expr, device: torch.device) -> Tensor:
+        """A Python number that comes out of a tensor on `device`."""
+        meta = TensorMeta(value.dtype, (), (), device)
+        return Tensor(Storage(meta, value), meta, rank=NUMBER)
+
+    def temp(self, meta: TensorMeta) -> Buffer:
+        self._temps += 1
+        return Buffer(f"t{self._temps}", meta, "temp")
+
+    # reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, tensor: Tensor) -> Expr:
+        """The value of `tensor` at this point of the graph, over its own index."""
+        storage = tensor.storage
+        value = storage.value
+        if value is None:
+            assert storage.pending is not None
+            value = storage.value = storage.pending()
+        if tensor.whole:
+            return value
+        if tensor.seen is not value:
+            tensor.view_value = self._read_view(tensor, value)
+            tensor.seen = storage.value
+        assert tensor.view_value is not None
+        return tensor.view_value
+
+    def _read_view(self, tensor: Tensor, value: Expr) -> Expr:
+        if tensor.meta.numel == 0:
+            return ops.const(0, tensor.dtype)
+        storage = tensor.storage
+        base = Layout(storage.meta.shape, storage.meta.stride)
+        view = Layout(tensor.meta.shape, tensor.meta.stride, tensor.offset)
+        seen = None if costs_at_least(value, _STORE_BEFORE_REINDEXING) else relayout(value, base, view)
+        if seen is None:
+            seen = relayout(self.materialize(storage), base, view)
+            assert seen is not None, "a stored tensor has its own strides"
+        return seen
+
+    def read_as(self, tensor: Tensor, shape: Shape, device: torch.device) -> Expr:
+        """The value of `tensor`, broadcast to `shape`, for a loop on `device`."""
+        if tensor.meta.device != device:
+            return self._read_from_host(tensor, device)
+        value = self.read(tensor)
+        source = tensor.meta.shape
+        if source == shape:
+            return value
+        key = (id(value), source, shape)
+        known = self._broadcast.get(key)
+        if known is not None:
+            return known[1]
+        kept = self._store_before_broadcasting(value, tensor, shape)
+        result = broadcast(kept, source, shape)
+        self._broadcast[key] = (value, result)
+        return result
+
+    def _store_before_broadcasting(self, value: Expr, tensor: Tensor, shape: Shape) -> Expr:
+        size, target = tensor.meta.numel, math.prod(shape)
+        if size == 1:
+            keep = target <= 1 or _is_simple(value)
+        else:
+            limit = _STORE_BEFORE_BROADCASTING if target >= _BROADCAST_FACTOR * size else _STORE_BEFORE_REINDEXING
+            keep = not costs_at_least(value, limit)
+        if keep:
+            return value
+        if tensor.whole:
+            return self.materialize(tensor.storage)
+        meta = TensorMeta(value.dtype, tensor.meta.shape, _dense_stride(tensor.meta), tensor.meta.device)
+        return self.stored(value, meta)
+
+    def _read_from_host(self, tensor: Tensor, device: torch.device) -> Expr:
+        """A 0-dim CPU tensor in a loop on a GPU: a CPU loop puts it into a number that is passed by value."""
+        if tensor.meta.device.type != "cpu" or tensor.meta.shape:
+            raise Unsupported(f"an operand on {tensor.meta.device} in an operator on {device}")
+        value = self.read(tensor)
+        if isinstance(value, (Const, Scalar)):
+            return value
+        known = self._on_host.get(id(value))
+        if known is None:
+            wide = torch.float64 if is_float(value.dtype) else torch.int64
+            loaded = self.stored(ops.via(value, wide), TensorMeta(wide, (), (), _CPU), copy=True)
+            known = self._on_host[id(value)] = (value, ops.via(loaded, value.dtype))
+        return known[1]
+
+    # storing ----------------------------------------------------------------------------------------------------
+
+    def stored(self, value: Expr, meta: TensorMeta, *, copy: bool = False) -> Load:
+        """`value` kept in a temporary of layout `meta` by a loop of its own, as a load.
+
+        A value that is all of a buffer already is used as it is, unless `copy`.
+        """
+        if not copy and (found := _as_load(value, meta)) is not None:
+            return found
+        known = self._stored.get(id(value))
+        if known is None or known[1].meta != meta:
+            known = self._stored[id(value)] = (value, self.temp(meta))
+            self.store(known[1], value)
+        return whole_load(known[1])
+
+    def store(self, buffer: Buffer, value: Expr) -> None:
+        """Add the loop that fills `buffer`."""
+        meta = buffer.meta
+        access = Access(buffer, 0, meta.stride)
+        self.program.steps.append(Loop(meta.shape, [Store(access, ops.via(value, meta.dtype))], meta.device))
+
+    def materialize(self, storage: Storage) -> Load:
+        """What a storage holds, as a load with the storage's strides."""
+        if storage.value is None:
+            assert storage.pending is not None
+            storage.value = storage.pending()
+        load = self.stored(storage.value, storage.meta)
+        storage.value = load
+        return load
+
+    def memory(self, tensor: Tensor) -> Buffer | View:
+        """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""
+        load = _as_load(self.read(tensor), tensor.meta)
+        if load is None:
+            self.materialize(tensor.storage)
+            load = _as_load(self.read(tensor), tensor.meta)
+            assert load is not None, "a view of a stored tensor has the tensor's strides"
+        buffer, meta = load.access.buffer, tensor.meta
+        if load.access.offset == 0 and (buffer.meta.shape, buffer.meta.stride) == (meta.shape, meta.stride):
+            return buffer
+        return View(buffer, meta.shape, meta.stride, load.access.offset)
+
+    # in-place operators -----------------------------------------------------------------------------------------
+
+    def assign(self, tensor: Tensor, value: Expr) -> None:
+        """Replace what `tensor` holds, and so what every view of its memory holds."""
+        storage = tensor.storage
+        if tensor.whole:
+            storage.value = value
+        elif tensor.meta.numel:
+            storage.value = self._seen_from_base(tensor, value)
+        storage.mutated = True
+
+    def _seen_from_base(self, tensor: Tensor, value: Expr) -> Expr:
+        meta, base = tensor.meta, tensor.storage.meta
+        covers = meta.numel == base.numel and tensor.offset == 0 and is_dense(meta.shape, meta.stride)
+        if not covers or not is_dense(base.shape, base.stride):
+            raise Unsupported("an in-place operator on a part of a tensor")
+        view, whole = Layout(meta.shape, meta.stride), Layout(base.shape, base.stride)
+        seen = relayout(value, view, whole)
+        if seen is None:
+            seen = relayout(self.stored(value, meta), view, whole)
+            assert seen is not None, "a stored tensor has its own strides"
+        return seen
+
+
+def _is_simple(value: Expr) -> bool:
+    """Whether a 0-dim value may be formed again for each element."""
+    while isinstance(value, Op) and value.name == "cast":
+        value = value.args[0]
+    return not isinstance(value, Op)
+
+
+def _as_load(value: Expr, meta: TensorMeta) -> Load | None:
+    """`value` if it is a load from memory laid out as `meta` says."""
+    if not isinstance(value, Load) or value.access.buffer.meta.device != meta.device:
+        return None
+    same = all(n <= 1 or s == t for n, s, t in zip(meta.shape, value.access.strides, meta.stride, strict=True))
+    return value if same else None
+
+
+def _dense_stride(meta: TensorMeta) -> Shape:
+    return meta.stride if is_dense(meta.shape, meta.stride) else contiguous_stride(meta.shape)

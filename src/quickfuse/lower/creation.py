@@ -1,0 +1,87 @@
+"""Rules of operators that make tensors: constants, copies and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from quickfuse.ir.expr import Expr, Index, Scalar
+from quickfuse.ir.values import TensorMeta
+
+from . import ops
+from .context import Context
+from .promotion import COMPUTE, is_float
+from .rules import Evaluator, NoRule, evaluator, operand
+from .symbolic import Tensor
+from .transfer import on_device
+
+
+def _constant(value: int) -> Evaluator:
+    return lambda ctx, args, kwargs, meta: ops.const(value, meta.dtype)
+
+
+for _names, _value in {
+    "zero zeros zeros_like new_zeros": 0,
+    "ones ones_like new_ones": 1,
+    # Memory without contents may hold anything, so also zeros.
+    "empty empty_like empty_strided new_empty": 0,
+}.items():
+    evaluator(_names)(_constant(_value))
+
+
+def _filled(position: int, *names: str) -> Evaluator:
+    """The evaluator of an operator that fills with the argument at `position`, also known as one of `names`."""
+
+    def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+        value = args[position] if len(args) > position else next((kwargs[n] for n in names if n in kwargs), None)
+        if type(value) is Tensor and value.meta.shape:
+            raise NoRule
+        return _converted(ctx, value, meta)
+
+    return evaluate
+
+
+evaluator("fill")(_filled(1, "value"))
+evaluator("full full_like new_full")(_filled(1, "fill_value"))
+evaluator("tensor scalar_tensor as_tensor asarray")(_filled(0, "data", "s", "obj"))
+
+
+@evaluator("clone")
+def clone(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    tensor = args[0] if args else kwargs["input"]
+    return ctx.read(tensor)
+
+
+@evaluator("copy")
+def copy(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    source = args[1] if len(args) > 1 else kwargs.get("src", kwargs.get("other"))
+    if type(source) is Tensor:
+        source = on_device(ctx, source, meta.device)
+    return _converted(ctx, source, meta)
+
+
+def _converted(ctx: Context, value: Any, meta: TensorMeta) -> Expr:
+    """A value in the result's type, with no arithmetic in between."""
+    return operand(ctx, value, meta.shape, meta.device, meta.dtype, meta.dtype, exact=True)
+
+
+@evaluator("arange")
+def arange(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    """`start + step * index`, which eager computes in integers or in the widest float of the device."""
+    bounds = {"start": 0, "step": 1}
+    bounds.update(zip(("end",) if len(args) == 1 else ("start", "end", "step"), args, strict=False))
+    bounds.update({name: kwargs[name] for name in ("start", "end", "step") if name in kwargs})
+    start, step = bounds["start"], bounds["step"]
+    if any(type(v) not in (int, float, Scalar) for v in (start, step)):
+        raise NoRule
+    if not is_float(meta.dtype):
+        work = torch.int64
+    else:
+        work = torch.float64 if meta.device.type == "cpu" else COMPUTE[meta.dtype]
+    first, stride = (_converted(ctx, v, TensorMeta(work, (), (), meta.device)) for v in (start, step))
+    value = ops.scaled(ops.via(Index(0), work), stride)
+    if not ops.is_const(first, 0):
+        value = ops.add(first, value)
+    return ops.via(value, meta.dtype)

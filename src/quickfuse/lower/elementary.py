@@ -1,0 +1,232 @@
+"""Rules of functions of one operand, comparisons, logic, bits and choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from quickfuse.ir.expr import Expr
+from quickfuse.ir.values import TensorMeta
+
+from . import ops
+from .context import Context
+from .promotion import Promotion, is_float
+from .rules import NoRule, Pointwise, evaluator, operand, pointwise
+from .symbolic import Tensor
+
+_BINARY = "self other"
+
+# --- functions that turn integers into floats: PyTorch's name -> the operation's, where they differ ---
+
+_FLOAT_FUNCTIONS = {
+    **{
+        name: name
+        for name in "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
+        "acosh atanh erf erfc lgamma".split()
+    },
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "special_exp2": "exp2", "special_expm1": "expm1", "special_log1p": "log1p", "special_erf": "erf",
+    "special_erfc": "erfc", "special_gammaln": "lgamma",
+}  # fmt: skip
+
+
+def _function(name: str) -> Callable[[Expr], Expr]:
+    return lambda x: ops.unary(name, x)
+
+
+for _name, _op in _FLOAT_FUNCTIONS.items():
+    pointwise(_name, promotion=Promotion.FLOAT)(_function(_op))
+
+# --- rounding, which leaves integers alone ---
+
+
+def _rounding(name: str) -> Callable[[Expr], Expr]:
+    return lambda x: ops.unary(name, x) if is_float(x.dtype) else x
+
+
+for _name, _op in {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}.items():
+    pointwise(_name)(_rounding(_op))
+
+
+@pointwise("round", options={"decimals": 0})
+def round_(x: Expr, decimals: int) -> Expr:
+    if decimals != 0:
+        raise NoRule
+    return ops.rounded(x) if is_float(x.dtype) else x
+
+
+@pointwise("frac")
+def frac(x: Expr) -> Expr:
+    return ops.sub(x, ops.trunc(x))
+
+
+# --- signs ---
+
+
+@pointwise("neg negative")
+def neg(x: Expr) -> Expr:
+    return ops.neg(x)
+
+
+@pointwise("abs absolute")
+def absolute(x: Expr) -> Expr:
+    return x if x.dtype is torch.bool else ops.absolute(x)
+
+
+@pointwise("sign sgn")
+def sign(x: Expr) -> Expr:
+    return x if x.dtype is torch.bool else ops.sign(x)
+
+
+@pointwise("signbit")
+def signbit(x: Expr) -> Expr:
+    if x.dtype is torch.bool:
+        return ops.const(False, torch.bool)
+    magnitude = ops.copysign(ops.like(x, 1), x) if is_float(x.dtype) else x
+    return ops.lt(magnitude, ops.like(x, 0))
+
+
+# --- other formulas ---
+
+
+@pointwise("sigmoid special_expit expit", promotion=Promotion.FLOAT)
+def sigmoid(x: Expr) -> Expr:
+    one = ops.like(x, 1)
+    return ops.div(one, ops.add(one, ops.exp(ops.neg(x))))
+
+
+@pointwise("logit special_logit", numbers={"eps": -1}, promotion=Promotion.FLOAT)
+def logit(x: Expr, eps: Expr) -> Expr:
+    """log(x / (1 - x)), with x clamped to [eps, 1 - eps] unless eps is negative (PyTorch's None)."""
+    one = ops.like(x, 1)
+    if type(eps) is not ops.Const:
+        raise NoRule
+    if eps.value >= 0:
+        x = ops.where(ops.lt(x, eps), eps, ops.where(ops.gt(x, ops.sub(one, eps)), ops.sub(one, eps), x))
+    return ops.log(ops.div(x, ops.sub(one, x)))
+
+
+@pointwise("sinc special_sinc", promotion=Promotion.FLOAT)
+def sinc(x: Expr) -> Expr:
+    product = ops.mul(x, ops.like(x, math.pi))
+    return ops.where(ops.eq(x, ops.like(x, 0)), ops.like(x, 1), ops.div(ops.sin(product), product))
+
+
+@pointwise("deg2rad", promotion=Promotion.FLOAT)
+def deg2rad(x: Expr) -> Expr:
+    return ops.mul(x, ops.like(x, math.pi / 180))
+
+
+@pointwise("rad2deg", promotion=Promotion.FLOAT)
+def rad2deg(x: Expr) -> Expr:
+    return ops.mul(x, ops.like(x, 180 / math.pi))
+
+
+@pointwise("nan_to_num", options={"nan": None, "posinf": None, "neginf": None}, needs="common")
+def nan_to_num(
+    x: Expr, nan: float | None, posinf: float | None, neginf: float | None, *, common: torch.dtype
+) -> Expr:
+    if not is_float(common):
+        return x
+    if any(v is not None and type(v) not in (int, float) for v in (nan, posinf, neginf)):
+        raise NoRule
+    limits = torch.finfo(common)
+    top = ops.like(x, limits.max if posinf is None else posinf)
+    bottom = ops.like(x, limits.min if neginf is None else neginf)
+    finite = ops.where(ops.isinf(x), ops.where(ops.gt(x, ops.like(x, 0)), top, bottom), x)
+    return ops.where(ops.isnan(x), ops.like(x, nan or 0.0), finite)
+
+
+# --- questions about one operand ---
+
+
+def _no(x: Expr) -> Expr:
+    return ops.const(False, torch.bool)
+
+
+def _infinite(sign: float) -> Callable[[Expr], Expr]:
+    return lambda x: ops.eq(x, ops.like(x, sign * math.inf)) if is_float(x.dtype) else _no(x)
+
+
+pointwise("isnan")(lambda x: ops.isnan(x) if is_float(x.dtype) else _no(x))
+pointwise("isinf")(lambda x: ops.isinf(x) if is_float(x.dtype) else _no(x))
+pointwise("isposinf")(_infinite(1))
+pointwise("isneginf")(_infinite(-1))
+
+
+@pointwise("isfinite")
+def isfinite(x: Expr) -> Expr:
+    if not is_float(x.dtype):
+        return ops.const(True, torch.bool)
+    return ops.bit_not(ops.bit_or(ops.isnan(x), ops.isinf(x)))
+
+
+@pointwise("logical_not")
+def logical_not(x: Expr) -> Expr:
+    return ops.bit_not(ops.via(x, torch.bool))
+
+
+# --- comparisons ---
+
+for _names, _build in {
+    "eq": ops.eq, "ne not_equal": ops.ne, "lt less": ops.lt, "le less_equal": ops.le, "gt greater": ops.gt,
+    "ge greater_equal": ops.ge,
+}.items():  # fmt: skip
+    pointwise(_names, operands=_BINARY)(_build)
+
+# --- logic and bits ---
+
+
+def _logical(build: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
+    return lambda x, y: build(ops.via(x, torch.bool), ops.via(y, torch.bool))
+
+
+for _word, _build in {"and": ops.bit_and, "or": ops.bit_or, "xor": ops.bit_xor}.items():
+    pointwise(f"logical_{_word}", operands=_BINARY)(_logical(_build))
+    pointwise(f"bitwise_{_word}", operands=_BINARY)(_build)
+
+pointwise("bitwise_not")(ops.bit_not)
+
+
+def _integers_only(build: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
+    def shift(x: Expr, y: Expr) -> Expr:
+        if is_float(x.dtype) or x.dtype is torch.bool:
+            raise NoRule
+        return build(x, y)
+
+    return shift
+
+
+pointwise("bitwise_left_shift lshift", operands=_BINARY)(_integers_only(ops.shl))
+pointwise("bitwise_right_shift rshift", operands=_BINARY)(_integers_only(ops.shr))
+
+# --- choice ---
+
+
+
+@evaluator("where")
+def where(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    if kwargs or len(args) != 3:
+        raise NoRule
+    condition, x, y = args
+    if type(condition) is not Tensor or condition.dtype is not torch.bool:
+        raise NoRule
+    chosen = ctx.read_as(condition, meta.shape, meta.device)
+    return ops.where(chosen, *(_branch(ctx, v, meta) for v in (x, y)))
+
+
+@evaluator("masked_fill")
+def masked_fill(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    arguments = dict(zip(("self", "mask", "value"), args, strict=False), **kwargs)
+    if len(arguments) != 3 or arguments["mask"].dtype is not torch.bool:
+        raise NoRule
+    mask = ctx.read_as(arguments["mask"], meta.shape, meta.device)
+    return ops.where(mask, _branch(ctx, arguments["value"], meta), _branch(ctx, arguments["self"], meta))
+
+
+def _branch(ctx: Context, value: Any, meta: TensorMeta) -> Expr:
+    """A value in the result's type, with no arithmetic in between."""
+    return operand(ctx, value, meta.shape, meta.device, meta.dtype, meta.dtype, exact=True)

@@ -1,0 +1,218 @@
+"""Index arithmetic: values under broadcasting, and values seen through views.
+
+A value is a function of an index tuple. Changing the index means rewriting its leaves, the loads and loop variables:
+loads stay affine in the index, so no view costs anything in the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
+from quickfuse.ir.loop import Access
+from quickfuse.ir.values import contiguous_stride
+
+from . import ops
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a tensor's elements are in memory, in elements."""
+
+    shape: Shape
+    stride: Shape
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMap:
+    """Old index k = `constants[k] + sum(coefficients[k][j] * new index j)`; `ndim` new axes."""
+
+    constants: tuple[int, ...]
+    coefficients: tuple[tuple[int, ...], ...]
+    ndim: int
+
+
+def rewrite_leaves(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
+    """`expr` with each leaf replaced. Shared nodes stay shared; depth is no limit."""
+    if not isinstance(expr, Op):
+        return leaf(expr)
+    done: dict[int, Expr] = {}
+    stack: list[Expr] = [expr]
+    while stack:
+        node = stack[-1]
+        if id(node) in done:
+            stack.pop()
+        elif isinstance(node, Op):
+            missing = [arg for arg in node.args if id(arg) not in done]
+            if missing:
+                stack.extend(missing)
+                continue
+            args = tuple([done[id(arg)] for arg in node.args])
+            same = all(new is old for new, old in zip(args, node.args, strict=True))
+            done[id(node)] = node if same else Op(node.name, args, node.dtype)
+            stack.pop()
+        else:
+            done[id(node)] = leaf(node)
+            stack.pop()
+    return done[id(expr)]
+
+
+def reindex(expr: Expr, index_map: IndexMap) -> Expr:
+    """`expr` as a function of new indices."""
+
+    def leaf(node: Expr) -> Expr:
+        if isinstance(node, Load):
+            access = node.access
+            pairs = list(zip(access.strides, index_map.coefficients, strict=True))
+            offset = access.offset + sum(s * c for s, c in zip(access.strides, index_map.constants, strict=True))
+            strides = tuple([sum(s * row[j] for s, row in pairs) for j in range(index_map.ndim)])
+            return Load(Access(access.buffer, offset, strides), node.dtype)
+        if isinstance(node, Index):
+            return _affine(index_map.constants[node.axis], index_map.coefficients[node.axis])
+        return node
+
+    return rewrite_leaves(expr, leaf)
+
+
+def _affine(constant: int, coefficients: Shape) -> Expr:
+    total: Expr | None = None
+    for axis, coefficient in enumerate(coefficients):
+        if coefficient:
+            term = ops.scaled(Index(axis), ops.const(coefficient, torch.int64))
+            total = term if total is None else ops.add(total, term)
+    if total is None:
+        return ops.const(constant, torch.int64)
+    return ops.add(total, ops.const(constant, torch.int64)) if constant else total
+
+
+def broadcast(expr: Expr, source: Shape, target: Shape) -> Expr:
+    """A value over `source` as one over `target`, by PyTorch's broadcasting rules."""
+    if isinstance(expr, (Const, Scalar)):
+        return expr
+    new_axes = len(target) - len(source)
+    if isinstance(expr, Load):  # by far the most frequent case
+        access = expr.access
+        strides = tuple([0 if size == 1 else s for size, s in zip(source, access.strides, strict=True)])
+        return Load(Access(access.buffer, access.offset, (0,) * new_axes + strides), expr.dtype)
+    ndim = len(target)
+    rows = [
+        tuple([int(j == k + new_axes and size != 1) for j in range(ndim)]) for k, size in enumerate(source)
+    ]
+    return reindex(expr, IndexMap((0,) * len(source), tuple(rows), ndim))
+
+
+def relayout(expr: Expr, base: Layout, view: Layout) -> Expr | None:
+    """A value over `base.shape`, stored with the strides of `base`, as seen through `view` of the same memory.
+
+    None where the view's index is no affine function of the base's that is the same for all loads.
+    """
+    by_memory = _relayout_by_memory(expr, base, view)
+    if by_memory is not None:
+        return by_memory
+    index_map = _index_map(base, view)
+    return None if index_map is None else reindex(expr, index_map)
+
+
+def _relayout_by_memory(expr: Expr, base: Layout, view: Layout) -> Expr | None:
+    """The relayout where each load has the strides of `base` itself, or is of a single element.
+
+    It holds for any view, merged axes included.
+    """
+    moving = [k for k, size in enumerate(base.shape) if size > 1]
+    own = [base.stride[k] for k in moving]
+    still = (0,) * len(view.shape)
+    failed = False
+
+    def leaf(node: Expr) -> Expr:
+        nonlocal failed
+        if isinstance(node, Load):
+            access = node.access
+            strides = [access.strides[k] for k in moving]
+            if strides == own:
+                return Load(Access(access.buffer, access.offset + view.offset, view.stride), node.dtype)
+            if not any(strides):
+                return Load(Access(access.buffer, access.offset, still), node.dtype)
+            failed = True
+        elif isinstance(node, Index):
+            failed = True
+        return node
+
+    result = rewrite_leaves(expr, leaf)
+    return None if failed else result
+
+
+def _index_map(base: Layout, view: Layout) -> IndexMap | None:
+    """The base's index as an affine function of the view's, if it is one. The base must not overlap itself."""
+    axes = [k for k, (size, stride) in enumerate(zip(base.shape, base.stride, strict=True)) if size > 1 and stride]
+    order = sorted(axes, key=lambda k: -base.stride[k])
+    constants = [0] * len(base.shape)
+    rest = view.offset
+    for k in order:
+        constants[k], rest = divmod(rest, base.stride[k])
+    if rest:
+        return None
+    coefficients = [[0] * len(view.shape) for _ in base.shape]
+    reach = list(constants)  # the largest index that the view touches on each axis
+    for j, (size, stride) in enumerate(zip(view.shape, view.stride, strict=True)):
+        if size == 1 or stride == 0:
+            continue
+        k = next((k for k in order if base.stride[k] <= stride), None)
+        if k is None or stride % base.stride[k]:
+            return None
+        coefficients[k][j] = stride // base.stride[k]
+        reach[k] += coefficients[k][j] * (size - 1)
+    if any(r >= max(size, 1) for r, size in zip(reach, base.shape, strict=True)):
+        return None
+    return IndexMap(tuple(constants), tuple(map(tuple, coefficients)), len(view.shape))
+
+
+def overlaps_itself(shape: Shape, stride: Shape) -> bool:
+    """Whether two indices may mean one element (on the safe side for strides that interleave)."""
+    end = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
+        if step < end:
+            return True
+        end = step * (size - 1) + end
+    return False
+
+
+def is_dense(shape: Shape, stride: Shape) -> bool:
+    """Whether the elements fill their memory without gaps and overlaps, in any order of axes."""
+    expected = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def is_contiguous(shape: Shape, stride: Shape) -> bool:
+    expected = contiguous_stride(shape)
+    return all(n <= 1 or s == e for n, s, e in zip(shape, stride, expected, strict=True))
+
+
+#: Operations that take about as long as ten additions.
+_SLOW = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
+    "pow atan2 hypot fmod remainder floor_div trunc_div".split()
+)
+
+
+def costs_at_least(expr: Expr, limit: int) -> bool:
+    """Whether computing a value once costs as much as `limit` additions, or more."""
+    cost = 0
+    seen: set[int] = set()
+    stack = [expr]
+    while stack and cost < limit:
+        node = stack.pop()
+        if isinstance(node, Op) and id(node) not in seen:
+            seen.add(id(node))
+            cost += 10 if node.name in _SLOW else 1
+            stack.extend(node.args)
+    return cost >= limit

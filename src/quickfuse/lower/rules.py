@@ -1,0 +1,204 @@
+"""Rules of pointwise operators, and the table that they register in.
+
+A rule is a formula on scalar expressions under a decorator that says what it is called and how its operands are
+promoted:
+
+    @pointwise("add", operands="self other", numbers={"alpha": 1})
+    def add(x, y, alpha):
+        return ops.add(x, ops.scaled(y, alpha))
+
+The one rule serves `torch.add`, `Tensor.add`, `add_`, `out=`, `operator.add` and `torch._foreach_add`: `targets.py`
+knows the forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from quickfuse.ir.expr import HALF_TYPES, Expr, Scalar
+from quickfuse.ir.values import TensorMeta
+
+from . import ops
+from .context import Context
+from .promotion import COMPUTE, NUMBER, NUMBER_KEYS, Key, Promotion, check_supported, common_dtype
+from .symbolic import Tensor
+
+
+class NoRule(Exception):
+    """Raised by a rule that does not cover its arguments: PyTorch's own operator is called instead."""
+
+
+#: (context, arguments by position, by name, metadata of the result) -> the result's value, in the result's type.
+Evaluator = Callable[[Context, Sequence[Any], Mapping[str, Any], TensorMeta], Expr]
+
+#: name of an operator, without a trailing underscore -> its evaluator.
+EVALUATORS: dict[str, Evaluator] = {}
+
+ALL_DEVICES = frozenset({"cpu", "cuda"})
+
+
+def evaluator(names: str) -> Callable[[Evaluator], Evaluator]:
+    """Register a function that reads its arguments itself."""
+
+    def register(function: Evaluator) -> Evaluator:
+        for name in names.split():
+            assert name not in EVALUATORS, name
+            EVALUATORS[name] = function
+        return function
+
+    return register
+
+
+class Pointwise:
+    """The evaluator of a formula.
+
+    operands: names of the tensor operands in order; numbers may stand in for tensors.
+    numbers, options: the parameters that follow, with their defaults. Numbers reach the formula as expressions of the
+        compute type, options as they are.
+    promotion: what the common type follows from.
+    exact_numbers: device types on which eager does not round a Python number to the tensors' 16-bit type before
+        computing in 32 bits.
+    needs: passes `device` (its type) or `common` (the common type) to the formula by name.
+    """
+
+    __slots__ = ("compute", "exact_numbers", "names", "needs", "numbers", "operands", "options", "promotion", "total")
+
+    def __init__(
+        self,
+        compute: Callable[..., Expr],
+        operands: str = "self",
+        numbers: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        promotion: Promotion = Promotion.SAME,
+        exact_numbers: frozenset[str] = frozenset(),
+        needs: str = "",
+    ) -> None:
+        self.compute = compute
+        self.operands = len(operands.split())
+        self.numbers = tuple((numbers or {}).values())
+        self.options = tuple((options or {}).values())
+        self.names = {name: k for k, name in enumerate([*operands.split(), *(numbers or {}), *(options or {})])}
+        self.names["input"] = 0
+        self.total = self.operands + len(self.numbers) + len(self.options)
+        self.promotion = promotion
+        self.exact_numbers = exact_numbers
+        self.needs = needs
+
+    def __call__(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+        if kwargs or len(args) != self.total:
+            args = self._bind(args, kwargs)
+        n = self.operands
+        common = common_dtype(tuple([promotion_key(a) for a in args[:n]]), self.promotion, ctx.default_dtype)
+        compute = COMPUTE[common]
+        shape, device = meta.shape, meta.device
+        exact = common not in HALF_TYPES or device.type in self.exact_numbers
+        exprs: list[Any] = [operand(ctx, a, shape, device, common, compute, exact) for a in args[:n]]
+        if self.numbers:
+            m = n + len(self.numbers)
+            steps = (compute,) if exact or not self.exact_numbers else (common, compute)
+            exprs += [number(ctx, a, shape, device, steps) for a in args[n:m]]
+            exprs += args[m:]
+        elif self.options:
+            exprs += args[n:]
+        if self.needs:
+            value = self.compute(*exprs, **{self.needs: device.type if self.needs == "device" else common})
+        else:
+            value = self.compute(*exprs)
+        return finish(value, common, meta.dtype)
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        if len(args) > self.total:
+            raise NoRule
+        bound = [*args, *[_MISSING] * self.operands, *self.numbers, *self.options][: len(args)]
+        bound += [*[_MISSING] * self.operands, *self.numbers, *self.options][len(args) :]
+        for name, value in kwargs.items():
+            if name not in self.names:
+                raise NoRule
+            bound[self.names[name]] = value
+        if any(value is _MISSING for value in bound):
+            raise NoRule
+        return bound
+
+
+_MISSING = object()
+
+
+def pointwise(names: str, **settings: Any) -> Callable[[Callable[..., Expr]], Pointwise]:
+    """Register a formula under `names`; `settings` are those of `Pointwise`."""
+
+    def register(compute: Callable[..., Expr]) -> Pointwise:
+        rule = Pointwise(compute, **settings)
+        evaluator(names)(rule)
+        return rule
+
+    return register
+
+
+def promotion_key(value: Any) -> Key:
+    """How an operand takes part in type promotion."""
+    if type(value) is Tensor:
+        return value.key
+    if type(value) is Scalar:
+        return (value.dtype, NUMBER)
+    key = NUMBER_KEYS.get(type(value))
+    if key is None:
+        raise NoRule
+    return key
+
+
+def operand(
+    ctx: Context,
+    value: Any,
+    shape: tuple[int, ...],
+    device: torch.device,
+    common: torch.dtype,
+    compute: torch.dtype,
+    exact: bool,
+) -> Expr:
+    """An operand as an expression of the compute type, over `shape`.
+
+    Operands are rounded to the common type first, but for numbers where `exact`.
+    """
+    if type(value) is Tensor:
+        meta = value.meta
+        if meta.shape == shape and meta.device == device:
+            expr = ctx.read(value)
+        else:
+            expr = ctx.read_as(value, shape, device)
+        if expr.dtype is compute and common is compute:
+            return expr
+        check_supported(expr.dtype)
+        alone = value.is_number or (meta.device.type == "cpu" and meta.numel == 1)
+        if common is compute or (exact and alone):
+            return ops.via(expr, compute)
+        return ops.via(expr, common, compute)
+    if type(value) is Scalar:
+        return ops.via(value, compute) if exact else ops.via(value, common, compute)
+    return ops.const(value, compute) if exact else ops.const(ops.const(value, common).value, compute)
+
+
+def number(
+    ctx: Context, value: Any, shape: tuple[int, ...], device: torch.device, steps: tuple[torch.dtype, ...]
+) -> Expr:
+    """A number parameter, converted through the types `steps`. A one-element tensor stands for what it holds."""
+    if type(value) is Tensor:
+        if value.meta.shape:
+            raise NoRule
+        return ops.via(ctx.read_as(value, shape, device), *steps)
+    if type(value) is Scalar:
+        return ops.via(value, *steps)
+    if type(value) not in NUMBER_KEYS:
+        raise NoRule
+    for dtype in steps:
+        value = ops.const(value, dtype).value
+    return ops.const(value, steps[-1])
+
+
+def finish(value: Expr, common: torch.dtype, result: torch.dtype) -> Expr:
+    """The value of a formula, rounded to the common type as eager rounds it, in the type of the result."""
+    if value.dtype is torch.bool or common not in HALF_TYPES:
+        return value if value.dtype is result else ops.via(value, result)
+    return ops.via(value, common, result)

@@ -1,0 +1,76 @@
+"""What nodes of the graph stand for while lowering runs.
+
+A node's value is one of: a `Tensor`; an `Expr` of kind `Scalar`, for a number that the host knows; a plain Python
+constant; a tuple or list of these. A number that comes out of a tensor (`.item()`) is a 0-dim `Tensor` of rank `NUMBER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from quickfuse.ir.expr import Expr, Load
+from quickfuse.ir.loop import Access, Buffer
+from quickfuse.ir.values import TensorMeta
+
+from .promotion import DIMENSIONED, NUMBER, ZERO_DIM, Key
+
+
+class Storage:
+    """A tensor's memory, which views of it share.
+
+    `meta` is the layout of the tensor that it was made for, `value` what it holds at this point of the graph, as a
+    function of that tensor's index. In-place operators replace `value`; nothing is written before the graph ends.
+    `pending` computes `value` on first use, for values that are expensive to form and may not be needed.
+    """
+
+    __slots__ = ("buffer", "meta", "mutated", "pending", "value")
+
+    def __init__(self, meta: TensorMeta, value: Expr | None, buffer: Buffer | None = None) -> None:
+        self.meta = meta
+        self.value = value
+        self.buffer = buffer
+        self.mutated = False
+        self.pending: Callable[[], Expr] | None = None
+
+
+class Tensor:
+    """A tensor: all of a storage, or a view into it.
+
+    `whole` says that it has the storage's own layout. Only one of a storage's whole tensors is the object that the
+    storage was made for (`is_base`); others are aliases, such as the result of `detach`.
+    """
+
+    __slots__ = ("elements", "is_base", "key", "meta", "offset", "seen", "storage", "view_value", "whole")
+
+    def __init__(
+        self, storage: Storage, meta: TensorMeta, *, offset: int = 0, is_base: bool = True, rank: int | None = None
+    ) -> None:
+        self.storage = storage
+        self.meta = meta
+        self.offset = offset
+        self.is_base = is_base
+        base = storage.meta
+        self.whole = is_base or (offset == 0 and meta.shape == base.shape and meta.stride == base.stride)
+        if rank is None:
+            rank = DIMENSIONED if meta.shape else ZERO_DIM
+        self.key: Key = (meta.dtype, rank)
+        # A view's value is derived from the storage's when it is read, and kept until that changes.
+        self.seen: Expr | None = None
+        self.view_value: Expr | None = None
+        # The members, where this is a stack of 0-dim tensors.
+        self.elements: list[Tensor] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.meta.dtype
+
+    @property
+    def is_number(self) -> bool:
+        return self.key[1] == NUMBER
+
+
+def whole_load(buffer: Buffer) -> Load:
+    """All of a buffer, as a function of its index."""
+    return Load(Access(buffer, 0, buffer.meta.stride), buffer.meta.dtype)

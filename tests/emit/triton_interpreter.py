@@ -1,0 +1,110 @@
+"""A child process that runs generated Triton kernels on CPU memory, through Triton's interpreter.
+
+The interpreter must be chosen before Triton is imported, for the whole process, so tests start this file as a program:
+it answers pickled jobs (`Job` fields as a dict) on its standard input with the buffers after the run.
+
+Triton's interpreter has no `libdevice`, truncates conversions to bfloat16 and loses its denormals; these are replaced here by PyTorch's CPU
+functions, which are what results are compared to. It also takes the comparison of two single values for a float.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import triton.language as tl  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
+
+from quickfuse.emit import triton_math  # noqa: E402
+from quickfuse.launch.cuda_compile import load_source  # noqa: E402
+
+_TORCH_NAMES = {"rint": "round", "pow": "pow"}
+
+
+class Libdevice:
+    """The functions of libdevice on the interpreter's tensors, computed by PyTorch."""
+
+    def __getattr__(self, name: str):
+        function = getattr(torch, _TORCH_NAMES.get(name, name))
+
+        def call(*args):
+            arrays = np.broadcast_arrays(*(arg.handle.data for arg in args))
+            result = function(*(torch.from_numpy(array.copy()) for array in arrays)).numpy()
+            # The broadcast type: an operand's own would lose the shape of the other.
+            shape = [arg.type for arg in args if arg.handle.data.shape == result.shape][0]
+            return tl.tensor(interpreter.TensorHandle(result, args[0].dtype), shape)
+
+        return call
+
+
+def _cast_bfloat16(builder, source, target):
+    kinds = (source.dtype.scalar, target.scalar)
+    if kinds == (tl.float32, tl.bfloat16):
+        rounded = torch.from_numpy(np.array(source.data)).bfloat16().view(torch.int16).numpy().view(np.uint16)
+        return interpreter.TensorHandle(rounded, tl.bfloat16)
+    if kinds == (tl.bfloat16, tl.float32):
+        widened = (source.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(widened, tl.float32)
+    return _cast(builder, source, target)
+
+
+def _splat(builder, block_type, source):
+    return interpreter.TensorHandle(np.full(block_type.shape, source.data, source.data.dtype), source.dtype.scalar)
+
+
+_cast = interpreter.InterpreterBuilder.cast_impl
+interpreter.InterpreterBuilder.cast_impl = _cast_bfloat16
+interpreter.InterpreterBuilder.create_splat = _splat
+
+
+def run(job: dict) -> list[np.ndarray]:
+    buffers, rows = job["buffers"], job["rows"]
+    for member, word, buffer, byte_offset in job["addresses"]:
+        rows[member, word] = buffers[buffer].ctypes.data + byte_offset
+    kernel = load_source(job["source"], job["name"])
+    for module in (sys.modules["quickfuse.emit.triton_math"].__dict__, kernel.fn.__globals__):
+        if "libdevice" in module:
+            module["libdevice"] = Libdevice()
+    blocks = job["work"]
+    constants = {"BLOCK": job["block"]}
+    if job["index"]:
+        constants["INDEX"] = getattr(tl, job["index"])
+    kernel[(job["programs"],)](
+        torch.from_numpy(rows),
+        torch.from_numpy(job["values"]),
+        torch.from_numpy(blocks) if isinstance(blocks, np.ndarray) else blocks,
+        *(_argument(kind, value) for kind, value in job["scalars"]),
+        **constants,
+    )
+    return buffers
+
+
+def _argument(kind: str, value: float):
+    """A scalar argument with its type: the interpreter would choose one by the value."""
+    types = {"fp64": (np.float64, tl.float64), "i64": (np.int64, tl.int64), "i8": (np.int8, tl.int8)}
+    numpy_type, triton_type = types[kind]
+    return tl.tensor(interpreter.TensorHandle(np.array([value], dtype=numpy_type), triton_type), triton_type)
+
+
+def main() -> None:
+    assert triton_math is not None
+    while True:
+        try:
+            job = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer: object = run(job)
+        except Exception as error:  # the test shows it
+            answer = error.__cause__ or error
+        pickle.dump(answer if not isinstance(answer, Exception) else RuntimeError(repr(answer)), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

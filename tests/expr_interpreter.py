@@ -1,0 +1,111 @@
+"""A reference for scalar expressions: each operation of `SCALAR_OPS` by PyTorch's own functions, on whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from quickfuse.ir.expr import SCALAR_OPS, Const, Expr, Index, Op
+from quickfuse.ir.kernel import ArgScalar, KernelBody, SlotLoad, walk
+
+#: Operations whose result is a bool, whatever their operands are.
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
+#: PyTorch stores these and converts them, but computes little in them: the reference computes in int64 and wraps.
+WIDE_UNSIGNED = frozenset({torch.uint16, torch.uint32})
+
+
+def op(name: str, *args: Expr) -> Op:
+    """An operation with the result type that `SCALAR_OPS` gives it."""
+    assert name in SCALAR_OPS and name not in ("cast", "bitcast")
+    return Op(name, args, torch.bool if name in COMPARISONS else args[-1].dtype)
+
+
+@dataclass
+class Environment:
+    """What the leaves of an expression stand for: a view of shape `shape` for each slot, a number for each scalar."""
+
+    shape: tuple[int, ...]
+    slots: Sequence[torch.Tensor]
+    scalars: Sequence[float] = ()
+
+    def leaf(self, node: Expr) -> torch.Tensor:
+        if isinstance(node, SlotLoad):
+            return self.slots[node.slot].expand(self.shape)
+        if isinstance(node, ArgScalar):
+            return torch.tensor(self.scalars[node.arg], dtype=node.dtype).expand(self.shape)
+        if isinstance(node, Index):
+            ones = [1] * (len(self.shape) - node.axis - 1)
+            return torch.arange(self.shape[node.axis]).view(-1, *ones).expand(self.shape)
+        assert isinstance(node, Const)
+        return torch.tensor(node.value).to(node.dtype).expand(self.shape)
+
+
+def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
+    """The values of an expression over the whole index space."""
+    values: dict[int, torch.Tensor] = {}
+    for node in walk(expr):
+        if isinstance(node, Op):
+            values[id(node)] = _apply(node, [values[id(arg)] for arg in node.args])
+        else:
+            values[id(node)] = env.leaf(node)
+    return values[id(expr)]
+
+
+def evaluate_body(body: KernelBody, env: Environment) -> dict[int, torch.Tensor]:
+    """What a kernel leaves in the slots that it writes."""
+    return {slot: evaluate(value, env).clone() for slot, value in body.stores}
+
+
+def _apply(node: Op, args: list[torch.Tensor]) -> torch.Tensor:
+    if node.name == "cast":
+        return args[0].to(node.dtype)
+    if node.name == "bitcast":
+        return args[0].contiguous().view(node.dtype)
+    if args[-1].dtype in WIDE_UNSIGNED:
+        bits = torch.iinfo(args[-1].dtype).bits
+        wide = [arg.to(torch.int64) if arg.dtype in WIDE_UNSIGNED else arg for arg in args]
+        in_range = wide[-1] < bits
+        result = REFERENCE[node.name](*wide)
+        if node.name in ("shl", "shr"):
+            result = torch.where(in_range, result, 0)
+        return result.to(node.dtype)
+    return REFERENCE[node.name](*args)
+
+
+def _divide(x: torch.Tensor, y: torch.Tensor, rounding: str) -> torch.Tensor:
+    """Integer division without PyTorch's exceptions: 0 where y is 0, and the least number by -1 wraps."""
+    quotient = torch.div(x, torch.where((y == 0) | (y == -1), torch.ones_like(y), y), rounding_mode=rounding)
+    negative = torch.zeros_like(x) - x if x.dtype.is_signed else quotient
+    return torch.where(y == 0, torch.zeros_like(x), torch.where(y == -1, negative, quotient))
+
+
+def _remainder(x: torch.Tensor, y: torch.Tensor, rounding: str) -> torch.Tensor:
+    if x.is_floating_point():
+        return torch.remainder(x, y) if rounding == "floor" else torch.fmod(x, y)
+    return torch.where(y == 0, torch.zeros_like(x), x - _divide(x, y, rounding) * y)
+
+
+def _fma(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return (x.double() * y.double() + z.double()).to(x.dtype) if x.dtype == torch.float32 else x * y + z
+
+
+REFERENCE: dict[str, Callable[..., torch.Tensor]] = {
+    **{name: getattr(torch, name) for name in SCALAR_OPS if hasattr(torch, name)},
+    "add": lambda x, y: x | y if x.dtype == torch.bool else x + y,
+    "mul": lambda x, y: x & y if x.dtype == torch.bool else x * y,
+    "div": torch.true_divide,
+    "trunc_div": lambda x, y: _divide(x, y, "trunc"),
+    "floor_div": lambda x, y: torch.floor_divide(x, y) if x.is_floating_point() else _divide(x, y, "floor"),
+    "remainder": lambda x, y: _remainder(x, y, "floor"),
+    "fmod": lambda x, y: _remainder(x, y, "trunc"),
+    "abs": lambda x: x if x.dtype == torch.bool else torch.abs(x),
+    "fma": _fma,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+    "not": torch.bitwise_not,
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
+}
