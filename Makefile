@@ -39,7 +39,7 @@ clean:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 13) else \
-	  f"quickfuse needs Python 3.11 or 3.12; $(PYTHON) is {sys.version.split()[0]}. Try: make PYTHON=python3.12 ...")'
+	  "quickfuse needs Python 3.11 or 3.12; $(PYTHON) is %d.%d. Try: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 
 # Stamps: a second `make` installs nothing, unless pyproject.toml changed.

@@ -39,7 +39,8 @@ class Environment:
             ones = [1] * (len(self.shape) - node.axis - 1)
             return torch.arange(self.shape[node.axis]).view(-1, *ones).expand(self.shape)
         assert isinstance(node, Const)
-        return torch.tensor(node.value).to(node.dtype).expand(self.shape)
+        exact = torch.float64 if isinstance(node.value, float) else None
+        return torch.tensor(node.value, dtype=exact).to(node.dtype).expand(self.shape)
 
 
 def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
@@ -76,9 +77,10 @@ def _apply(node: Op, args: list[torch.Tensor]) -> torch.Tensor:
 
 def _divide(x: torch.Tensor, y: torch.Tensor, rounding: str) -> torch.Tensor:
     """Integer division without PyTorch's exceptions: 0 where y is 0, and the least number by -1 wraps."""
-    quotient = torch.div(x, torch.where((y == 0) | (y == -1), torch.ones_like(y), y), rounding_mode=rounding)
-    negative = torch.zeros_like(x) - x if x.dtype.is_signed else quotient
-    return torch.where(y == 0, torch.zeros_like(x), torch.where(y == -1, negative, quotient))
+    by_zero = y == 0
+    by_minus = (y == -1) & torch.tensor(y.dtype.is_signed)
+    quotient = torch.div(x, torch.where(by_zero | by_minus, torch.ones_like(y), y), rounding_mode=rounding)
+    return torch.where(by_zero, torch.zeros_like(x), torch.where(by_minus, torch.zeros_like(x) - x, quotient))
 
 
 def _remainder(x: torch.Tensor, y: torch.Tensor, rounding: str) -> torch.Tensor:

@@ -90,13 +90,14 @@ def test_doctor_says_one_line_about_each_thing() -> None:
     assert all(": " in line for line in lines)
 
 
-def test_doctor_works_without_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_keeps_cpu_kernels_from_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str) -> None:
-        raise ImportError(name)
+        raise ImportError("libgomp is gone")
 
     monkeypatch.setattr(doctor.importlib, "import_module", broken)
     findings = {finding.name: finding for finding in doctor.examine()}
-    assert findings["LLVM"].level == "good"
+    assert findings["LLVM"].level == "broken"
+    assert findings["LLVM"].meaning == "no CPU kernels: ImportError: libgomp is gone"
 
 
 def test_doctor_calls_an_unsupported_python_broken(monkeypatch: pytest.MonkeyPatch) -> None:

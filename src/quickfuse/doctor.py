@@ -38,18 +38,18 @@ def examine() -> list[Finding]:
         _finding("PyTorch", find_torch),
         _finding("LLVM", lambda: find_llvm(host)),
         _finding("vector math", lambda: find_vector_math(host)),
-        _finding("threads", lambda: find_threads(host)),
+        _finding("threads", find_threads),
         _finding("GPU", find_gpu),
         _finding("Triton", find_triton),
     ]
 
 
 def host_description() -> dict[str, Any]:
-    """What the CPU launcher says of this machine; what can be told without it, where it cannot be asked."""
+    """What the CPU launcher says of this machine. Where it fails: what can be told without it, and its `problem`."""
     try:
         return dict(importlib.import_module("quickfuse.launch.cpu").host_description())
-    except Exception:  # whatever keeps the launcher from working, the doctor must still be able to speak
-        return _host_without_launcher()
+    except Exception as error:  # whatever keeps the launcher from working, the doctor must still be able to speak
+        return {**_host_without_launcher(), "problem": f"{type(error).__name__}: {error}"}
 
 
 def find_python() -> Finding:
@@ -73,22 +73,23 @@ def find_llvm(host: dict[str, Any]) -> Finding:
         return Finding("LLVM", "no llvmlite", "no CPU kernels: pip install llvmlite", "broken")
     bits = f", {host['vector_bits']}-bit vectors" if host.get("vector_bits") else ""
     found = f"llvmlite {_version('llvmlite')}, {host['cpu']} ({host['triple']}){bits}"
+    if "problem" in host:
+        return Finding("LLVM", found, f"no CPU kernels: {host['problem']}", "broken")
     return Finding("LLVM", found, "CPU kernels are compiled for this processor, without a C++ toolchain")
 
 
 def find_vector_math(host: dict[str, Any]) -> Finding:
-    library = host.get("vector_math")
-    if library:
-        return Finding("vector math", str(library), "exp, log, sin and the like run on whole vectors")
+    if host.get("libmvec"):
+        return Finding("vector math", "libmvec (glibc)", "exp, log, sin and the like run on whole vectors")
     meaning = "exp, log, sin and the like run one element at a time on the CPU; optimizers do not use them"
     return Finding("vector math", "none", meaning, "limited")
 
 
-def find_threads(host: dict[str, Any]) -> Finding:
+def find_threads() -> Finding:
     import torch
 
-    threads = host.get("threads") or torch.get_num_threads()
-    return Finding("threads", str(threads), "large CPU kernels use them; torch.set_num_threads(n) sets another number")
+    meaning = "large CPU kernels use them, small ones use one; torch.set_num_threads(n) sets another number"
+    return Finding("threads", str(torch.get_num_threads()), meaning)
 
 
 def find_gpu() -> Finding:
@@ -142,7 +143,7 @@ def _host_without_launcher() -> dict[str, Any]:
     return {
         "triple": binding.get_default_triple(),
         "cpu": binding.get_host_cpu_name(),
-        "vector_math": ctypes.util.find_library("mvec"),
+        "libmvec": ctypes.util.find_library("mvec") is not None,
     }
 
 

@@ -21,7 +21,7 @@ def optimizer_report() -> Report:
         VariantResult("jax", ColdResult("failed", "RuntimeError: no")),
         measured("quickfuse", 5_000, difference=1.5e-8, graph_breaks=["fn: an unknown call"]),
     ]
-    return Report(OptimizerWorkload(), describe_machine("cpu"), variants, copy_gb_per_s=60.0)
+    return Report(OptimizerWorkload(), describe_machine("cpu"), variants, copy_gb_per_s=60.0, busy_cores=1.5)
 
 
 def pointwise_report() -> Report:

@@ -57,7 +57,15 @@ def test_json_schema(report: Report, tmp_path: Path) -> None:
     report.write(tmp_path / "new" / "result.json")
     data = json.loads((tmp_path / "new" / "result.json").read_text())
     assert data["schema"] == SCHEMA
-    assert {"workload", "machine", "bytes_moved", "copy_gb_per_s", "cold_timeout", "variants"} <= data.keys()
+    assert {
+        "workload",
+        "machine",
+        "bytes_moved",
+        "copy_gb_per_s",
+        "cold_timeout",
+        "busy_cores",
+        "variants",
+    } <= data.keys()
     assert {"date", "cpu", "cores", "threads", "gpu", "python", "torch", "triton", "llvmlite"} <= data["machine"].keys()
     assert data["workload"]["title"] == "Adam, 10 x 1024x1024, float32"
     for name in ("eager", "quickfuse"):
@@ -102,6 +110,7 @@ def test_notes_say_what_is_missing_in_one_line_each(report: Report) -> None:
     assert "jax: failed, RuntimeError: no" in notes
     assert "torch.compile: left out of the steady state, first call not finished after 300 s" in notes
     assert "quickfuse: 1 graph break, the first: fn: an unknown call" in notes
+    assert "other programs kept 1.5 cores busy when this began: the times are noisy" in notes
     assert "largest difference from eager after 5 calls: 1.5e-08" in notes
     assert not any("\n" in note for note in notes)
 

@@ -474,7 +474,7 @@ def float_expressions(draw: st.DrawFn, depth: int = 4) -> Expr:
     return op(draw(st.sampled_from(_BINARY)), draw(below), draw(below))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     value=float_expressions(),
     sizes=st.lists(st.integers(0, 80), min_size=1, max_size=3),

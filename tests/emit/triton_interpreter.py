@@ -3,8 +3,9 @@
 The interpreter must be chosen before Triton is imported, for the whole process, so tests start this file as a program:
 it answers pickled jobs (`Job` fields as a dict) on its standard input with the buffers after the run.
 
-Triton's interpreter has no `libdevice`, truncates conversions to bfloat16 and loses its denormals; these are replaced here by PyTorch's CPU
-functions, which are what results are compared to. It also takes the comparison of two single values for a float.
+Triton's interpreter has no `libdevice`, and in one version or another truncates conversions to bfloat16, loses its
+denormals, takes the comparison of two single values for a float and cannot invert unsigned integers. These are replaced
+here, by PyTorch's CPU functions where there are any.
 """
 
 from __future__ import annotations
@@ -57,9 +58,15 @@ def _splat(builder, block_type, source):
     return interpreter.TensorHandle(np.full(block_type.shape, source.data, source.data.dtype), source.dtype.scalar)
 
 
+def _all_ones(builder, block_type):
+    kind = interpreter._get_np_dtype(block_type)
+    return interpreter.TensorHandle(np.array([-1]).astype(kind), block_type.scalar)
+
+
 _cast = interpreter.InterpreterBuilder.cast_impl
 interpreter.InterpreterBuilder.cast_impl = _cast_bfloat16
 interpreter.InterpreterBuilder.create_splat = _splat
+interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
 
 
 def run(job: dict) -> list[np.ndarray]:

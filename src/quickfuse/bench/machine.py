@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,25 @@ def cpu_model() -> str:
             if key.strip() == "model name":
                 return value.strip()
     return platform.processor() or platform.machine()
+
+
+def busy_cores(seconds: float = 0.3) -> float | None:
+    """How many cores are at work while this process sleeps for a moment, or None where Linux cannot be asked."""
+    before = _busy_ticks()
+    time.sleep(seconds)
+    after = _busy_ticks()
+    if before is None or after is None:
+        return None
+    return (after - before) / os.sysconf("SC_CLK_TCK") / seconds
+
+
+def _busy_ticks() -> int | None:
+    """Clock ticks that all cores together have worked since the machine started."""
+    statistics = Path("/proc/stat")
+    if not statistics.exists():
+        return None
+    user, nice, system, _idle, _waiting, *interrupts = map(int, statistics.read_text().split("\n")[0].split()[1:9])
+    return user + nice + system + sum(interrupts)
 
 
 def version_of(package: str) -> str | None:

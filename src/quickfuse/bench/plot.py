@@ -22,12 +22,13 @@ def plot(reports: Sequence[Report], path: Path) -> None:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     rows = [
         [variant for variant in report.variants if variant.cold.status in ("measured", "timeout")] for report in reports
     ]
-    figure = Figure(figsize=(10, 0.9 + sum(0.9 + 0.36 * len(row) for row in rows)), layout="constrained")
-    figure.get_layout_engine().set(wspace=0.06, hspace=0.06)
+    layout = ConstrainedLayoutEngine(wspace=0.06, hspace=0.06)
+    figure = Figure(figsize=(10, 0.9 + sum(0.9 + 0.36 * len(row) for row in rows)), layout=layout)
     FigureCanvasAgg(figure)
     panels = figure.subplots(
         len(reports), 2, squeeze=False, gridspec_kw={"height_ratios": [1 + len(row) for row in rows]}

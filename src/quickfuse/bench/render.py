@@ -11,6 +11,9 @@ from quickfuse.bench.variants import OURS
 
 _NONE = "-"
 
+#: Up to this many cores at work for other programs, a machine counts as idle.
+_QUIET = 0.25
+
 
 def to_table(report: Report) -> Table:
     """One row for each variant that ran or timed out, fastest first."""
@@ -44,6 +47,8 @@ def notes(report: Report) -> list[str]:
         if cold.graph_breaks:
             count = len(cold.graph_breaks)
             lines.append(f"{variant.name}: {count} graph break{'s' * (count > 1)}, the first: {cold.graph_breaks[0]}")
+    if report.busy_cores is not None and report.busy_cores > _QUIET:
+        lines.append(f"other programs kept {report.busy_cores:.1f} cores busy when this began: the times are noisy")
     if report.copy_gb_per_s is not None:
         lines.append(
             f"a copy moves {report.copy_gb_per_s:.0f} GB/s in the same rounds; {report.workload.title} must move "

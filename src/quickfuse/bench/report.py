@@ -43,13 +43,18 @@ class VariantResult:
 
 @dataclass
 class Report:
-    """All variants of one workload. `copy_gb_per_s` is the median over the rounds, if it was measured."""
+    """All variants of one workload.
+
+    `copy_gb_per_s` is the median over the rounds, if it was measured. `busy_cores` is how many cores other programs kept
+    at work when the run began.
+    """
 
     workload: Workload
     machine: dict[str, Any]
     variants: list[VariantResult]
     copy_gb_per_s: float | None = None
     cold_timeout: float = 300.0
+    busy_cores: float | None = None
 
     def get(self, name: str) -> VariantResult | None:
         return next((variant for variant in self.variants if variant.name == name), None)
@@ -80,6 +85,7 @@ class Report:
             "bytes_moved": self.workload.bytes_moved,
             "copy_gb_per_s": _round(self.copy_gb_per_s),
             "cold_timeout": self.cold_timeout,
+            "busy_cores": _round(self.busy_cores),
             "variants": {variant.name: self._variant_dict(variant) for variant in self.variants},
         }
 
@@ -112,7 +118,14 @@ class Report:
             VariantResult(name, ColdResult(**result["cold"]), result["rounds_us"], result["calls_per_round"])
             for name, result in data["variants"].items()
         ]
-        return Report(from_dict(workload), data["machine"], variants, data["copy_gb_per_s"], data["cold_timeout"])
+        return Report(
+            from_dict(workload),
+            data["machine"],
+            variants,
+            data["copy_gb_per_s"],
+            data["cold_timeout"],
+            data["busy_cores"],
+        )
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

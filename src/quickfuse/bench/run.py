@@ -14,7 +14,7 @@ import torch
 
 from quickfuse.bench import variants
 from quickfuse.bench.cold import ColdResult, cache_environment, explain, measure_cold
-from quickfuse.bench.machine import describe_machine
+from quickfuse.bench.machine import busy_cores, describe_machine
 from quickfuse.bench.report import Report, VariantResult
 from quickfuse.bench.steady import CopyBandwidth, Timed, interleave
 from quickfuse.bench.workloads import Workload
@@ -35,6 +35,7 @@ def run(
     progress: Progress = lambda what, fraction: None,
 ) -> Report:
     """Measure the variants `names`: each one's first call alone, then about `seconds` each, taking turns."""
+    busy = busy_cores()
     with tempfile.TemporaryDirectory(prefix="quickfuse-bench-", ignore_cleanup_errors=True) as folder:
         caches = {name: Path(folder) / name for name in names}
         results = []
@@ -44,13 +45,13 @@ def run(
         # What torch.compile compiled a moment ago need not be compiled again for the steady state.
         with _environment(cache_environment(caches.get("torch.compile", Path(folder) / "steady"))):
             copy_rate = _steady(workload, results, seconds, progress)
-    return Report(workload, describe_machine(workload.device), results, copy_rate, cold_timeout)
+    return Report(workload, describe_machine(workload.device), results, copy_rate, cold_timeout, busy)
 
 
 def _steady(workload: Workload, results: list[VariantResult], seconds: float, progress: Progress) -> float | None:
     """Fill the rounds of the results whose cold run went well; returns the bandwidth of a copy in the same rounds."""
     # The peer's remarks on what it compiles would break into the progress bar. Its errors are reported below.
-    torch._logging.set_logs(all=logging.ERROR)
+    torch._logging.set_logs(all=logging.ERROR)  # type: ignore[attr-defined]
     timed: dict[str, Timed] = {}
     for result in results:
         if result.cold.status != "measured":

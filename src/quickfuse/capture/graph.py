@@ -35,7 +35,7 @@ _NOT_IDENTIFIER = re.compile(r"\W+")
 class GraphBuilder:
     """Collects nodes. Placeholders appear when a value from outside is first used."""
 
-    def __init__(self, location: Callable[[], str]) -> None:
+    def __init__(self, location: Callable[[], str], on_autograd_use: Callable[[TensorProxy], None]) -> None:
         self.graph = torch.fx.Graph()
         self.inputs: list[GraphInput] = []
         self.mutated: set[str] = set()
@@ -44,6 +44,7 @@ class GraphBuilder:
         self.operator_count = 0
         self._emitted_grad = self.grad_enabled
         self._location = location
+        self._on_autograd_use = on_autograd_use
         self._last_placeholder: torch.fx.Node | None = None
 
     # nodes ------------------------------------------------------------------------------------------------------
@@ -115,6 +116,9 @@ class GraphBuilder:
         node.meta["location"] = self._location()
         self.operator_count += 1
         self._note_mutation(target, args, kwargs)
+        if self.grad_enabled:
+            for tensor in tensors:
+                self._on_autograd_use(tensor)
         value = self._wrap(structure, node, tensors)
         if self.grad_enabled and any(t.meta.requires_grad for t in _tensors(value)):
             self.differentiable = True

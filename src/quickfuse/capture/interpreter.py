@@ -40,7 +40,7 @@ class Interpreter:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.outside = Outside(self.location)
-        self.graph = GraphBuilder(self.location)
+        self.graph = GraphBuilder(self.location, self.outside.guard_requires_grad)
         self.created: dict[int, Any] = {}
         self.instruction_count = 0
 

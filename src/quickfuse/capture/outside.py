@@ -76,6 +76,11 @@ class Outside:
             self._keep.append(value)
             self.guards.append(Guard(kind, source, value, self._location()))
 
+    def guard_requires_grad(self, tensor: TensorProxy) -> None:
+        """Require that a tensor still takes part in autograd, or still does not."""
+        if tensor.source is not None:
+            self.guard("requires_grad", tensor.source, tensor.meta.requires_grad)
+
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
         if type(value) is TensorProxy or type(value) is ShadowDict:

@@ -45,6 +45,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     if name in proxy.attributes:
         then(proxy.attributes[name])
     elif name in _FROM_META:
+        if name == "requires_grad":
+            i.outside.guard_requires_grad(proxy)
         then(_FROM_META[name](proxy.meta))
     elif name == "__class__":
         then(proxy.cls)

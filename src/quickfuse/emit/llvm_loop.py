@@ -205,8 +205,7 @@ class _Loop:
         else:
             kind, pointers = ("load", "ptr") if slot.strides[-1] == 1 else ("gather", code.type("ptr"))
             symbol = self._masked(kind, element)
-            types = f"{pointers}, i32, {code.type('i1')}, {vector}"
-            code.module.declarations[symbol] = f"declare {vector} @{symbol}({types})"
+            code.module.declare(symbol, vector, [pointers, "i32", code.type("i1"), vector])
             operands = f"{pointers} {where}, i32 {align}, {self._mask(mask)}, {vector} zeroinitializer"
             raw = code.let(f"call {vector} @{symbol}({operands})", f"s{expr.slot}")
         return _from_memory(code, raw, expr.dtype)
@@ -222,8 +221,7 @@ class _Loop:
             return
         kind, pointers = ("store", "ptr") if contiguous else ("scatter", code.type("ptr"))
         symbol = self._masked(kind, element)
-        types = f"{code.type(element)}, {pointers}, i32, {code.type('i1')}"
-        code.module.declarations[symbol] = f"declare void @{symbol}({types})"
+        code.module.declare(symbol, "void", [code.type(element), pointers, "i32", code.type("i1")])
         operands = f"{stored}, {pointers} {where}, i32 {dtype.itemsize}, {self._mask(mask)}"
         code.lines.append(f"  call void @{symbol}({operands})")
 

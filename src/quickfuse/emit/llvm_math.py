@@ -96,6 +96,11 @@ class Module:
     helpers: dict[str, str] = field(default_factory=dict)
     names: int = 0
 
+    def declare(self, symbol: str, result: str, params: list[str]) -> None:
+        """Make a function known that is not one of the module's own."""
+        if symbol not in self.helpers:
+            self.declarations.setdefault(symbol, f"declare {result} @{symbol}({', '.join(params)})")
+
 
 class Code:
     """Instructions that are executed in a row, on vectors of `lanes` elements (1: on single numbers).
@@ -170,10 +175,9 @@ class Code:
 
     def each_lane(self, function: str, element: str, args: list[str]) -> str:
         """Call a function of single numbers on each lane, through a helper function."""
-        params = ", ".join([element] * len(args))
-        self.module.declarations.setdefault(function, f"declare {element} @{function}({params})")
         if self.lanes == 1:
             return self._call(function, element, args)
+        self.module.declare(function, element, [element] * len(args))
         helper = f"lanes{self.lanes}.{function}"
         if helper not in self.module.helpers:
             self.module.helpers[helper] = _lane_loop(helper, function, element, self.lanes, len(args))
@@ -185,8 +189,7 @@ class Code:
     ) -> str:
         operands = [f"{type_} {arg}" for arg in args] + ([immediate] if immediate else [])
         params = [type_] * len(args) + ([immediate.split()[0]] if immediate else [])
-        if symbol not in self.module.helpers:
-            self.module.declarations.setdefault(symbol, f"declare {type_} @{symbol}({', '.join(params)})")
+        self.module.declare(symbol, type_, params)
         return self.let(f"call{flags} {type_} @{symbol}({', '.join(operands)})", hint)
 
 

@@ -19,6 +19,7 @@ computation. The decision is made by the kernel for each program: one odd view d
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,7 +60,8 @@ OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     "remainder": ("qm.float_remainder({0}, {1})", "qm.int_remainder({0}, {1})", None),
     "fmod": ("libdevice.fmod({0}, {1})", "qm.int_fmod({0}, {1})", None),
     "pow": ("libdevice.pow({0}, {1})", "qm.int_pow({0}, {1})", None),
-    "neg": ("-{0}", "-{0}", None),
+    # Some versions of Triton write -x as 0 - x, which has the wrong sign for 0.
+    "neg": ("{0} * -1.0", "-{0}", None),
     "abs": ("tl.abs({0})", "tl.abs({0})", "{0}"),
     "sign": ("qm.sign({0})", "qm.sign({0})", "{0}"),
     "fma": ("tl.fma({0}, {1}, {2})", "{0} * {1} + {2}", None),
@@ -197,6 +199,9 @@ def _constant(node: Const) -> str:
     literal: object = node.value
     if node.dtype.is_floating_point:
         number = float(node.value)
+        if number == 0 and math.copysign(1, number) < 0:
+            # Some versions of Triton take every zero for a positive one.
+            return f"tl.full((), 0.0, {triton_type(node.dtype)}) * -1.0"
         literal = repr(number) if math.isfinite(number) else f'float("{number}")'
     elif node.dtype == torch.bool:
         literal = bool(node.value)
@@ -279,8 +284,14 @@ def _compute_and_store(body: KernelBody, store: Callable[[int, str], str]) -> li
     return [*computation.lines, *stores]
 
 
-def _function(signature: str, lines: list[str]) -> list[str]:
-    return ["@triton.jit", f"def {signature}:", *(f"    {line}" for line in lines)]
+def _function(name: str, parameters: list[str], lines: list[str]) -> list[str]:
+    return ["@triton.jit", *_wrapped(f"def {name}({', '.join(parameters)}):"), *(f"    {line}" for line in lines)]
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line that has brackets, broken where it is long; a parameter stays with its annotation."""
+    lines = textwrap.wrap(line.replace(": ", ":~"), 112, subsequent_indent=" " * 8, break_long_words=False)
+    return [part.replace(":~", ": ") for part in lines]
 
 
 def _scalars(body: KernelBody) -> list[str]:
@@ -303,8 +314,7 @@ def _each_member(body: KernelBody, name: str) -> list[list[str]]:
         if not body.slots[k].by_value:
             lines.append(f"s{k} = {_from_memory(f'tl.load(p{k}, mask)', body.slots[k].dtype)}")
     lines += _compute_and_store(body, lambda slot, value: f"tl.store(p{slot}, {value}, mask)")
-    parameters = ", ".join(["rows", "values", "members", *_scalars(body), "BLOCK: tl.constexpr"])
-    return [_function(f"{name}({parameters})", lines)]
+    return [_function(name, ["rows", "values", "members", *_scalars(body), "BLOCK: tl.constexpr"], lines)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -314,14 +324,14 @@ def _each_member(body: KernelBody, name: str) -> list[list[str]]:
 def _ragged(body: KernelBody, name: str) -> list[list[str]]:
     words = _words(body)
     numbers = [f"s{k}" for k, slot in enumerate(body.slots) if slot.by_value]
-    passed = [*(word_name for word, word_name in words.items() if word), *numbers, *_scalars(body), "start", "numel"]
-    constexprs = ["BLOCK", "INDEX"] if body.ndim > 1 else ["BLOCK"]
-    declared = [f"{constexpr}: tl.constexpr" for constexpr in constexprs]
+    sizes = ["numel", *(f"n{axis}" for axis in range(1, body.ndim))]
+    passed = [*sizes, *list(words.values())[body.ndim :], *numbers, *_scalars(body)]
+    index = ["INDEX"] if body.ndim > 1 else []
+    declared = [f"{constexpr}: tl.constexpr" for constexpr in ("BLOCK", "TAIL", *index)]
 
-    def call(full: str) -> str:
-        return f"    {name}_elements({', '.join([*passed, full, *constexprs])})"
+    def call(indent: str, *rest: str) -> list[str]:
+        return [indent + line for line in _wrapped(f"{name}_elements({', '.join([*passed, *rest, *index])})")]
 
-    must_divide = [words[word] for word in aligned_words(body)]
     kernel = [
         "program = tl.program_id(0)",
         "member = tl.load(blocks + 2 * program).to(tl.int64)",
@@ -329,22 +339,31 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
         f"row = rows + member * {body.row_words}",
         *(f"{word_name} = tl.load(row + {word})" for word, word_name in words.items()),
         *_value_lines(body),
-        f"numel = {' * '.join(f'n{axis}' for axis in range(body.ndim))}",
-        "full = start + BLOCK <= numel",
-        f"if full & (({' | '.join(must_divide)}) % 16 == 0):" if must_divide else "if full:",
-        call("True"),
-        "else:",
-        call("False"),
     ]
+    if body.ndim > 1:
+        kernel.append(f"numel = {' * '.join(f'n{axis}' for axis in range(body.ndim))}")
+    kernel.append("full = start + BLOCK <= numel")
+    must_divide = [words[word] for word in aligned_words(body)]
+    if must_divide:
+        kernel.append(f"full = full & (({' | '.join(must_divide)}) % 16 == 0)")
+    kernel += [
+        "if full:",
+        *call("    ", "start", "True", "BLOCK"),
+        "else:",
+        "    left = tl.minimum(numel - start, BLOCK).to(tl.int32)",
+        "    for done in range(0, left, TAIL):",
+        *call("        ", "start + done", "False", "TAIL"),
+    ]
+    parameters = [*passed, "start", *(f"{x}: tl.constexpr" for x in ("FULL", "COUNT", *index))]
     return [
-        _function(f"{name}_elements({', '.join([*passed, 'FULL: tl.constexpr', *declared])})", _elements(body)),
-        _function(f"{name}({', '.join(['rows', 'values', 'blocks', *_scalars(body), *declared])})", kernel),
+        _function(f"{name}_elements", parameters, _elements(body)),
+        _function(name, ["rows", "values", "blocks", *_scalars(body), *declared], kernel),
     ]
 
 
 def _words(body: KernelBody) -> dict[int, str]:
-    """The name of each word of a row: sizes n0 .., addresses p0 .., dynamic strides p0_stride0 .."""
-    names = {axis: f"n{axis}" for axis in range(body.ndim)}
+    """The name of each word of a row: sizes n0 .. (numel for one axis), addresses p0 .., dynamic strides p0_stride0 .."""
+    names = {0: "numel"} if body.ndim == 1 else {axis: f"n{axis}" for axis in range(body.ndim)}
     for k, slot in _in_memory(body):
         names[body.slot_word(k)] = f"p{k}"
         for axis in _dynamic_axes(slot):
@@ -381,7 +400,7 @@ def _elements(body: KernelBody) -> list[str]:
     Triton keeps a hint on the operation that makes the value. Here that is always a cast within this function, of which
     each branch has a copy of its own, so that nothing is promised in the masked branch.
     """
-    lines = ["lane = tl.arange(0, BLOCK)"]
+    lines = ["lane = tl.arange(0, COUNT)"]
     lines += [f"p{k} = p{k}.to({_pointer_type(slot.dtype)})" for k, slot in _in_memory(body)]
     hinted = [f"p{k}" for k, slot in _in_memory(body) if _is_vector(slot)]
     if body.ndim > 1:

@@ -19,7 +19,8 @@ class Guard:
     * "length":   `len(source) == value`
     * "keys":     `list(source) == value`: a dictionary's keys, in order
     * "absent":   no key of `value` (a tuple) is in the dictionary `source`
-    * "tensor":   type `value[0]`, and metadata `value[1]` (`TensorMeta`)
+    * "tensor":   type `value[0]`, and metadata `value[1]` (`TensorMeta`) but for `requires_grad`
+    * "requires_grad": `source.requires_grad is value`
     * "same":     `source is value`, another source
     * "distinct": `source is not value`, another source
     * "condition": the number expression `value[0]` (see `NumberExpr`) has the truth value `value[1]`
@@ -75,6 +76,7 @@ FORMATS: dict[str, Any] = {
     "keys": lambda s, v: f"list({s}) == {list(v)!r}",
     "absent": lambda s, v: f"{', '.join(map(repr, v))} not in {s}",
     "tensor": _tensor,
+    "requires_grad": lambda s, v: f"{s}.requires_grad is {v}",
     "same": lambda s, v: f"{s} is {v}",
     "distinct": lambda s, v: f"{s} is not {v}",
     "condition": _condition,

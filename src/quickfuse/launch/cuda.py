@@ -106,8 +106,9 @@ class CudaKernelCall:
         else:
             table = block_table(sizes, self.shape.block)
             self.programs = len(table)
-            # A plain copy ends before it returns, so every stream may read the table from now on.
-            self._blocks = torch.from_numpy(table).to(torch.device("cuda", self._device))
+            # This copy ends before it returns, so every stream may read the table from now on.
+            self._blocks = device_table(table.shape, torch.int32, self._device)
+            self._blocks.copy_(torch.from_numpy(table))
         self._version = 0
         self._streams: dict[int, _StreamTables] = {}
 
@@ -153,11 +154,8 @@ class _StreamTables:
     """The device's copy of the tables for one stream, so that work on another one never sees them half changed."""
 
     def __init__(self, call: CudaKernelCall, stream: int) -> None:
-        device = torch.device("cuda", call._device)
-        # Allocated for the stream, so that their memory is not reused while a kernel on it still reads them.
-        with torch.cuda.stream(_stream_object(stream, device)):
-            self._rows = torch.empty(call.rows.shape, dtype=torch.int64, device=device)
-            self._values = torch.empty(call.values.shape, dtype=torch.int64, device=device)
+        self._rows = device_table(call.rows.shape, torch.int64, call._device, stream)
+        self._values = device_table(call.values.shape, torch.int64, call._device, stream)
         self.version = -1
         self.upload_rows = _uploads(self._rows, call.rows, stream)
         self.upload_values = _uploads(self._values, call.values, stream)
@@ -181,8 +179,11 @@ class _StreamTables:
         )  # fmt: skip
 
 
-def _stream_object(stream: int, device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
+def device_table(shape: tuple[int, ...], dtype: torch.dtype, device: int, stream: int = 0) -> torch.Tensor:
+    """Memory on a device that belongs to a stream: once freed, only later work on that stream gets it."""
+    owner = torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
+    with torch.cuda.stream(owner):
+        return torch.empty(shape, dtype=dtype, device=torch.device("cuda", device))
 
 
 def _uploads(target: torch.Tensor, source: npt.NDArray[np.int64], stream: int) -> list[Callable[[], int]]:

@@ -126,6 +126,8 @@ def _compile(
     from triton.compiler import ASTSource
 
     constants: dict[str, object] = {"BLOCK": shape.block}
+    if "blocks" in dict(arguments):
+        constants["TAIL"] = min(shape.block, shape.threads)
     if index_bits:
         constants["INDEX"] = tl.int64 if index_bits == 64 else tl.int32
     signature = {**dict(arguments), **dict.fromkeys(constants, "constexpr")}

@@ -31,7 +31,8 @@ class Context:
     def __init__(self) -> None:
         self.program = Program()
         self.default_dtype = torch.get_default_dtype()
-        self.scalars: dict[str, HostScalar] = {}
+        self._scalars: dict[str, HostScalar] = {}
+        self._scalar_of_code: dict[str, Scalar] = {}
         self._stored: dict[int, tuple[Expr, Buffer]] = {}
         self._on_host: dict[int, tuple[Expr, Expr]] = {}
         self._broadcast: dict[tuple[int, Shape, Shape], tuple[Expr, Expr]] = {}
@@ -47,6 +48,18 @@ class Context:
         """A Python number that comes out of a tensor on `device`."""
         meta = TensorMeta(value.dtype, (), (), device)
         return Tensor(Storage(meta, value), meta, rank=NUMBER)
+
+    def host_number(self, name: str, code: str, dtype: torch.dtype) -> Scalar:
+        """The number that the host computes by `code`, called `name` unless the same code has a name already."""
+        known = self._scalar_of_code.get(code)
+        if known is None:
+            known = self._scalar_of_code[code] = Scalar(name, dtype)
+            self._scalars[name] = HostScalar(name, code, dtype)
+            self.program.host_scalars.append(self._scalars[name])
+        return known
+
+    def host_scalar(self, scalar: Scalar) -> HostScalar:
+        return self._scalars[scalar.name]
 
     def temp(self, meta: TensorMeta) -> Buffer:
         self._temps += 1

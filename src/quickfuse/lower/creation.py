@@ -45,7 +45,7 @@ def _filled(position: int, *names: str) -> Evaluator:
 
 evaluator("fill")(_filled(1, "value"))
 evaluator("full full_like new_full")(_filled(1, "fill_value"))
-evaluator("tensor scalar_tensor as_tensor asarray")(_filled(0, "data", "s", "obj"))
+evaluator("tensor scalar_tensor")(_filled(0, "data", "s"))
 
 
 @evaluator("clone")

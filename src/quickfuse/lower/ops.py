@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from quickfuse.ir.expr import Const, Expr, Op, Scalar, cast, convert
+from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Op, convert
 
 
 def _unary(name: str) -> Callable[[Expr], Expr]:
@@ -48,20 +48,28 @@ def unary(name: str, x: Expr) -> Expr:
     return Op(name, (x,), x.dtype)
 
 
-_constants: dict[tuple[object, ...], Const] = {}
+_constants: dict[tuple[object, ...], Expr] = {}
 
 
-def const(value: bool | int | float, dtype: torch.dtype) -> Const:
-    """A number as `dtype`, rounded as PyTorch does. Constants are shared: converting one costs microseconds."""
+def const(value: bool | int | float, *dtypes: torch.dtype) -> Expr:
+    """A number converted through each type in turn, as PyTorch rounds it.
+
+    Constants are shared, as converting one costs microseconds. There are none of 16-bit types, which are stored only:
+    these are conversions of a float32.
+    """
     # 0.0 == -0.0, and 1 == 1.0 == True, although they convert differently.
-    key = (value, type(value), dtype, math.copysign(1.0, value) if value == 0 else 0)
+    key = (value, type(value), dtypes, math.copysign(1.0, value) if value == 0 else 0)
     known = _constants.get(key)
     if known is None:
-        known = _constants[key] = Const(convert(value, dtype), dtype)
+        for dtype in dtypes:
+            value = convert(value, dtype)
+        last = dtypes[-1]
+        known = Op("cast", (Const(value, torch.float32),), last) if last in HALF_TYPES else Const(value, last)
+        _constants[key] = known
     return known
 
 
-def like(x: Expr, value: bool | int | float) -> Const:
+def like(x: Expr, value: bool | int | float) -> Expr:
     """A number of the type of `x`."""
     return const(value, x.dtype)
 
@@ -76,11 +84,14 @@ def scaled(x: Expr, factor: Expr) -> Expr:
 
 
 def via(x: Expr, *dtypes: torch.dtype) -> Expr:
-    """`x` converted through each type in turn."""
+    """`x` converted through each type in turn. Between a 16-bit type and others it goes through float32, as in C++."""
     for dtype in dtypes:
-        if x.dtype != dtype:
-            x = const(x.value, dtype) if type(x) is Const else cast(x, dtype)
+        old = x.dtype
+        if old is dtype:
+            continue
+        if old in HALF_TYPES and dtype is not torch.float32:
+            x = Op("cast", (x,), torch.float32)
+        elif dtype in HALF_TYPES and old is not torch.float32:
+            x = via(x, torch.float32)
+        x = const(x.value, dtype) if type(x) is Const else Op("cast", (x,), dtype)
     return x
-
-
-__all__ = ["Const", "Expr", "Op", "Scalar", "cast"]

@@ -64,7 +64,7 @@ class Pointwise:
     needs: passes `device` (its type) or `common` (the common type) to the formula by name.
     """
 
-    __slots__ = ("compute", "exact_numbers", "names", "needs", "numbers", "operands", "options", "promotion", "total")
+    __slots__ = ("compute", "defaults", "exact_numbers", "names", "needs", "numbers", "operands", "promotion", "total")
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Pointwise:
     ) -> None:
         self.compute = compute
         self.operands = len(operands.split())
-        self.numbers = tuple((numbers or {}).values())
-        self.options = tuple((options or {}).values())
+        self.numbers = len(numbers or {})
+        self.defaults = (_MISSING,) * self.operands + (*(numbers or {}).values(), *(options or {}).values())
         self.names = {name: k for k, name in enumerate([*operands.split(), *(numbers or {}), *(options or {})])}
         self.names["input"] = 0
-        self.total = self.operands + len(self.numbers) + len(self.options)
+        self.total = len(self.defaults)
         self.promotion = promotion
         self.exact_numbers = exact_numbers
         self.needs = needs
@@ -97,12 +97,9 @@ class Pointwise:
         exact = common not in HALF_TYPES or device.type in self.exact_numbers
         exprs: list[Any] = [operand(ctx, a, shape, device, common, compute, exact) for a in args[:n]]
         if self.numbers:
-            m = n + len(self.numbers)
             steps = (compute,) if exact or not self.exact_numbers else (common, compute)
-            exprs += [number(ctx, a, shape, device, steps) for a in args[n:m]]
-            exprs += args[m:]
-        elif self.options:
-            exprs += args[n:]
+            exprs += [number(ctx, a, shape, device, steps) for a in args[n : n + self.numbers]]
+        exprs += args[n + self.numbers :]
         if self.needs:
             value = self.compute(*exprs, **{self.needs: device.type if self.needs == "device" else common})
         else:
@@ -112,8 +109,7 @@ class Pointwise:
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         if len(args) > self.total:
             raise NoRule
-        bound = [*args, *[_MISSING] * self.operands, *self.numbers, *self.options][: len(args)]
-        bound += [*[_MISSING] * self.operands, *self.numbers, *self.options][len(args) :]
+        bound = [*args, *self.defaults[len(args) :]]
         for name, value in kwargs.items():
             if name not in self.names:
                 raise NoRule
@@ -177,7 +173,9 @@ def operand(
         return ops.via(expr, common, compute)
     if type(value) is Scalar:
         return ops.via(value, compute) if exact else ops.via(value, common, compute)
-    return ops.const(value, compute) if exact else ops.const(ops.const(value, common).value, compute)
+    if type(value) not in NUMBER_KEYS:
+        raise NoRule
+    return ops.const(value, compute) if exact else ops.const(value, common, compute)
 
 
 def number(
@@ -192,9 +190,7 @@ def number(
         return ops.via(value, *steps)
     if type(value) not in NUMBER_KEYS:
         raise NoRule
-    for dtype in steps:
-        value = ops.const(value, dtype).value
-    return ops.const(value, steps[-1])
+    return ops.const(value, *steps)
 
 
 def finish(value: Expr, common: torch.dtype, result: torch.dtype) -> Expr:

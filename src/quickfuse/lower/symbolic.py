@@ -42,7 +42,7 @@ class Tensor:
     storage was made for (`is_base`); others are aliases, such as the result of `detach`.
     """
 
-    __slots__ = ("elements", "is_base", "key", "meta", "offset", "seen", "storage", "view_value", "whole")
+    __slots__ = ("is_base", "key", "meta", "offset", "seen", "stacked", "storage", "view_value", "whole")
 
     def __init__(
         self, storage: Storage, meta: TensorMeta, *, offset: int = 0, is_base: bool = True, rank: int | None = None
@@ -59,12 +59,16 @@ class Tensor:
         # A view's value is derived from the storage's when it is read, and kept until that changes.
         self.seen: Expr | None = None
         self.view_value: Expr | None = None
-        # The members, where this is a stack of 0-dim tensors.
-        self.elements: list[Tensor] | None = None
+        # What a stack of 0-dim tensors was made from.
+        self.stacked: list[Tensor] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
         return self.meta.dtype
+
+    def members(self) -> list[Tensor] | None:
+        """The 0-dim tensors that this is a stack of, as long as nothing has changed it."""
+        return self.stacked if self.storage.value is None else None
 
     @property
     def is_number(self) -> bool:

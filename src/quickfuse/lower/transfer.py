@@ -38,7 +38,7 @@ def convert(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: 
     tensor = args[0]
     old = tensor.meta
     same = (old.dtype, old.stride, old.device) == (meta.dtype, meta.stride, meta.device)
-    wants_copy = kwargs.get("copy", False) or (len(args) > 3 and args[3] is True)
+    wants_copy = kwargs.get("copy", False) or any(a is True for a in args[3:])
     if same and not wants_copy:
         return tensor
     moved = on_device(ctx, tensor, meta.device)

@@ -1,0 +1,202 @@
+"""The computing part of a specialisation: kernels in order, or the captured graph as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..ir.kernel import KernelCall, Schedule
+from ..ir.loop import Buffer, Extern, HostScalar, View
+from ..ir.segment import Segment
+from ..ir.values import TensorMeta
+from .glue import Body, tensor_order
+
+
+def graph_body(segment: Segment, run: Callable[..., Any]) -> Body:
+    """Run the captured graph, or what a backend made of it: `run(*inputs)` gives the outputs in order."""
+    call = _graph_call(segment)
+    names = _output_names(segment)
+    lines = [f"{', '.join(names)}, = {call}" if names else call]
+    return Body(lines, names, {"_graph": run, "_picks": _tensor_picks(segment)})
+
+
+def _output_names(segment: Segment) -> list[str]:
+    output = next(node for node in reversed(segment.graph.graph.nodes) if node.op == "output")
+    return [f"_out{k}" for k in range(len(output.args[0]))]
+
+
+def _tensor_picks(segment: Segment) -> list[int]:
+    """Positions of the graph's tensor inputs in the list of checked tensors."""
+    position = {source: k for k, source in enumerate(tensor_order(segment))}
+    return [position[i.source] for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+
+
+def _graph_call(segment: Segment) -> str:
+    """The call of the graph: runs of tensors are picked from the list, numbers are named."""
+    parts: list[str] = []
+    picked = 0
+    start = 0
+    for graph_input in segment.inputs:
+        if isinstance(graph_input.meta, TensorMeta):
+            picked += 1
+            continue
+        if picked > start:
+            parts.append(f"*[_tensors[k] for k in _picks[{start}:{picked}]]")
+            start = picked
+        parts.append(graph_input.name)
+    if picked > start:
+        parts.append(f"*[_tensors[k] for k in _picks[{start}:{picked}]]")
+    return f"_graph({', '.join(parts)})"
+
+
+class KernelBodyWriter:
+    """Writes the body that launches a schedule's kernels.
+
+    `calls` are the launchers' objects, one for each kernel call of the schedule, in order; `placer` rewrites their
+    tables when addresses changed, and tells whether inputs overlap, in which case the graph runs instead.
+    """
+
+    def __init__(self, segment: Segment, schedule: Schedule, calls: list[Any], placer: Any) -> None:
+        self.segment = segment
+        self.schedule = schedule
+        self.calls = calls
+        self.placer = placer
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {
+            "_graph": segment.graph.forward, "_picks": _tensor_picks(segment), "_placer": placer,
+            "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
+        }  # fmt: skip
+        self._variables: dict[Buffer, str] = {}
+        position = {source: k for k, source in enumerate(tensor_order(segment))}
+        for buffer, graph_input in zip(schedule.program.inputs, segment.inputs, strict=True):
+            if buffer is not None:
+                self._variables[buffer] = f"_tensors[{position[graph_input.source]}]"
+
+    def write(self) -> Body:
+        names = _output_names(self.segment)
+        for scalar in self.schedule.program.host_scalars:
+            self.lines.append(str(scalar))
+        if any(isinstance(s, HostScalar) for s in self.schedule.program.host_scalars) and any(
+            "math." in s.code for s in self.schedule.program.host_scalars
+        ):
+            import math
+
+            self.constants["math"] = math
+        call = 0
+        for buffer in self.schedule.temps:
+            self._allocate(buffer)
+        for buffer in self._outputs():
+            self._allocate(buffer)
+        for step in self.schedule.steps:
+            if isinstance(step, KernelCall):
+                self._launch(step, call)
+                call += 1
+            else:
+                self._extern(step)
+        results = [self._result(output) for output in self.schedule.program.outputs]
+        self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
+        return Body(self._choose(names), names, self.constants)
+
+    def _choose(self, names: list[str]) -> list[str]:
+        """Launch, unless inputs that the kernels write to overlap others."""
+        if not self.placer.tables:
+            return self.lines
+        place = ["if _state: _placer.place(_check.addresses)"]
+        if not self.placer.written:
+            return [*place, *self.lines]
+        call = _graph_call(self.segment)
+        eager = f"{', '.join(names)}, = {call}" if names else call
+        return [
+            *place, "if _placer.overlapping:", f"    {eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])
+        ]  # fmt: skip
+
+    def _outputs(self) -> list[Buffer]:
+        externs = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
+        found: dict[Buffer, None] = {}
+        for output in self.schedule.program.outputs:
+            buffer = output.buffer if isinstance(output, View) else output
+            if isinstance(buffer, Buffer) and buffer.kind == "output" and buffer not in externs:
+                found[buffer] = None
+        return list(found)
+
+    def _allocate(self, buffer: Buffer) -> None:
+        if buffer in self._variables or self.placer.is_resident(buffer):
+            return
+        name = f"_b{len(self._variables)}"
+        self._variables[buffer] = name
+        options = f"_new{len(self.constants)}"
+        self.constants[options] = {"dtype": buffer.meta.dtype, "device": buffer.meta.device}
+        self.lines.append(f"{name} = _empty({buffer.meta.shape}, {buffer.meta.stride}, **{options})")
+        self._write_address(buffer)
+
+    def _write_address(self, buffer: Buffer) -> None:
+        """Put the address of a buffer made in this call into every table that refers to it."""
+        for index, call in enumerate(self.calls):
+            for word, offset in call.words_of(buffer):
+                self.constants[f"_k{index}_words"] = call.words
+                extra = f" + {offset}" if offset else ""
+                self.lines.append(f"_k{index}_words[{word}] = {self._variables[buffer]}.data_ptr(){extra}")
+                if call.device_type == "cuda":
+                    self.constants[f"_k{index}_changed"] = call.rows_changed
+                    self.lines.append(f"_k{index}_changed()")
+
+    def _launch(self, step: KernelCall, index: int) -> None:
+        call = self.calls[index]
+        scalars = [s.name for s in step.scalars]
+        self.constants[f"_k{index}"] = call.launch
+        if call.device_type == "cuda":
+            self.constants["_stream"] = call.current_stream
+            if call.gathers:
+                self.constants[f"_k{index}_gather"] = call.gather
+                self.lines.append(f"_k{index}_gather()")
+            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *scalars])})")
+            return
+        self.constants[f"_k{index}_block"] = call.block_address
+        for k, (scalar, dtype) in enumerate(zip(scalars, step.body.scalars, strict=True)):
+            view = "floats" if dtype.is_floating_point else "integers"
+            self.constants[f"_k{index}_{view}"] = getattr(call, view)
+            self.lines.append(f"_k{index}_{view}[{k}] = {scalar}")
+        if call.parallel:
+            self.constants[f"_k{index}_arguments"] = call.arguments
+            self.lines.append(f"_k{index}_arguments[4] = _threads()")
+        self.lines.append(f"_k{index}(_k{index}_block)")
+
+    def _extern(self, step: Extern) -> None:
+        target = f"_f{len(self.constants)}"
+        self.constants[target] = step.target
+        arguments = [self._argument(a) for a in step.args]
+        arguments += [f"{k}={self._argument(v)}" for k, v in step.kwargs.items()]
+        names = []
+        for buffer in step.outputs:
+            names.append(f"_b{len(self._variables)}")
+            self._variables[buffer] = names[-1]
+        unpack = f"{', '.join(names)}, = " if len(names) > 1 else f"{names[0]} = "
+        self.lines.append(f"{unpack}{target}({', '.join(arguments)})")
+        for buffer, name in zip(step.outputs, names, strict=True):
+            stride = buffer.meta.stride
+            self.lines.append(f"if {name}.stride() != {stride}: {name} = _empty({buffer.meta.shape}, {stride}, "
+                              f"dtype={name}.dtype, device={name}.device).copy_({name})")  # fmt: skip
+            self._write_address(buffer)
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, Buffer):
+            return self._variables[value]
+        if isinstance(value, HostScalar):
+            return value.name
+        if isinstance(value, View):
+            return self._view(value)
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self._argument(v) for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if value else "()"
+        name = f"_c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+    def _view(self, view: View) -> str:
+        base = self._variables[view.buffer]
+        return f"{base}.as_strided({view.shape}, {view.stride}, {base}.storage_offset() + {view.offset})"
+
+    def _result(self, output: Any) -> str:
+        return self._argument(output)

@@ -1,0 +1,290 @@
+"""Python source of a specialisation's prologue: check the guards and fetch the graph's inputs.
+
+Every path into the user's objects is evaluated once. Facts about many elements of one list (the parameters of a model,
+their gradients, their optimizer state) become a few statements on whole lists, so that neither the source nor the time
+to compile it grows with their number, and each check costs tens of nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir.guard import Guard, NumberExpr
+from ..ir.source import Source
+
+#: Lists shorter than this are unrolled.
+SMALLEST_FAMILY = 4
+
+#: Constants that can stand in the source as they are.
+_LITERALS = (int, float, str, bool, type(None))
+
+
+@dataclass(eq=False, slots=True)
+class Family:
+    """Sources that differ in one list index alone: `base[k].attr["key"]` for all `k` in `indices`.
+
+    `kind`: "element" (of the list `base`), "attr" or "item" (of each member of `parent`), "lookup" (in the dictionary
+    `base`, with each member of `parent` as key).
+    """
+
+    kind: str
+    base: Source | None
+    parent: Family | None
+    key: Any
+    members: dict[int, Source] = field(default_factory=dict)
+    variable: str = ""
+    positions: dict[int, int] = field(default_factory=dict)
+
+
+class Prologue:
+    """Writes the prologue for a segment's guards and inputs. `lines` is the result, `constants` what it refers to."""
+
+    def __init__(self, guards: list[Guard], wanted: Iterable[Source]) -> None:
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self._guards = guards
+        self._names: dict[Source, str] = {}
+        self._families: dict[Any, Family] = {}
+        self._family_of: dict[Source, tuple[Family, int] | None] = {}
+        self._constant_names: dict[int, str] = {}
+        self._counter = 0
+        self._lengths = {g.source: g.value for g in guards if g.kind == "length"}
+        self._wanted = list(wanted)
+        for source in self._sources():
+            self._place(source)
+
+    # families ---------------------------------------------------------------------------------------------------
+
+    def _sources(self) -> Iterable[Source]:
+        for guard in self._guards:
+            if guard.source is not None:
+                yield guard.source
+            if guard.kind in ("same", "distinct"):
+                yield guard.value
+            elif guard.kind in ("keys", "absent"):
+                yield from (k for k in guard.value if isinstance(k, Source))
+            elif guard.kind == "condition":
+                yield from _operand_sources(guard.value[0])
+        yield from self._wanted
+
+    def _place(self, source: Source) -> tuple[Family, int] | None:
+        """The family that a source belongs to and its index there; None for a source of its own."""
+        if source in self._family_of:
+            return self._family_of[source]
+        self._family_of[source] = None
+        found: tuple[Family, int] | None = None
+        base = source.base
+        if base is not None:
+            parent = self._place(base)
+            key = source.key
+            if parent is not None and not isinstance(key, Source):
+                found = self._family(source.kind, None, parent[0], key), parent[1]
+            elif parent is None and isinstance(key, Source):
+                by_key = self._place(key)
+                if by_key is not None:
+                    found = self._family("lookup", base, by_key[0], None), by_key[1]
+            elif parent is None and source.kind == "item" and self._lengths.get(base, 0) >= SMALLEST_FAMILY:
+                if type(key) is int:
+                    found = self._family("element", base, None, None), key
+        if found is not None:
+            found[0].members[found[1]] = source
+        self._family_of[source] = found
+        return found
+
+    def _family(self, kind: str, base: Source | None, parent: Family | None, key: Any) -> Family:
+        index = (kind, base, parent, type(key), key)
+        if index not in self._families:
+            self._families[index] = Family(kind, base, parent, key)
+        return self._families[index]
+
+    def _fetch_family(self, family: Family) -> str:
+        """The variable that holds the values of a family's members, in the order of their indices."""
+        if family.variable:
+            return family.variable
+        indices = sorted(family.members)
+        family.positions = {index: position for position, index in enumerate(indices)}
+        if family.parent is not None:
+            source_list = self._fetch_family(family.parent)
+            if len(indices) != len(family.parent.members):
+                picks = self.constant([family.parent.positions[k] for k in indices], "picks")
+                source_list = f"[{source_list}[k] for k in {picks}]"
+        else:
+            assert family.base is not None
+            source_list = self.name(family.base)
+            if indices != list(range(self._lengths[family.base])):
+                source_list = f"[{source_list}[k] for k in {self.constant(indices, 'picks')}]"
+        if family.kind == "element":
+            expression = source_list
+        elif family.kind == "attr":
+            expression = f"[v.{family.key} for v in {source_list}]"
+        elif family.kind == "item":
+            expression = f"[v[{self.constant(family.key)}] for v in {source_list}]"
+        else:
+            assert family.base is not None
+            table = self.name(family.base)
+            expression = self._lookup(table, source_list)
+        family.variable = self._assign(expression, "list")
+        return family.variable
+
+    def _lookup(self, table: str, keys: str) -> str:
+        """Values of a dictionary at many keys. Hashing a tensor is slow, so try whether they are its keys in order."""
+        name = self._assign(keys, "keys") if not keys.isidentifier() else keys
+        return f"_lookup_all({table}, {name})"
+
+    # names ------------------------------------------------------------------------------------------------------
+
+    def constant(self, value: Any, label: str = "c") -> str:
+        """How a constant is written in the source: a literal, or the name of an entry of `constants`."""
+        if type(value) in _LITERALS and value == value and value not in (float("inf"), float("-inf")):
+            return repr(value)
+        known = self._constant_names.get(id(value))
+        if known is None:
+            known = f"_{label}{len(self.constants)}"
+            self.constants[known] = value
+            self._constant_names[id(value)] = known
+        return known
+
+    def _assign(self, expression: str, label: str) -> str:
+        name = f"_{label}{self._counter}"
+        self._counter += 1
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def name(self, source: Source) -> str:
+        """The expression for a source's value; what it needs is fetched first."""
+        known = self._names.get(source)
+        if known is not None:
+            return known
+        placed = self._place(source)
+        if placed is not None:
+            variable = self._fetch_family(placed[0])
+            known = f"{variable}[{placed[0].positions[placed[1]]}]"
+        else:
+            known = self._fetch(source)
+        self._names[source] = known
+        return known
+
+    def _fetch(self, source: Source) -> str:
+        if source.kind == "local":
+            return str(source.key)
+        if source.kind == "closure":
+            return self._assign(f"_CELLS[{source.key!r}].cell_contents", "v")
+        if source.kind == "global":
+            return self._assign(f"{self.constant(source.owner, 'globals')}[{source.key!r}]", "v")
+        if source.kind == "constant":
+            return self.constant(source.owner, "object")
+        assert source.base is not None, source
+        base = self.name(source.base)
+        if source.kind == "attr":
+            return self._assign(f"{base}.{source.key}", "v")
+        key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
+        if isinstance(source.key, Source):  # a defaultdict must not make an entry when it is looked at
+            return self._assign(f"{base}.get({key})", "v")
+        return self._assign(f"{base}[{key}]", "v")
+
+    # guards -----------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Emit all checks, in the order in which capture needed them: a path is checked before it is followed."""
+        done: set[tuple[Any, ...]] = set()
+        for guard in self._guards:
+            if guard.kind == "tensor":
+                continue
+            placed = self._place(guard.source) if guard.source is not None else None
+            if placed is not None and guard.kind in ("type", "length", "is"):
+                key = (guard.kind, placed[0])
+                if key not in done:
+                    done.add(key)
+                    self._check_family(guard.kind, placed[0])
+            else:
+                self.check(self._condition(guard))
+
+    def check(self, condition: str) -> None:
+        self.lines.append(f"if {condition}: return _MISS")
+
+    def _check_family(self, kind: str, family: Family) -> None:
+        """One check for all guards of a kind on a family's members."""
+        wanted: dict[int, Any] = {}
+        for guard in self._guards:
+            if guard.kind == kind and guard.source is not None:
+                placed = self._place(guard.source)
+                if placed is not None and placed[0] is family:
+                    wanted[placed[1]] = guard.value
+        variable = self._fetch_family(family)
+        indices = sorted(wanted)
+        if len(indices) != len(family.members):
+            picks = self.constant([family.positions[k] for k in indices], "picks")
+            variable = f"[{variable}[k] for k in {picks}]"
+        values = [wanted[k] for k in indices]
+        if kind == "is":
+            if len({id(v) for v in values}) == 1:
+                self.check(f"any([v is not {self.constant(values[0])} for v in {variable}])")
+            else:
+                self.check(f"not all(map(_is, {variable}, {self.constant(values, 'expected')}))")
+            return
+        function = "type" if kind == "type" else "len"
+        if len(set(values)) == 1:
+            self.check(f"{{*map({function}, {variable})}} != {{{self.constant(values[0])}}}")
+        else:
+            self.check(f"[*map({function}, {variable})] != {self.constant(values, 'expected')}")
+
+    def _condition(self, guard: Guard) -> str:
+        """The Python condition under which a guard fails."""
+        value = guard.value
+        if guard.kind == "state":
+            return f"{value[0]} is not {value[1]}" if isinstance(value[1], bool) else f"{value[0]} != {self.constant(value[1])}"
+        if guard.kind == "condition":
+            code = value[0].code(self.name)
+            return f"not {code}" if value[1] else code
+        assert guard.source is not None
+        name = self.name(guard.source)
+        if guard.kind == "type":
+            return f"type({name}) is not {self.constant(value)}"
+        if guard.kind == "is":
+            return f"{name} is not {self.constant(value)}"
+        if guard.kind == "equal":
+            constant = self.constant(value)
+            return f"type({name}) is not {self.constant(type(value))} or {name} != {constant}"
+        if guard.kind == "length":
+            return f"len({name}) != {value}"
+        if guard.kind == "keys":
+            if not value:
+                return name
+            return f"[*{name}] != [{', '.join(self._key(k) for k in value)}]" if not _by_identity(value) else (
+                f"not _same_objects({name}, [{', '.join(self._key(k) for k in value)}])"
+            )
+        if guard.kind == "absent":
+            return " or ".join(f"{self._key(k)} in {name}" for k in value)
+        if guard.kind == "requires_grad":
+            return f"{name}.requires_grad is not {value}"
+        other = self.name(value)
+        return f"{name} is not {other}" if guard.kind == "same" else f"{name} is {other}"
+
+    def _key(self, key: Any) -> str:
+        return self.name(key) if isinstance(key, Source) else self.constant(key)
+
+
+def _by_identity(keys: tuple[Any, ...]) -> bool:
+    return any(isinstance(k, Source) for k in keys)
+
+
+def _operand_sources(expr: NumberExpr) -> Iterable[Source]:
+    for operand in expr.operands:
+        if isinstance(operand, Source):
+            yield operand
+        elif isinstance(operand, NumberExpr):
+            yield from _operand_sources(operand)
+
+
+def lookup_all(table: dict[Any, Any], keys: list[Any]) -> list[Any]:
+    """`[table.get(k) for k in keys]`, without hashing where `keys` are all of the table's keys in its order."""
+    if len(table) == len(keys) and same_objects(table, keys):
+        return [*table.values()]
+    return [table.get(k) for k in keys]
+
+
+def same_objects(left: Iterable[Any], right: list[Any]) -> bool:
+    """Whether two collections hold the very same objects in the same order."""
+    return [*map(id, left)] == [*map(id, right)]

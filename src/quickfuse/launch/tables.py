@@ -1,0 +1,171 @@
+"""Tables that kernels read: one row a member, with sizes, addresses and strides; written when an address changes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..ir.kernel import KernelCall, Schedule, row_template
+from ..ir.loop import Buffer
+from ..ir.values import TensorMeta
+from . import cpu
+
+
+class Placer:
+    """Knows where each buffer of a schedule lives, and keeps the kernels' tables up to date.
+
+    `position` gives, for each input buffer, its index among the checked tensors. 0-dim temporaries live in one array of
+    64-bit cells for the life of the specialisation.
+    """
+
+    def __init__(self, schedule: Schedule, position: dict[Buffer, int], checked: list[TensorMeta]) -> None:
+        self.tables: list[Any] = []
+        self.overlapping = False
+        self.written = _written_inputs(schedule)
+        self.position = position
+        self._cells: dict[Buffer, int] = {}
+        for buffer in schedule.temps:
+            if not buffer.meta.shape and buffer.meta.device.type == "cpu":
+                self._cells[buffer] = len(self._cells)
+        self.cells = np.zeros(max(len(self._cells), 1), dtype=np.int64)
+        self._spans = np.array([_span_bytes(m) for m in checked] or [0], dtype=np.int64)
+        mutated = np.zeros(len(checked) or 1, dtype=bool)
+        mutated[[position[b] for b in self.written]] = True
+        self._mutated = mutated
+
+    def is_resident(self, buffer: Buffer) -> bool:
+        """Whether a temporary has its memory already."""
+        return buffer in self._cells
+
+    def cell_address(self, buffer: Buffer) -> int:
+        return int(self.cells.ctypes.data) + 8 * self._cells[buffer]
+
+    def cell_index(self, buffer: Buffer) -> int:
+        return self._cells[buffer]
+
+    def place(self, addresses: np.ndarray) -> None:
+        """Write the inputs' addresses into all tables, and see whether inputs overlap."""
+        for table in self.tables:
+            table.place(addresses)
+        if self.written:
+            self.overlapping = self._overlap(addresses)
+
+    def _overlap(self, addresses: np.ndarray) -> bool:
+        """Whether memory that a kernel writes belongs to two inputs."""
+        order = np.argsort(addresses)
+        starts = addresses[order]
+        ends = np.maximum.accumulate(starts + self._spans[order])
+        clashes = np.flatnonzero(starts[1:] < ends[:-1])
+        if not len(clashes):
+            return False
+        spans, mutated = self._spans[order], self._mutated[order]
+        for later in (clashes + 1).tolist():
+            start, end = starts[later], starts[later] + spans[later]
+            hit = (starts < end) & (starts + spans > start) & (spans > 0)
+            hit[later] = False
+            if spans[later] and hit.any() and (mutated[later] or mutated[hit].any()):
+                return True
+        return False
+
+
+class MemberTable:
+    """Which words of a table hold which buffers' addresses."""
+
+    def __init__(self, call: KernelCall, rows: np.ndarray, placer: Placer) -> None:
+        self.rows = rows
+        self._flat = rows.reshape(-1)
+        self._dynamic: dict[Buffer, list[tuple[int, int]]] = {}
+        words: list[int] = []
+        sources: list[int] = []
+        offsets: list[int] = []
+        width = call.body.row_words
+        slot_words = [call.body.slot_word(k) for k in range(len(call.body.slots))]
+        for index, member in enumerate(call.members):
+            for slot, word, buffer, offset in zip(
+                call.body.slots, slot_words, member.buffers, member.offsets, strict=True
+            ):
+                if slot.by_value:
+                    continue
+                at = index * width + word
+                extra = offset * slot.dtype.itemsize
+                if buffer in placer.position:
+                    words.append(at)
+                    sources.append(placer.position[buffer])
+                    offsets.append(extra)
+                elif placer.is_resident(buffer):
+                    self._flat[at] = placer.cell_address(buffer) + extra
+                else:
+                    self._dynamic.setdefault(buffer, []).append((at, extra))
+        self._words = np.array(words, dtype=np.int64)
+        self._sources = np.array(sources, dtype=np.int64)
+        self._offsets = np.array(offsets, dtype=np.int64)
+
+    def place(self, addresses: np.ndarray) -> None:
+        self._flat[self._words] = addresses[self._sources] + self._offsets
+
+    def words_of(self, buffer: Buffer) -> list[tuple[int, int]]:
+        """(word, byte offset) pairs where a buffer that is made in each call has to be put."""
+        return self._dynamic.get(buffer, [])
+
+
+class CpuCall:
+    """A kernel call on the CPU, ready to run: `launch(block_address)`."""
+
+    device_type = "cpu"
+
+    def __init__(self, call: KernelCall, address: int, placer: Placer) -> None:
+        count = len(call.members)
+        rows = np.array([row_template(call.body, m) for m in call.members], dtype=np.int64).reshape(count, -1)
+        self.table = MemberTable(call, rows, placer)
+        units = np.array([_units(call, m.sizes) for m in call.members], dtype=np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
+        self._rows = rows
+        scalars = (ctypes.c_int64 * max(len(call.scalars), 1))()
+        self.integers = scalars
+        self.floats = (ctypes.c_double * len(scalars)).from_buffer(scalars)
+        self.arguments = (ctypes.c_int64 * 5)(
+            rows.ctypes.data, self._starts.ctypes.data, count, ctypes.addressof(scalars), 1
+        )
+        self.block_address = ctypes.addressof(self.arguments)
+        self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
+        elements = sum(m.numel for m in call.members)
+        self.parallel = cpu.threads_for(elements, 1) > 1
+        self.launch = cpu.bind_block(address, releases_gil=elements > LONG_RUNNING)
+        self.words_of = self.table.words_of
+
+
+#: Above this many elements a kernel runs long enough to let other Python threads run.
+LONG_RUNNING = 1 << 18
+
+
+def _units(call: KernelCall, sizes: tuple[int, ...]) -> int:
+    """Units of work of a member, as the kernels count them: see `emit.llvm`."""
+    if call.body.ndim < 2:
+        return sizes[0] if sizes else 1
+    return int(np.prod(sizes[:-1]))
+
+
+def _written_inputs(schedule: Schedule) -> set[Buffer]:
+    written = set()
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            slots = [k for k, s in enumerate(step.body.slots) if "w" in s.access]
+            for member in step.members:
+                written.update(member.buffers[k] for k in slots if member.buffers[k].kind == "input")
+    return written
+
+
+def _span_bytes(meta: TensorMeta) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    if meta.numel == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
+    return (last + 1) * meta.dtype.itemsize
+
+
+def dynamic_buffers(calls: Iterable[Any]) -> set[Buffer]:
+    """Buffers whose memory is made anew in each call."""
+    return {buffer for call in calls for buffer in call.table._dynamic}

@@ -1,0 +1,138 @@
+"""The walk over the graph: nodes in order, each to a handler, and at the end the stores and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Load
+from quickfuse.ir.loop import Buffer, Program
+from quickfuse.ir.values import NumberMeta, TensorMeta
+
+from .context import Context
+from .extern import extern
+from .layout import overlaps_itself
+from .numbers import DTYPES, host_number, number_from_tensor
+from .outputs import Outputs
+from .rules import NoRule
+from .symbolic import Storage, Tensor, whole_load
+from .targets import FUNCTIONS, METHODS
+
+#: Functions without a meaning in a lowered program, which is only made where no gradients are needed.
+_IGNORED = frozenset({torch._C._set_grad_enabled})
+
+
+def lower(gm: GraphModule) -> Program:
+    """Lower a torch-level graph to loops and calls of PyTorch operators.
+
+    Each node's `meta["val"]` holds its `TensorMeta`, its `NumberMeta`, or a tuple or list of these. Inputs that the
+    graph changes in place are stored to once, at the end.
+
+    Raises:
+        Unsupported: where the graph has an operator without a rule that PyTorch cannot safely be called for.
+    """
+    return _Lowering().run(gm)
+
+
+class _Lowering:
+    def __init__(self) -> None:
+        self.ctx = Context()
+        self.values: dict[Node, Any] = {}
+        self.inputs: list[Tensor] = []
+
+    def run(self, gm: GraphModule) -> Program:
+        values = self.values
+        for node in gm.graph.nodes:
+            kind = node.op
+            if kind == "call_function" or kind == "call_method":
+                values[node] = self._call(kind, node)
+            elif kind == "placeholder":
+                values[node] = self._placeholder(node)
+            elif kind == "output":
+                self._finish(self._resolve(node.args[0]))
+            else:
+                raise Unsupported(f"a graph node of kind {kind}")
+        return self.ctx.program
+
+    def _placeholder(self, node: Node) -> Any:
+        ctx, meta = self.ctx, node.meta["val"]
+        inputs = ctx.program.inputs
+        if isinstance(meta, NumberMeta):
+            inputs.append(None)
+            return ctx.host_number(node.name, node.name, DTYPES[meta.kind])
+        if not isinstance(meta, TensorMeta):
+            raise Unsupported(f"an input of type {type(meta).__name__}")
+        buffer = Buffer(node.name, meta, "input", len(inputs))
+        inputs.append(buffer)
+        tensor = Tensor(Storage(meta, whole_load(buffer), buffer), meta)
+        self.inputs.append(tensor)
+        return tensor
+
+    def _call(self, kind: str, node: Node) -> Any:
+        target: Any = node.target
+        args, kwargs = self._resolve(node.args), node.kwargs
+        if kwargs:
+            kwargs = {name: self._resolve(value) for name, value in kwargs.items()}
+        meta = node.meta.get("val")
+        if type(meta) is NumberMeta:
+            if meta.from_tensor:
+                return number_from_tensor(self.ctx, target, args, meta)
+            return host_number(self.ctx, target, args, node.name, meta)
+        handler = FUNCTIONS.get(target) if kind == "call_function" else METHODS.get(target)
+        if handler is not None:
+            try:
+                return handler(self.ctx, args, kwargs, meta)
+            except NoRule:
+                pass
+        elif target in _IGNORED:
+            return None
+        if target is torch.stack or target == "stack":
+            return self._stack(args, kwargs, meta)
+        return extern(self.ctx, kind, target, args, kwargs, meta)
+
+    def _resolve(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is Node:
+            return self.values[value]
+        if isinstance(value, tuple):
+            return tuple([self._resolve(v) for v in value])
+        if isinstance(value, list):
+            return [self._resolve(v) for v in value]
+        if isinstance(value, Mapping):
+            return {name: self._resolve(v) for name, v in value.items()}
+        if kind is slice:
+            return slice(self._resolve(value.start), self._resolve(value.stop), self._resolve(value.step))
+        return value
+
+    def _stack(self, args: Any, kwargs: Any, meta: TensorMeta) -> Tensor:
+        """A stack of 0-dim tensors remembers its members, which is all that most uses of one need."""
+        ctx, members = self.ctx, args[0]
+        if any(type(m) is not Tensor or m.meta.shape for m in members) or "out" in kwargs:
+            return extern(ctx, "call_function", torch.stack, args, kwargs, meta)
+        copies = [ctx.fresh(m.meta, ctx.read(m)) for m in members]
+        storage = Storage(meta, None)
+        storage.pending = lambda: ctx.read(extern(ctx, "call_function", torch.stack, (copies,), {}, meta))
+        result = Tensor(storage, meta)
+        result.stacked = copies
+        return result
+
+    # the end of the graph ---------------------------------------------------------------------------------------
+
+    def _finish(self, outputs: Any) -> None:
+        for tensor in self.inputs:
+            self._store_input(tensor.storage)
+        flat = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        self.ctx.program.outputs.extend(Outputs(self.ctx, flat).results())
+
+    def _store_input(self, storage: Storage) -> None:
+        buffer, value = storage.buffer, storage.value
+        assert buffer is not None and value is not None
+        if not storage.mutated or (isinstance(value, Load) and value.access == whole_load(buffer).access):
+            return
+        if overlaps_itself(buffer.meta.shape, buffer.meta.stride):
+            raise Unsupported("an in-place operator on a tensor whose elements share memory")
+        self.ctx.store(buffer, value)

@@ -1,0 +1,184 @@
+"""Arithmetic between Python numbers: on the host where it knows them, in a 0-dim loop where they come from a tensor."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Const, Expr, Scalar
+from quickfuse.ir.values import NumberMeta
+
+from . import ops
+from .context import Context
+from .promotion import is_float
+from .symbolic import Tensor
+from .views import element_view
+
+DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+# --- numbers of the host ---
+
+_INFIX: dict[Callable[..., Any], str] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
+    operator.mod: "%", operator.pow: "**", operator.and_: "&", operator.or_: "|", operator.xor: "^",
+    operator.lshift: "<<", operator.rshift: ">>", operator.eq: "==", operator.ne: "!=", operator.lt: "<",
+    operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+    operator.iadd: "+", operator.isub: "-", operator.imul: "*", operator.itruediv: "/", operator.ifloordiv: "//",
+    operator.imod: "%", operator.ipow: "**",
+}  # fmt: skip
+_PREFIX: dict[Callable[..., Any], str] = {
+    operator.neg: "-", operator.pos: "+", operator.invert: "~", operator.not_: "not ",
+}  # fmt: skip
+_BUILTINS: frozenset[Callable[..., Any]] = frozenset({abs, round, min, max, int, float, bool, pow, operator.abs})
+
+
+def host_number(ctx: Context, target: Any, args: Sequence[Any], name: str, meta: NumberMeta) -> Scalar:
+    """The number that a node computes from others, as Python code. Equal code is computed once."""
+    code = _code(target, [_operand_code(a) for a in args])
+    return ctx.host_number(name, code, DTYPES[meta.kind])
+
+
+def _code(target: Any, operands: list[str]) -> str:
+    if target in _INFIX and len(operands) == 2:
+        return f"{operands[0]} {_INFIX[target]} {operands[1]}"
+    if target in _PREFIX and len(operands) == 1:
+        return f"{_PREFIX[target]}{operands[0]}"
+    name = getattr(target, "__name__", "")
+    if target in _BUILTINS:
+        return f"{name}({', '.join(operands)})"
+    if getattr(math, name, None) is target:
+        return f"math.{name}({', '.join(operands)})"
+    raise Unsupported(f"{name or target} of numbers")
+
+
+def _operand_code(value: Any) -> str:
+    if type(value) is Scalar:
+        return value.name
+    if type(value) is float and not math.isfinite(value):
+        return "math.nan" if math.isnan(value) else f"({'-' if value < 0 else ''}math.inf)"
+    if type(value) in (bool, int, float):
+        return f"({value!r})" if value < 0 else repr(value)
+    raise Unsupported(f"Python arithmetic with a {type(value).__name__}")
+
+
+# --- numbers that come out of tensors ---
+
+
+def _compared(name: str) -> Callable[..., Expr]:
+    build: Callable[..., Expr] = getattr(ops, name)
+    return lambda dtype, x, y: build(*_common(x, y))
+
+
+def _common(x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    wide = torch.float64 if is_float(x.dtype) or is_float(y.dtype) else torch.int64
+    return ops.via(x, wide), ops.via(y, wide)
+
+
+def _in_result_type(build: Callable[..., Expr]) -> Callable[..., Expr]:
+    return lambda dtype, *args: build(*(ops.via(a, dtype) for a in args))
+
+
+def _integer_quotient(build: Callable[..., Expr]) -> Callable[..., Expr]:
+    def rule(dtype: torch.dtype, x: Expr, y: Expr) -> Expr:
+        if not is_float(dtype) and not (type(y) is Const and y.value):
+            raise Unsupported("division of a tensor's number by an integer that may be zero")
+        return build(ops.via(x, dtype), ops.via(y, dtype))
+
+    return rule
+
+
+def _power(dtype: torch.dtype, x: Expr, y: Expr) -> Expr:
+    if not is_float(dtype) and not (type(y) is Const and y.value >= 0):
+        raise Unsupported("an integer power of a tensor's number")
+    return ops.power(ops.via(x, dtype), ops.via(y, dtype))
+
+
+def _extreme(build: Callable[[Expr, Expr], Expr]) -> Callable[..., Expr]:
+    """Python's `max` and `min`: the first argument unless another one is beyond it."""
+
+    def rule(dtype: torch.dtype, *args: Expr) -> Expr:
+        best = args[0]
+        for other in args[1:]:
+            best = ops.where(build(*_common(other, best)), ops.via(other, dtype), ops.via(best, dtype))
+        return best
+
+    return rule
+
+
+#: Python's operator -> formula (result type, operands), in float64 and int64 as in Python.
+_FROM_TENSOR: dict[Callable[..., Any], Callable[..., Expr]] = {
+    operator.add: _in_result_type(ops.add),
+    operator.sub: _in_result_type(ops.sub),
+    operator.mul: _in_result_type(ops.mul),
+    operator.truediv: _in_result_type(ops.div),
+    operator.floordiv: _integer_quotient(ops.floor_div),
+    operator.mod: _integer_quotient(ops.remainder),
+    operator.pow: _power,
+    operator.neg: _in_result_type(ops.neg),
+    operator.pos: _in_result_type(lambda x: x),
+    operator.abs: _in_result_type(ops.absolute),
+    operator.not_: lambda dtype, x: ops.bit_not(ops.via(x, torch.bool)),
+    **{getattr(operator, name): _compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    abs: _in_result_type(ops.absolute),
+    float: _in_result_type(lambda x: x),
+    int: _in_result_type(lambda x: x),
+    bool: _in_result_type(lambda x: x),
+    round: lambda dtype, x: ops.via(ops.rounded(x) if is_float(x.dtype) else x, dtype),
+    max: _extreme(ops.gt),
+    min: _extreme(ops.lt),
+    **{
+        getattr(math, name): _in_result_type(lambda x, name=name: ops.unary(name, x))
+        for name in "sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+        "erf erfc lgamma".split()
+    },
+}
+_IN_PLACE = {
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+    operator.itruediv: operator.truediv, operator.ifloordiv: operator.floordiv, operator.imod: operator.mod,
+    operator.ipow: operator.pow, builtins.pow: operator.pow,
+}  # fmt: skip
+
+
+def number_from_tensor(ctx: Context, target: Any, args: Sequence[Any], meta: NumberMeta) -> Tensor:
+    """The number that a node computes from a tensor, or from such a number."""
+    device = _device(args)
+    dtype = DTYPES[meta.kind]
+    operands = [_operand(ctx, a, device) for a in args]
+    if target == "item" or target is torch.Tensor.item:
+        return ctx.number(ops.via(operands[0], dtype), device)
+    rule = _FROM_TENSOR.get(_IN_PLACE.get(target, target))
+    if rule is None:
+        raise Unsupported(f"{getattr(target, '__name__', target)} of a number from a tensor")
+    try:
+        value = rule(dtype, *operands)
+    except TypeError as error:
+        raise Unsupported(f"{getattr(target, '__name__', target)} with {len(operands)} operands") from error
+    return ctx.number(ops.via(value, dtype), device)
+
+
+def _device(args: Sequence[Any]) -> torch.device:
+    devices = [a.meta.device for a in args if type(a) is Tensor]
+    if not devices:
+        raise Unsupported("a number from a tensor that no tensor is seen to give")
+    return next((d for d in devices if d.type != "cpu"), devices[0])
+
+
+def _operand(ctx: Context, value: Any, device: torch.device) -> Expr:
+    if type(value) is Tensor:
+        if value.meta.numel != 1:
+            raise Unsupported("the number in a tensor of several elements")
+        if value.meta.shape:
+            value = element_view(value, (0,) * len(value.meta.shape))
+        return ctx.read_as(value, (), device)
+    if type(value) is Scalar:
+        return value
+    if type(value) in DTYPES:
+        return ops.const(value, DTYPES[type(value)])
+    raise Unsupported(f"arithmetic of a number from a tensor with a {type(value).__name__}")
+

@@ -1,0 +1,95 @@
+"""What a program returns: which memory each output of the graph is, and the loops that fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Load, Scalar
+from quickfuse.ir.loop import Buffer, View
+from quickfuse.ir.values import TensorMeta
+
+from .context import Context
+from .layout import is_dense
+from .symbolic import Storage, Tensor, whole_load
+
+
+class Outputs:
+    """Gives memory to the outputs. Outputs that share memory in eager share it here."""
+
+    def __init__(self, ctx: Context, values: Sequence[Any]) -> None:
+        self.ctx = ctx
+        self.values = values
+        self._memory: dict[int, Buffer] = {}  # of a storage, by its id
+        self._alone: dict[int, Buffer] = {}  # of a tensor that is the only user of its storage, by its id
+        self._taken: set[int] = set()
+        self._users: dict[int, set[int]] = {}
+        for value in values:
+            if type(value) is Tensor:
+                self._users.setdefault(id(value.storage), set()).add(id(value))
+
+    def results(self) -> list[Any]:
+        """The entries of `Program.outputs`."""
+        return [self._result(value) for value in self.values]
+
+    def _result(self, value: Any) -> Any:
+        if type(value) is Scalar:
+            return self.ctx.host_scalar(value)
+        if type(value) is not Tensor:
+            if isinstance(value, (list, tuple)):
+                raise Unsupported("an output that is a list")
+            return value
+        if value.is_number:
+            raise Unsupported("an output that is a number from a tensor")
+        if id(value) in self._alone:
+            return self._alone[id(value)]
+        storage = value.storage
+        if storage.buffer is not None:
+            buffer = storage.buffer
+        elif self._needs_no_base(value):
+            buffer = self._alone[id(value)] = self._output(value.meta)
+            self.ctx.store(buffer, self.ctx.read(value))
+            return buffer
+        else:
+            buffer = self._memory_of(storage, value)
+        if value.is_base:
+            return buffer
+        return View(buffer, value.meta.shape, value.meta.stride, value.offset)
+
+    def _needs_no_base(self, tensor: Tensor) -> bool:
+        """Whether a view is all that is left of its storage, so that it may have memory of its own size."""
+        if tensor.is_base or len(self._users[id(tensor.storage)]) > 1:
+            return False
+        return is_dense(tensor.meta.shape, tensor.meta.stride) and self._own_temp(tensor) is None
+
+    def _memory_of(self, storage: Storage, tensor: Tensor) -> Buffer:
+        buffer = self._memory.get(id(storage))
+        if buffer is None:
+            buffer = self._own_temp(tensor)
+            if buffer is not None:
+                buffer.kind = "output"
+                self._taken.add(id(buffer))
+            else:
+                buffer = self._output(storage.meta)
+                value = storage.value
+                assert value is not None
+                self.ctx.store(buffer, value)
+            self._memory[id(storage)] = buffer
+        return buffer
+
+    def _own_temp(self, tensor: Tensor) -> Buffer | None:
+        """The temporary that holds all of the tensor's storage already, where no other output has taken it."""
+        self.ctx.read(tensor)
+        value, meta = tensor.storage.value, tensor.storage.meta
+        if not isinstance(value, Load):
+            return None
+        buffer = value.access.buffer
+        same = (buffer.meta.dtype, buffer.meta.shape, buffer.meta.stride, buffer.meta.device)
+        usable = buffer.kind == "temp" and id(buffer) not in self._taken and value.access == whole_load(buffer).access
+        return buffer if usable and same == (meta.dtype, meta.shape, meta.stride, meta.device) else None
+
+    def _output(self, meta: TensorMeta) -> Buffer:
+        buffer = self.ctx.temp(meta)
+        buffer.kind = "output"
+        return buffer

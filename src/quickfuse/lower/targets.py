@@ -1,0 +1,225 @@
+"""From the target of a node to what lowers it: the forms in which one rule is called.
+
+    torch.add(x, y)  x.add(y)  operator.add(x, y)      the value of a new tensor
+    x.add_(y)  torch.add(x, y, out=x)  operator.iadd   the new value of an existing one
+    torch._foreach_add([...], [...])                   the same for each member of lists
+    F.relu(x, inplace=True)                            either
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.values import TensorMeta
+
+# The modules that hold rules register them on import.
+from . import activations, arithmetic, creation, elementary
+from .context import Context
+from .foreach import foreach
+from .rules import EVALUATORS, Evaluator, NoRule
+from .symbolic import Tensor
+from .transfer import CONVERSIONS, convert
+from .views import VIEW_ATTRIBUTES, VIEW_NAMES, element_view, getitem, is_basic_index, view
+
+assert activations and arithmetic and creation and elementary
+
+#: (context, arguments by position, by name, metadata of the result) -> the node's value.
+Handler = Callable[[Context, Sequence[Any], Mapping[str, Any], Any], Any]
+
+# --- forms ---
+
+
+def new_tensor(evaluate: Evaluator) -> Handler:
+    def handle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+        if "out" in kwargs:
+            options = dict(kwargs)
+            out = options.pop("out")
+            return into(ctx, evaluate, out, args, options)
+        if type(meta) is not TensorMeta:
+            raise NoRule
+        return ctx.fresh(meta, evaluate(ctx, args, _without_layout(kwargs), meta))
+
+    return handle
+
+
+def in_place(evaluate: Evaluator) -> Handler:
+    def handle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+        target = args[0]
+        if type(target) is not Tensor or target.is_number:  # `number += tensor` makes a new tensor
+            return ctx.fresh(meta, evaluate(ctx, args, kwargs, meta))
+        return into(ctx, evaluate, target, args, kwargs)
+
+    return handle
+
+
+def into(ctx: Context, evaluate: Evaluator, out: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """Evaluate for the tensor `out`, which keeps its type and shape."""
+    ctx.assign(out, evaluate(ctx, args, kwargs, out.meta))
+    return out
+
+
+def functional(evaluate: Evaluator, position: int) -> Handler:
+    """A Python function with an `inplace` argument at `position`."""
+    new, old = new_tensor(evaluate), in_place(evaluate)
+
+    def handle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+        options = dict(kwargs)
+        inplace = options.pop("inplace", args[position] if len(args) > position else False)
+        if "input" in options:
+            args = (options.pop("input"), *args)
+        return (old if inplace else new)(ctx, args[:position], options, meta)
+
+    return handle
+
+
+#: Options of operators that make tensors; the metadata of the result says what they say.
+_LAYOUT_OPTIONS = frozenset("dtype device layout pin_memory requires_grad memory_format non_blocking".split())
+
+
+def _without_layout(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not kwargs or _LAYOUT_OPTIONS.isdisjoint(kwargs):
+        return kwargs
+    return {name: value for name, value in kwargs.items() if name not in _LAYOUT_OPTIONS}
+
+
+# --- the tables ---
+
+#: What lowers a call of a function, and a call of a method by its name.
+FUNCTIONS: dict[Any, Handler] = {}
+METHODS: dict[str, Handler] = {}
+
+#: Python's operators -> PyTorch's: `operator.add`, `operator.iadd`, `x.__add__`, `x.__iadd__`, `x.__radd__`.
+_OPERATORS = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+    "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}  # fmt: skip
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_UNARY_OPERATORS = {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}
+
+#: Methods that are no forms of the function of their name.
+_NOT_METHODS = frozenset({"where", "tensor", "arange", "zeros", "ones", "full", "empty", "rdiv", "exact_div"})
+
+
+def _reversed(evaluate: Evaluator) -> Evaluator:
+    return lambda ctx, args, kwargs, meta: evaluate(ctx, (args[1], args[0]), kwargs, meta)
+
+
+def _truediv(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Any:
+    dividend, divisor = args
+    if type(dividend) is Tensor and not dividend.is_number:
+        return EVALUATORS["div"](ctx, args, kwargs, meta)
+    return EVALUATORS["rdiv"](ctx, (divisor, dividend), kwargs, meta)
+
+
+def _setitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> None:
+    tensor, index, value = args
+    if type(tensor) is not Tensor or not is_basic_index(index):
+        raise Unsupported("assignment to elements that a tensor selects")
+    part = element_view(tensor, index)
+    into(ctx, EVALUATORS["copy"], part, (part, value), {})
+
+
+def _as_tensor(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+    data = args[0] if args else kwargs["data"]
+    if type(data) is Tensor and not data.is_number:
+        return convert(ctx, (data,), {}, meta)
+    return new_tensor(EVALUATORS["tensor"])(ctx, (data,), {}, meta)
+
+
+def _getattr(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+    tensor, name = args
+    if type(tensor) is not Tensor or name not in VIEW_ATTRIBUTES:
+        raise Unsupported(f"the attribute {name}")
+    return view(ctx, _ATTRIBUTES[name], (tensor,), {}, meta)
+
+
+_ATTRIBUTES = {name: partial(lambda name, tensor: getattr(tensor, name), name) for name in VIEW_ATTRIBUTES}
+
+
+def _dropout(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+    names = ("input", "p", "training", "inplace")
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    if arguments.get("training", True) is not False:
+        raise Unsupported("random numbers")
+    return arguments["input"]
+
+
+def _register_evaluators() -> None:
+    namespaces = (torch, torch._C._nn, torch._C._special, torch.Tensor)
+    for name, evaluate in EVALUATORS.items():
+        new, old = new_tensor(evaluate), in_place(evaluate)
+        for namespace in namespaces:
+            for attribute, handler in ((name, new), (f"{name}_", old)):
+                function = getattr(namespace, attribute, None)
+                if callable(function) and not (namespace is torch.Tensor and name in _NOT_METHODS):
+                    FUNCTIONS[function] = handler
+        if name not in _NOT_METHODS:
+            METHODS[name], METHODS[f"{name}_"] = new, old
+        wrapper = getattr(torch.nn.functional, name, None)
+        if inspect.isfunction(wrapper):
+            parameters = list(inspect.signature(wrapper).parameters)
+            inplace = "inplace" in parameters
+            FUNCTIONS[wrapper] = functional(evaluate, parameters.index("inplace")) if inplace else new
+        each = EVALUATORS["exact_div"] if name == "div" else evaluate
+        for attribute, by_place in ((f"_foreach_{name}", False), (f"_foreach_{name}_", True)):
+            if (function := getattr(torch, attribute, None)) is not None:
+                FUNCTIONS[function] = foreach(name, each, by_place)
+
+
+def _register_operators() -> None:
+    for python, name in _OPERATORS.items():
+        evaluate = _truediv if python == "truediv" else EVALUATORS[name]
+        function = getattr(operator, python, None) or getattr(operator, f"{python}_")
+        FUNCTIONS[function] = METHODS[f"__{python}__"] = new_tensor(evaluate)
+        FUNCTIONS[getattr(operator, f"i{python}")] = METHODS[f"__i{python}__"] = in_place(EVALUATORS[name])
+        METHODS[f"__r{python}__"] = new_tensor(_reversed(evaluate))
+    for name in _COMPARISONS:
+        FUNCTIONS[getattr(operator, name)] = METHODS[f"__{name}__"] = new_tensor(EVALUATORS[name])
+    for python, name in _UNARY_OPERATORS.items():
+        FUNCTIONS[getattr(operator, python)] = METHODS[f"__{python}__"] = new_tensor(EVALUATORS[name])
+    FUNCTIONS[abs] = FUNCTIONS[operator.abs]
+
+
+def _register_views() -> None:
+    for name in VIEW_NAMES:
+        for namespace in (torch, torch.Tensor):
+            function = getattr(namespace, name, None)
+            if callable(function):
+                FUNCTIONS[function] = partial(_view_handler, function)
+        if method := getattr(torch.Tensor, name, None):
+            METHODS[name] = partial(_view_handler, method)
+    FUNCTIONS[operator.pos] = METHODS["__pos__"] = METHODS["positive"]
+    FUNCTIONS[operator.getitem] = METHODS["__getitem__"] = getitem
+    FUNCTIONS[operator.setitem] = METHODS["__setitem__"] = _setitem
+    FUNCTIONS[getattr] = _getattr
+
+
+def _view_handler(
+    function: Callable[..., Any], ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any
+) -> Any:
+    return view(ctx, function, args, kwargs, meta)
+
+
+def _register_others() -> None:
+    for name in CONVERSIONS:
+        METHODS[name] = FUNCTIONS[getattr(torch.Tensor, name)] = convert
+    where = EVALUATORS["where"]
+    METHODS["where"] = FUNCTIONS[torch.Tensor.where] = new_tensor(
+        lambda ctx, args, kwargs, meta: where(ctx, (args[1], args[0], *args[2:]), kwargs, meta)
+    )
+    FUNCTIONS[torch.nn.functional.dropout] = _dropout
+    FUNCTIONS[torch.as_tensor] = FUNCTIONS[torch.asarray] = _as_tensor
+
+
+_register_evaluators()
+_register_operators()
+_register_views()
+_register_others()
