@@ -26,10 +26,10 @@ class Backend:
             BackendError: naming the backend, with the cause, if it raises.
         """
         if self.function is None:
-            return segment.graph.forward  # type: ignore[no-any-return]
+            return segment.run
         examples = [_example(graph_input) for graph_input in segment.inputs]
         try:
-            compiled = self.function(segment.graph, examples)
+            compiled = self.function(segment.module, examples)
         except Exception as error:
             raise BackendError(f"the backend {self.name!r} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):

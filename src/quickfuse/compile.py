@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import weakref
 from collections.abc import Callable
@@ -115,6 +116,8 @@ class Compiled:
         """Capture and compile for these arguments; None where the call has to run natively."""
         self._log_recompilation(args, kwargs)
         assert self._plain is not None
+        collecting = gc.isenabled()
+        gc.disable()  # capture makes many objects and no garbage: collecting would take a third of its time
         try:
             with logs.stage("capture"):
                 segment = capture(self._plain, args, kwargs)
@@ -132,6 +135,9 @@ class Compiled:
                 raise
             self._report_internal_error(error)
             return None
+        finally:
+            if collecting:
+                gc.enable()
         self.specialisations = [specialisation, *self.specialisations]
         return specialisation
 
@@ -194,7 +200,7 @@ def compile_segment(segment: Segment, function: FunctionType, settings: Settings
     if logs.enabled("guards"):
         logs.emit("guards", "\n".join(f"{g}  # {g.location}" for g in segment.guards))
     if logs.enabled("graph"):
-        logs.emit("graph", str(segment.graph.graph))
+        logs.emit("graph", str(segment.graph))
     order = glue_source.tensor_order(segment)
     expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
     check = tensor_check([expected[source] for source in order]) if order else None
@@ -219,7 +225,7 @@ def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
             reason = unsupported.reason
     logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
               f"operator: {reason}")  # fmt: skip
-    return graph_body(segment, segment.graph.forward), 0
+    return graph_body(segment, segment.run), 0
 
 
 def _why_not_kernels(segment: Segment) -> str | None:
@@ -244,7 +250,7 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
     from .lower import lower
 
     with logs.stage("lower"):
-        program = lower(segment.graph)
+        program = lower(segment)
     if logs.enabled("loops"):
         logs.emit("loops", str(program))
     with logs.stage("fuse"):

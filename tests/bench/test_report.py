@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from rich.console import Console
 
+import update_readme
+from bench_reports import optimizer_report, pointwise_report
 from quickfuse.bench import render
 from quickfuse.bench.plot import plot
 from quickfuse.bench.report import SCHEMA, Report
 
-
-def _load(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 ROOT = Path(__file__).resolve().parents[2]
-reports = _load("bench_reports", Path(__file__).with_name("reports.py"))
-update_readme = _load("update_readme", ROOT / "benchmarks" / "update_readme.py")
 
 
 @pytest.fixture
 def report() -> Report:
-    return reports.optimizer_report()
+    return optimizer_report()
 
 
 def test_rates_and_ratios(report: Report) -> None:
@@ -98,7 +85,7 @@ def test_table_has_a_row_for_what_ran_or_timed_out(report: Report) -> None:
 
 
 def test_table_of_small_tensors_has_no_bandwidth() -> None:
-    text = _print(render.to_table(reports.pointwise_report()))
+    text = _print(render.to_table(pointwise_report()))
     assert "GB/s" not in text
     assert "us/call" in text
     assert "50 ms" in text
@@ -120,7 +107,7 @@ def test_summary_is_the_tutorials_printout(report: Report) -> None:
 
 
 def test_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
-    plot([report, reports.pointwise_report()], tmp_path / "new" / "plot.png")
+    plot([report, pointwise_report()], tmp_path / "new" / "plot.png")
     assert (tmp_path / "new" / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 

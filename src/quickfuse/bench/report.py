@@ -45,8 +45,8 @@ class VariantResult:
 class Report:
     """All variants of one workload.
 
-    `copy_gb_per_s` is the median over the rounds, if it was measured. `busy_cores` is how many cores other programs kept
-    at work when the run began.
+    `copy_gb_per_s` is the median over the rounds, if it was measured. `busy_cores` is how many cores other programs
+    kept at work when the run began.
     """
 
     workload: Workload

@@ -203,12 +203,12 @@ class GraphBuilder:
             node.meta["location"] = self._location()
             self._emitted_grad = self.grad_enabled
 
-    def finish(self, outputs: list[Any]) -> torch.fx.GraphModule:
+    def finish(self, outputs: list[Any]) -> torch.fx.Graph:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
         self.sync_grad_mode()
         node = self.graph.output(tuple(self.node_of(o) for o in outputs))
         node.meta["val"] = None
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        return self.graph
 
 
 def _kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) -> type:

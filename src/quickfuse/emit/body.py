@@ -23,7 +23,7 @@ def graph_body(segment: Segment, run: Callable[..., Any]) -> Body:
 
 
 def _output_names(segment: Segment) -> list[str]:
-    output = next(node for node in reversed(segment.graph.graph.nodes) if node.op == "output")
+    output = next(node for node in reversed(segment.graph.nodes) if node.op == "output")
     return [f"_out{k}" for k in range(len(output.args[0]))]
 
 
@@ -65,7 +65,7 @@ class KernelBodyWriter:
         self.placer = placer
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {
-            "_graph": segment.graph.forward, "_picks": _tensor_picks(segment), "_placer": placer,
+            "_graph": segment.run, "_picks": _tensor_picks(segment), "_placer": placer,
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip
         self._variables: dict[Buffer, str] = {}

@@ -93,13 +93,25 @@ class Segment:
     """
 
     code: CodeType
-    graph: torch.fx.GraphModule
+    graph: torch.fx.Graph
     inputs: list[GraphInput]
     guards: list[Guard]
     result: Recipe
     effects: list[Effect] = field(default_factory=list)
     mutated: frozenset[str] = frozenset()
     needs_grad: bool = False
+    _module: torch.fx.GraphModule | None = None
+
+    @property
+    def module(self) -> torch.fx.GraphModule:
+        """The graph as a module: made on first use, since PyTorch generates and compiles Python source for it."""
+        if self._module is None:
+            self._module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        return self._module
+
+    def run(self, *inputs: Any) -> Any:
+        """Run the graph operator by operator; `inputs` are the placeholders' values."""
+        return self.module.forward(*inputs)
 
     def __str__(self) -> str:
-        return str(self.graph.graph)
+        return str(self.graph)
