@@ -113,7 +113,8 @@ def samples(dtype: torch.dtype, count: int) -> list[torch.Tensor]:
         special = torch.tensor([False, True])
         random = torch.randint(0, 2, (count, 1000), generator=generator).bool()
     elif dtype.is_floating_point:
-        special = torch.tensor([0.0, -0.0, 1, -1, 0.5, 2, 3, -7.5, 1e-30, 1e-40, 88, 1e10, math.inf, -math.inf, math.nan])
+        finite = [0.0, -0.0, 1, -1, 0.5, 2, 3, -7.5, 1e-30, 1e-40, 88, 1e10]
+        special = torch.tensor([*finite, math.inf, -math.inf, math.nan])
         size = torch.rand((count, 100_000), generator=generator, dtype=F64) * 12 - 8
         random = torch.exp2(size) * torch.where(torch.rand(size.shape, generator=generator) < 0.3, -1, 1)
     else:
@@ -262,7 +263,8 @@ def check_all_adam() -> None:
         check_adam("1000 x 64^2", [operands(64**2, dtype) for _ in range(1000)])
         for shape in (None, LaunchShape(256, 2), LaunchShape(2048, 8)):
             check_adam(f"odd sizes {shape}", [operands(size, dtype) for size in odd], shape)
-            check_adam(f"unaligned views {shape}", [operands(size, dtype, offset=k % 5) for k, size in enumerate(odd)], shape)
+            views = [operands(size, dtype, offset=k % 5) for k, size in enumerate(odd)]
+            check_adam(f"unaligned views {shape}", views, shape)
         check_adam("GPT-2 124M", [operands(size, dtype) for size in gpt2_sizes()])
 
 
@@ -388,7 +390,7 @@ def time_host() -> dict[str, float]:
 
 
 def time_graphs() -> dict[str, float | str]:
-    """Microseconds for a replay of the Adam step in a CUDA graph; for numbers by value, whether replays see new ones."""
+    """Microseconds for a replay of the Adam step in a CUDA graph, and whether replays see new numbers by value."""
     found: dict[str, float | str] = {}
     for by_value in (False, True):
         what = "1000 x 64^2 " + ("by value" if by_value else "scalars")

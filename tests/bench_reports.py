@@ -19,7 +19,7 @@ def optimizer_report() -> Report:
         VariantResult("fused", ColdResult("missing", "no fused Adam")),
         VariantResult("torch.compile", ColdResult("timeout", "first call not finished after 300 s")),
         VariantResult("jax", ColdResult("failed", "RuntimeError: no")),
-        measured("quickfuse", 5_000, difference=1.5e-8, graph_breaks=["fn: an unknown call"]),
+        measured("quickfuse", 5_000, difference=1.5e-8, messages=["[graph_breaks] fn: an unknown call", "another"]),
     ]
     return Report(OptimizerWorkload(), describe_machine("cpu"), variants, copy_gb_per_s=60.0, busy_cores=1.5)
 

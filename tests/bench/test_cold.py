@@ -35,6 +35,14 @@ def test_a_process_that_dies_is_a_failure_with_its_last_words(tmp_path: Path, mo
     assert "no such benchmark" in result.reason
 
 
+def test_a_crash_is_a_failure_with_its_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = tmp_path / "crash.py"
+    crash.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setattr(cold, "_CHILD", crash)
+    result = measure_cold(TINY, "eager", tmp_path, timeout=120)
+    assert result == ColdResult("failed", "ended by SIGSEGV")
+
+
 def test_what_goes_wrong_in_the_process_is_its_answer() -> None:
     imports = {"torch": 1.0, "quickfuse": 0.5}
     task = {"workload": cold.to_dict(OptimizerWorkload("1", (2, 2), "RMSprop")), "variant": "fused"}

@@ -96,7 +96,7 @@ def test_notes_say_what_is_missing_in_one_line_each(report: Report) -> None:
     assert "fused: left out, no fused Adam" in notes
     assert "jax: failed, RuntimeError: no" in notes
     assert "torch.compile: left out of the steady state, first call not finished after 300 s" in notes
-    assert "quickfuse: 1 graph break, the first: fn: an unknown call" in notes
+    assert "quickfuse says: [graph_breaks] fn: an unknown call (and 1 more)" in notes
     assert "other programs kept 1.5 cores busy when this began: the times are noisy" in notes
     assert "largest difference from eager after 5 calls: 1.5e-08" in notes
     assert not any("\n" in note for note in notes)

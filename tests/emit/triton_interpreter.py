@@ -4,8 +4,8 @@ The interpreter must be chosen before Triton is imported, for the whole process,
 it answers pickled jobs (`Job` fields as a dict) on its standard input with the buffers after the run.
 
 Triton's interpreter has no `libdevice`, and in one version or another truncates conversions to bfloat16, loses its
-denormals, takes the comparison of two single values for a float and cannot invert unsigned integers. These are replaced
-here, by PyTorch's CPU functions where there are any.
+denormals, takes the comparison of two single values for a float, cannot invert unsigned integers, and does not take a
+single value for the end of a range. These are replaced here, by PyTorch's CPU functions where there are any.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import sys
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import triton.language as tl  # noqa: E402
-from triton.runtime import interpreter  # noqa: E402
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
 
-from quickfuse.emit import triton_math  # noqa: E402
-from quickfuse.launch.cuda_compile import load_source  # noqa: E402
+from quickfuse.emit import triton_math
+from quickfuse.launch.cuda_compile import load_source
 
-_TORCH_NAMES = {"rint": "round", "pow": "pow"}
+_TORCH_NAMES = {"rint": "round"}
 
 
 class Libdevice:
@@ -63,10 +63,17 @@ def _all_ones(builder, block_type):
     return interpreter.TensorHandle(np.array([-1]).astype(kind), block_type.scalar)
 
 
+def _patch_tensor(tensor, *scope):
+    _patch(tensor, *scope)
+    tensor.__index__ = lambda self: int(self.handle.data.squeeze())
+
+
+_patch = interpreter._patch_lang_tensor
 _cast = interpreter.InterpreterBuilder.cast_impl
 interpreter.InterpreterBuilder.cast_impl = _cast_bfloat16
 interpreter.InterpreterBuilder.create_splat = _splat
 interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
+interpreter._patch_lang_tensor = _patch_tensor
 
 
 def run(job: dict) -> list[np.ndarray]:
@@ -79,6 +86,8 @@ def run(job: dict) -> list[np.ndarray]:
             module["libdevice"] = Libdevice()
     blocks = job["work"]
     constants = {"BLOCK": job["block"]}
+    if isinstance(blocks, np.ndarray):
+        constants["TAIL"] = job["tail"]
     if job["index"]:
         constants["INDEX"] = getattr(tl, job["index"])
     kernel[(job["programs"],)](

@@ -1,5 +1,5 @@
-"""Launching on CUDA devices: tables, launch shapes and compilation anywhere; the calls by a stand-in for the driver, and
-on a real device where there is one."""
+"""Launching on CUDA devices: tables, launch shapes and compilation anywhere; calls by a stand-in for the driver, and on
+a real device where there is one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def counters() -> KernelBody:
 
 
 def kernel_call(body: KernelBody, sizes: list[tuple[int, ...]]) -> KernelCall:
-    members = [Member(size, (), (), tuple(() if s.by_value else (1,) * body.ndim for s in body.slots)) for size in sizes]
+    members = [
+        Member(size, (), (), tuple(() if s.by_value else (1,) * body.ndim for s in body.slots)) for size in sizes
+    ]
     scalars = [HostScalar(f"x{k}", "0", dtype) for k, dtype in enumerate(body.scalars)]
     return KernelCall(body, members, scalars, torch.device("cuda", 0), "kernel")
 
@@ -112,7 +114,7 @@ def test_source_can_be_inspected() -> None:
 
 def test_old_device() -> None:
     body = counters()
-    with pytest.raises(Unsupported, match=r"6\.1.*7\.0"):
+    with pytest.raises(Unsupported, match=r"6\.1"):
         compile_kernel(emit(body, "k"), body, "k", capability=61, shape=LaunchShape(128, 4))
 
 
@@ -135,32 +137,35 @@ class FakeDriver:
         self.launches: list[SimpleNamespace] = []
         self.failures = [0]
 
-    def cuMemcpyHtoDAsync_v2(self, target, source, size, stream) -> int:  # noqa: N802
+    def cuMemcpyHtoDAsync_v2(self, target, source, size, stream) -> int:
         ctypes.memmove(target.value, source.value, size.value)
         self.copies.append(size.value)
         return 0
 
-    def cuLaunchKernel(self, function, x, y, z, tx, ty, tz, shared, stream, params, extra) -> int:  # noqa: N802
+    def cuLaunchKernel(self, function, x, y, z, tx, ty, tz, shared, stream, params, extra) -> int:
         failure = self.failures.pop() if len(self.failures) > 1 else self.failures[0]
         if failure == 0:
             arguments = [
-                kind.from_address(address).value
-                for kind, address in zip(self.argument_classes, params, strict=False)
+                kind.from_address(address).value for kind, address in zip(self.argument_classes, params, strict=False)
             ]
             hidden = [ctypes.c_uint64.from_address(p).value for p in params[len(self.argument_classes) :]]
             self.launches.append(
                 SimpleNamespace(
-                    function=function.value, grid=(x.value, y.value, z.value), block=(tx.value, ty.value, tz.value),
-                    stream=stream.value, arguments=arguments, hidden=hidden,
-                )  # fmt: skip
+                    function=function.value,
+                    grid=(x.value, y.value, z.value),
+                    block=(tx.value, ty.value, tz.value),
+                    stream=stream.value,
+                    arguments=arguments,
+                    hidden=hidden,
+                )
             )
         return failure
 
-    def cuGetErrorName(self, status, text) -> int:  # noqa: N802
+    def cuGetErrorName(self, status, text) -> int:
         ctypes.cast(text, ctypes.POINTER(ctypes.c_char_p))[0] = b"CUDA_ERROR_FAKE"
         return 0
 
-    cuGetErrorString = cuGetErrorName  # noqa: N815
+    cuGetErrorString = cuGetErrorName
 
 
 @pytest.fixture

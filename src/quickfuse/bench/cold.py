@@ -25,6 +25,9 @@ from quickfuse.bench.workloads import DTYPES, Workload, from_dict, to_dict
 #: As many calls as the tutorial on compiled optimizers takes to warm up.
 FIRST_CALLS = 5
 
+#: The program of the fresh process.
+_CHILD = Path(__file__).resolve().with_name("cold_child.py")
+
 Status = Literal["measured", "missing", "failed", "timeout"]
 
 #: Errors of peers that mean something is not installed: a word of the message, and what to tell the user.
@@ -39,9 +42,9 @@ _KNOWN_CAUSES = {
 class ColdResult:
     """The first calls of a variant. Seconds; `reason` says in one line what went wrong, unless `status` is measured.
 
-    `calls[0]` counts from wrapping the function to the end of its first call. `stages` is how quickfuse spent it.
-    `graph_breaks` is what quickfuse left to plain Python. `difference` is the largest absolute difference from eager in
-    the changed tensors after these calls, or None where there is nothing to compare.
+    `calls[0]` counts from wrapping the function to the end of its first call. `stages` is how quickfuse spent it, and
+    `messages` what it had to say: graph breaks, recompilations, failures. `difference` is the largest absolute
+    difference from eager in the changed tensors after these calls, or None where there is nothing to compare.
     """
 
     status: Status
@@ -50,7 +53,7 @@ class ColdResult:
     import_torch: float | None = None
     import_quickfuse: float | None = None
     stages: dict[str, float] = field(default_factory=dict)
-    graph_breaks: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     difference: float | None = None
 
 
@@ -68,11 +71,10 @@ def measure_cold(workload: Workload, variant: str, caches: Path, timeout: float)
     caches.mkdir(parents=True, exist_ok=True)
     task, answer = caches / "task.json", caches / "answer.json"
     task.write_text(json.dumps({"workload": to_dict(workload), "variant": variant}))
-    here = Path(__file__).resolve()
-    search_path = [str(here.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    search_path = [str(_CHILD.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, **cache_environment(caches), "PYTHONPATH": os.pathsep.join(search_path)}
     # -P: the script's own folder holds modules with everyday names, which must not shadow others.
-    command = [sys.executable, "-P", str(here.with_name("cold_child.py")), str(task), str(answer)]
+    command = [sys.executable, "-P", str(_CHILD), str(task), str(answer)]
     with open(caches / "output.txt", "w+b") as output:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -86,7 +88,7 @@ def measure_cold(workload: Workload, variant: str, caches: Path, timeout: float)
         if answer.exists():
             return ColdResult(**json.loads(answer.read_text()))
         output.seek(0)
-        return ColdResult("failed", _last_line(output.read().decode(errors="replace")) or f"exit code {code}")
+        return ColdResult("failed", _why_it_died(code, output.read().decode(errors="replace")))
 
 
 def answer_task(task: dict[str, Any], imports: dict[str, float]) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def _first_calls(workload: Workload, variant: str) -> ColdResult:
     step.synchronize()
     result = ColdResult("measured")
     returned = None
-    with _collect_graph_breaks() as result.graph_breaks:
+    with _collect_messages() as result.messages:
         start = time.perf_counter()
         fn = step.make()
         for _ in range(FIRST_CALLS):
@@ -134,8 +136,8 @@ def _first_calls(workload: Workload, variant: str) -> ColdResult:
 
 
 @contextlib.contextmanager
-def _collect_graph_breaks() -> Iterator[list[str]]:
-    """The messages of the log channel `graph_breaks` while the context is open."""
+def _collect_messages() -> Iterator[list[str]]:
+    """What quickfuse logs while the context is open, with graph breaks and recompilations."""
     messages: list[str] = []
 
     class Collector(logging.Handler):
@@ -144,11 +146,11 @@ def _collect_graph_breaks() -> Iterator[list[str]]:
 
     collector = Collector()
     logs.log.addHandler(collector)
-    logs.set_logs(graph_breaks=True)
+    logs.set_logs(graph_breaks=True, recompiles=True)
     try:
         yield messages
     finally:
-        logs.set_logs(graph_breaks=False)
+        logs.set_logs(graph_breaks=False, recompiles=False)
         logs.log.removeHandler(collector)
 
 
@@ -172,6 +174,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][:200] if lines else ""
+def _why_it_died(code: int, output: str) -> str:
+    """In one line: the signal that ended a process, or the last line that it wrote."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    lines = output.strip().splitlines()
+    return lines[-1][:200] if lines else f"exit code {code}"

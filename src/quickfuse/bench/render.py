@@ -34,7 +34,7 @@ def to_table(report: Report) -> Table:
 
 
 def notes(report: Report) -> list[str]:
-    """Each in one line: peers that are missing or failed, copy bandwidth, differences from eager, graph breaks."""
+    """Each in one line: peers that are missing or failed, what quickfuse logged, noise, copy bandwidth, accuracy."""
     lines = []
     for variant in report.variants:
         cold = variant.cold
@@ -44,9 +44,9 @@ def notes(report: Report) -> list[str]:
             lines.append(f"{variant.name}: failed, {cold.reason}")
         elif cold.status == "timeout":
             lines.append(f"{variant.name}: left out of the steady state, {cold.reason}")
-        if cold.graph_breaks:
-            count = len(cold.graph_breaks)
-            lines.append(f"{variant.name}: {count} graph break{'s' * (count > 1)}, the first: {cold.graph_breaks[0]}")
+        if cold.messages:
+            more = f" (and {len(cold.messages) - 1} more)" if len(cold.messages) > 1 else ""
+            lines.append(f"{variant.name} says: {cold.messages[0].splitlines()[0]}{more}")
     if report.busy_cores is not None and report.busy_cores > _QUIET:
         lines.append(f"other programs kept {report.busy_cores:.1f} cores busy when this began: the times are noisy")
     if report.copy_gb_per_s is not None:

@@ -66,6 +66,7 @@ class KernelBodyWriter:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {
             "_graph": segment.run, "_picks": _tensor_picks(segment), "_placer": placer,
+            "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip
         self._variables: dict[Buffer, str] = {}

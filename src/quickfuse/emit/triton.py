@@ -7,13 +7,14 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
     blocks    pointer to int32 pairs, one a program: its member, and which block of that member it handles
               (bodies without axes have `members`, the number of members as an int32, in its place)
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
-    BLOCK     (constexpr) elements a program; for bodies without axes, members a program
+    BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
+    TAIL      (constexpr, not without axes) the number of threads of a program
     INDEX     (constexpr, only with two axes or more) tl.int32 or tl.int64: the type of index arithmetic
 
-A program of a body with axes handles BLOCK consecutive elements of one member, in row-major order. Where they are all
-there and every address allows it, it takes a branch without masks in which all accesses are aligned to 16 bytes, so
-that loads are 128 bits wide; otherwise one with masks. Both branches call one function, `NAME_elements`, which has the
-computation. The decision is made by the kernel for each program: one odd view does not slow the other members down.
+A program of a body with axes handles up to BLOCK consecutive elements of one member, in row-major order. Where their
+number and all addresses are multiples of 16, it handles them at once, by accesses of 128 bits a thread; otherwise TAIL
+at a time, one by each thread. Both branches call one function, `NAME_elements`, which has the computation. The kernel
+decides for each program, so that one odd view does not slow the other members down.
 """
 
 from __future__ import annotations
@@ -80,9 +81,7 @@ OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     },
     **{name: (f"libdevice.{name}({{0}})", "{0}", "{0}") for name in ("floor", "ceil", "trunc")},
     "round": ("libdevice.rint({0})", "{0}", "{0}"),
-    **{
-        name: (f"libdevice.{name}({{0}}, {{1}})", None, None) for name in ("atan2", "hypot", "copysign", "nextafter")
-    },
+    **{name: (f"libdevice.{name}({{0}}, {{1}})", None, None) for name in ("atan2", "hypot", "copysign", "nextafter")},
     "eq": ("{0} == {1}", "{0} == {1}", "{0} == {1}"),
     "ne": ("{0} != {1}", "{0} != {1}", "{0} != {1}"),
     "lt": ("{0} < {1}", "{0} < {1}", "~{0} & {1}"),
@@ -303,11 +302,12 @@ def _scalars(body: KernelBody) -> list[str]:
 
 
 def _each_member(body: KernelBody, name: str) -> list[list[str]]:
+    pointers = [(k, body.slot_word(k), _pointer_type(slot.dtype)) for k, slot in _in_memory(body)]
     lines = [
         "member = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         "mask = member < members",
         f"row = rows + member * {body.row_words}",
-        *(f"p{k} = tl.load(row + {body.slot_word(k)}, mask, 0).to({_pointer_type(s.dtype)})" for k, s in _in_memory(body)),
+        *(f"p{k} = tl.load(row + {word}, mask, 0).to({pointer_type})" for k, word, pointer_type in pointers),
         *_value_lines(body, ", mask"),
     ]
     for k in _loaded_slots(body):
@@ -324,10 +324,9 @@ def _each_member(body: KernelBody, name: str) -> list[list[str]]:
 def _ragged(body: KernelBody, name: str) -> list[list[str]]:
     words = _words(body)
     numbers = [f"s{k}" for k, slot in enumerate(body.slots) if slot.by_value]
-    sizes = ["numel", *(f"n{axis}" for axis in range(1, body.ndim))]
-    passed = [*sizes, *list(words.values())[body.ndim :], *numbers, *_scalars(body)]
     index = ["INDEX"] if body.ndim > 1 else []
-    declared = [f"{constexpr}: tl.constexpr" for constexpr in ("BLOCK", "TAIL", *index)]
+    passed = [*list(words.values())[1:], *numbers, *_scalars(body)]
+    parameters = [*passed, "start", "left", *(f"{x}: tl.constexpr" for x in ("ALIGNED", "COUNT", *index))]
 
     def call(indent: str, *rest: str) -> list[str]:
         return [indent + line for line in _wrapped(f"{name}_elements({', '.join([*passed, *rest, *index])})")]
@@ -339,31 +338,23 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
         f"row = rows + member * {body.row_words}",
         *(f"{word_name} = tl.load(row + {word})" for word, word_name in words.items()),
         *_value_lines(body),
-    ]
-    if body.ndim > 1:
-        kernel.append(f"numel = {' * '.join(f'n{axis}' for axis in range(body.ndim))}")
-    kernel.append("full = start + BLOCK <= numel")
-    must_divide = [words[word] for word in aligned_words(body)]
-    if must_divide:
-        kernel.append(f"full = full & (({' | '.join(must_divide)}) % 16 == 0)")
-    kernel += [
-        "if full:",
-        *call("    ", "start", "True", "BLOCK"),
+        f"left = tl.minimum({' * '.join(list(words.values())[: body.ndim])} - start, BLOCK)",
+        f"if ({' | '.join(['left', *(words[word] for word in _aligned_words(body))])}) % 16 == 0:",
+        *call("    ", "start", "left", "True", "BLOCK"),
         "else:",
-        "    left = tl.minimum(numel - start, BLOCK).to(tl.int32)",
-        "    for done in range(0, left, TAIL):",
-        *call("        ", "start + done", "False", "TAIL"),
+        "    for done in range(0, left.to(tl.int32), TAIL):",
+        *call("        ", "start + done", "left - done", "False", "TAIL"),
     ]
-    parameters = [*passed, "start", *(f"{x}: tl.constexpr" for x in ("FULL", "COUNT", *index))]
+    constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "TAIL", *index)]
     return [
         _function(f"{name}_elements", parameters, _elements(body)),
-        _function(name, ["rows", "values", "blocks", *_scalars(body), *declared], kernel),
+        _function(name, ["rows", "values", "blocks", *_scalars(body), *constexprs], kernel),
     ]
 
 
 def _words(body: KernelBody) -> dict[int, str]:
-    """The name of each word of a row: sizes n0 .. (numel for one axis), addresses p0 .., dynamic strides p0_stride0 .."""
-    names = {0: "numel"} if body.ndim == 1 else {axis: f"n{axis}" for axis in range(body.ndim)}
+    """The name of each word of a row: sizes n0 .., addresses p0 .., dynamic strides p0_stride0 .."""
+    names = {axis: f"n{axis}" for axis in range(body.ndim)}
     for k, slot in _in_memory(body):
         names[body.slot_word(k)] = f"p{k}"
         for axis in _dynamic_axes(slot):
@@ -384,9 +375,9 @@ def _is_vector(slot: Slot) -> bool:
     return slot.strides[-1] == 1
 
 
-def aligned_words(body: KernelBody) -> list[int]:
-    """The words of a row that must be divisible by 16 for the branch with wide accesses: the addresses of slots that
-    are contiguous along the innermost axis, their strides along the others, and the innermost size."""
+def _aligned_words(body: KernelBody) -> list[int]:
+    """The words of a row that must be divisible by 16 for wide accesses: the addresses of slots that are contiguous
+    along the innermost axis, their strides along the others, and the innermost size."""
     words = []
     for k, slot in _in_memory(body):
         if _is_vector(slot):
@@ -395,28 +386,24 @@ def aligned_words(body: KernelBody) -> list[int]:
 
 
 def _elements(body: KernelBody) -> list[str]:
-    """The statements of the function that handles a block: index, mask, loads, computation, stores.
+    """The statements of the function that handles `left` elements from `start`: index, loads, computation, stores.
 
     Triton keeps a hint on the operation that makes the value. Here that is always a cast within this function, of which
-    each branch has a copy of its own, so that nothing is promised in the masked branch.
+    each branch has a copy of its own, so that nothing is promised in the other one.
     """
-    lines = ["lane = tl.arange(0, COUNT)"]
-    lines += [f"p{k} = p{k}.to({_pointer_type(slot.dtype)})" for k, slot in _in_memory(body)]
-    hinted = [f"p{k}" for k, slot in _in_memory(body) if _is_vector(slot)]
+    lines = [f"p{k} = p{k}.to({_pointer_type(slot.dtype)})" for k, slot in _in_memory(body)]
+    strides = [f"p{k}_stride{axis}" for k, slot in _in_memory(body) for axis in _dynamic_axes(slot)]
     if body.ndim > 1:
-        narrowed = [f"n{axis}" for axis in range(1, body.ndim)]
-        strides = [(k, f"p{k}_stride{axis}") for k, slot in _in_memory(body) for axis in _dynamic_axes(slot)]
-        lines += [f"{x} = {x}.to(INDEX)" for x in [*narrowed, *(stride for _, stride in strides)]]
-        if hinted:
-            hinted += [narrowed[-1], *(stride for k, stride in strides if _is_vector(body.slots[k]))]
+        lines += [f"{x} = {x}.to(INDEX)" for x in [*(f"n{axis}" for axis in range(1, body.ndim)), *strides]]
+    names = _words(body)
     lines += [
-        "if FULL:",
-        *(f"    {x} = tl.multiple_of({x}, 16)" for x in hinted),
-        "    mask = None",
-        "else:",
-        "    mask = start + lane < numel",
+        "left = left.to(tl.int32)",
+        "if ALIGNED:",
+        *(f"    {x} = tl.multiple_of({x}, 16)" for x in ["left", *(names[word] for word in _aligned_words(body))]),
+        "lane = tl.arange(0, COUNT)",
+        "mask = lane < left",
+        *_index_lines(body),
     ]
-    lines += _index_lines(body)
     for k in _loaded_slots(body):
         slot = body.slots[k]
         if slot.by_value:

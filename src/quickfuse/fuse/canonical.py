@@ -144,7 +144,7 @@ class _Reader:
                 raise Unsupported(f"a loop that stores to {buffer} and loads other elements of it")
 
     def signature(self, collapsed: Collapsed) -> tuple[Any, ...]:
-        axes = tuple([collapsed.axes[k] for k in sorted(self.axes)])
+        axes = tuple([collapsed.axis(k) for k in sorted(self.axes)])
         return (*self.code, *self.values, *self.stored, *axes, *self.scalars.values())
 
     def slots(self, collapsed: Collapsed) -> tuple[Slot, ...]:
@@ -169,7 +169,7 @@ class _Reader:
             elif isinstance(node, Scalar):
                 made.append(ArgScalar(names.index(node.name), node.dtype))
             elif isinstance(node, Index):
-                axis = collapsed.axes[node.axis]
+                axis = collapsed.axis(node.axis)
                 made.append(Const(0, node.dtype) if axis is None else Index(axis))
             else:
                 made.append(node)

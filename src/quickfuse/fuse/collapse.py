@@ -10,14 +10,15 @@ Strides = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Collapsed:
-    """A loop with fewer axes: its sizes, each operand's strides, and what became of each old axis.
-
-    `axes[k]` is the new axis that old axis k alone became; None where it vanished or was merged.
-    """
+    """A loop with fewer axes: its sizes, each operand's strides, and the old axes in each new one, innermost first."""
 
     sizes: tuple[int, ...]
     strides: tuple[Strides, ...]
-    axes: tuple[int | None, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    def axis(self, old: int) -> int | None:
+        """The new axis that an old one has become; None where that has vanished."""
+        return next((k for k, group in enumerate(self.groups) if old in group), None)
 
 
 @lru_cache(maxsize=4096)
@@ -44,8 +45,7 @@ def collapse(shape: tuple[int, ...], operands: tuple[Strides, ...], order_by: in
     groups.reverse()
     sizes.reverse()
     strides = tuple([tuple([operand[group[0]] for group in groups]) for operand in operands])
-    new_axis = {group[0]: k for k, group in enumerate(groups) if len(group) == 1}
-    return Collapsed(tuple(sizes), strides, tuple([new_axis.get(k) for k in range(len(shape))]))
+    return Collapsed(tuple(sizes), strides, tuple(map(tuple, groups)))
 
 
 def _walks_on(axis: int, inner: int, size: int, operands: tuple[Strides, ...], indexed: tuple[int, ...]) -> bool:
@@ -57,7 +57,6 @@ def _walks_on(axis: int, inner: int, size: int, operands: tuple[Strides, ...], i
 
 def _single_element(shape: tuple[int, ...], operands: tuple[Strides, ...]) -> Collapsed:
     """A tensor of one element keeps an axis, so that it can be a member among tensors of many; a 0-dim one has none."""
-    gone = (None,) * len(shape)
     if not shape:
-        return Collapsed((), tuple([() for _ in operands]), gone)
-    return Collapsed((1,), tuple([(int(any(operand)),) for operand in operands]), gone)
+        return Collapsed((), tuple([() for _ in operands]), ())
+    return Collapsed((1,), tuple([(int(any(operand)),) for operand in operands]), ((),))

@@ -61,7 +61,7 @@ def _combine_single_loops(groups: list[list[Candidate]], canonicalizer: Canonica
             result.append(group)
             continue
         loop = group[0].loop
-        key = (loop.level, loop.device, loop.shape, group[0].collapsed.sizes, group[0].collapsed.axes)
+        key = (loop.level, loop.device, loop.shape, group[0].collapsed.groups)
         alike.setdefault(key, []).append(group[0])
     for candidates in alike.values():
         for chunk in _chunks(candidates):

@@ -41,7 +41,7 @@ class Unit:
         return self.store is not None and self.store.access.buffer.kind == "input"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Edge:
     """`before` runs before `after`, or in the same kernel where `joined`."""
 

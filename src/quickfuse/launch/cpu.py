@@ -84,7 +84,10 @@ class _Engine:
                 library.import_symbol(function.name, self._address_of(function.name))
         for name in names:
             library.export_symbol(name)
-        tracker = library.add_current_process().link(self.jit, f"quickfuse.{next(self.serial)}")
+        try:
+            tracker = library.add_current_process().link(self.jit, f"quickfuse.{next(self.serial)}")
+        except RuntimeError as error:  # code generation needed a run-time function, say float16 without F16C
+            raise Unsupported(f"LLVM cannot link a kernel on this machine: {error}") from error
         self.loaded.append(tracker)
         return {name: int(tracker[name]) for name in names}
 

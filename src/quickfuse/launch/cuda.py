@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +124,7 @@ class CudaKernelCall:
         if torch.cuda.current_device() != self._device:
             with torch.cuda.device(self._device):
                 return self.run(stream, *scalars)
-        tables = self._streams.get(stream)
+        tables: _StreamTables | None = self._streams.get(stream)
         if tables is None:
             cuda_driver.bind_context(self._device)
             tables = self._streams[stream] = _StreamTables(self, stream)
@@ -159,8 +160,8 @@ class _StreamTables:
         self.version = -1
         self.upload_rows = _uploads(self._rows, call.rows, stream)
         self.upload_values = _uploads(self._values, call.values, stream)
-        self.scalars = [_ARGUMENT_CLASSES[dtype]() for dtype in call.body.scalars]
-        work: ctypes.c_int32 | ctypes.c_uint64
+        self.scalars: list[Any] = [_ARGUMENT_CLASSES[dtype]() for dtype in call.body.scalars]
+        work: Any
         if call._blocks is None:
             work = ctypes.c_int32(len(call.rows))
         else:

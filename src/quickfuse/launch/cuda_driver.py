@@ -117,8 +117,11 @@ def prepare_upload(target: int, source: int, size: int, stream: int) -> list[Cal
     """
     return [
         functools.partial(
-            libcuda().cuMemcpyHtoDAsync_v2, ctypes.c_uint64(target + start), ctypes.c_void_p(source + start),
-            ctypes.c_size_t(min(STAGED_COPY_BYTES, size - start)), ctypes.c_void_p(stream),
+            libcuda().cuMemcpyHtoDAsync_v2,
+            ctypes.c_uint64(target + start),
+            ctypes.c_void_p(source + start),
+            ctypes.c_size_t(min(STAGED_COPY_BYTES, size - start)),
+            ctypes.c_void_p(stream),
         )  # fmt: skip
         for start in range(0, size, STAGED_COPY_BYTES)
     ]

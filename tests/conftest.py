@@ -1,0 +1,25 @@
+"""Every test starts without compiled state, and with our own internal errors raised, not logged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import quickfuse
+
+
+@pytest.fixture(autouse=True)
+def clean_state(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
+    quickfuse.reset()
+    torch.manual_seed(0)
+    yield
+    quickfuse.set_logs(**dict.fromkeys(quickfuse.logs.CHANNELS, False))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no GPU on this machine"))

@@ -1,0 +1,183 @@
+"""Runs schedules on CPU tensors with PyTorch, one member after the other: what code generators must agree with.
+
+`check(function, *inputs)` compares a function in eager mode with its graph, lowered, fused and interpreted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from expr_interpreter import COMPARISONS, Environment, evaluate_body
+from trace_helper import copy_inputs, flatten, trace
+
+from quickfuse.fuse import fuse
+from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Op
+from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
+from quickfuse.ir.loop import Buffer, Extern, HostScalar, View
+from quickfuse.lower import lower
+
+
+def check_types(body: KernelBody) -> None:
+    """Assert what `ir/expr.py` says of the types of operations."""
+    for slot, stored in body.stores:
+        assert stored.dtype is body.slots[slot].dtype
+        for node in walk(stored):
+            if isinstance(node, Const):
+                assert node.dtype not in HALF_TYPES
+            if not isinstance(node, Op) or node.name == "cast":
+                continue
+            types = [arg.dtype for arg in node.args]
+            assert len(types) == SCALAR_OPS[node.name][0]
+            assert HALF_TYPES.isdisjoint(types), "arithmetic in 16 bits"
+            if node.name == "where":
+                assert types.pop(0) is torch.bool
+            assert len(set(types)) == 1, (node.name, types)
+            assert node.dtype is (torch.bool if node.name in COMPARISONS else types[0])
+
+
+class Interpreter:
+    """Runs one schedule: `Interpreter(schedule, names)(*inputs)` with the graph's inputs, whose names are `names`."""
+
+    def __init__(self, schedule: Schedule, names: Sequence[str]) -> None:
+        self.schedule = schedule
+        self.names = names
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        self.memory: dict[Buffer, torch.Tensor] = {}
+        self.numbers: dict[str, Any] = {"math": math}
+        program = self.schedule.program
+        for name, buffer, value in zip(self.names, program.inputs, inputs, strict=True):
+            if buffer is None:
+                self.numbers[name] = value
+            else:
+                self.memory[buffer] = value
+        for scalar in program.host_scalars:
+            self.numbers[scalar.name] = eval(scalar.code, {}, self.numbers)
+        self._allocate()
+        for step in self.schedule.steps:
+            if isinstance(step, KernelCall):
+                self._run(step)
+            else:
+                self._call(step)
+        return [self._output(value) for value in program.outputs]
+
+    def _allocate(self) -> None:
+        outputs = [v.buffer if isinstance(v, View) else v for v in self.schedule.program.outputs]
+        called = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
+        for buffer in [*self.schedule.temps, *(b for b in outputs if isinstance(b, Buffer))]:
+            if buffer in self.memory or buffer in called:
+                continue
+            meta = buffer.meta
+            memory = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+            # Contents that nobody has written must not look right by accident.
+            self.memory[buffer] = memory.fill_(True if meta.dtype is torch.bool else 77)
+
+    def _run(self, call: KernelCall) -> None:
+        check_types(call.body)
+        scalars = [self.numbers[s.name] for s in call.scalars]
+        pending = []
+        for member in call.members:
+            self._check_slots(call.body, member)
+            views = [self._element_view(member, k) for k in range(len(member.buffers))]
+            stored = evaluate_body(call.body, Environment(member.sizes, views, scalars))
+            pending += [(views[slot], value) for slot, value in stored.items()]
+        # Members run at the same time: none may see what another one has stored.
+        for tensor, value in pending:
+            tensor.copy_(value)
+
+    def _element_view(self, member: Member, slot: int) -> torch.Tensor:
+        memory = self.memory[member.buffers[slot]]
+        return memory.as_strided(member.sizes, member.strides[slot], memory.storage_offset() + member.offsets[slot])
+
+    @staticmethod
+    def _check_slots(body: KernelBody, member: Member) -> None:
+        assert len(body.slots) == len(member.buffers) == len(member.strides) == len(member.offsets)
+        assert body.ndim == len(member.sizes)
+        for slot, buffer, strides in zip(body.slots, member.buffers, member.strides, strict=True):
+            assert slot.dtype is buffer.meta.dtype
+            assert all(known is None or known == s for known, s in zip(slot.strides, strides, strict=True))
+        written = [b for s, b in zip(body.slots, member.buffers, strict=True) if s.access != "r"]
+        assert all(member.buffers.count(buffer) == 1 for buffer in written)
+        assert {slot for slot, _ in body.stores} == {k for k, s in enumerate(body.slots) if s.access != "r"}
+
+    def _call(self, step: Extern) -> None:
+        result = step.target(*self._plain(step.args), **self._plain(step.kwargs))
+        results = result if isinstance(result, (list, tuple)) else [result]
+        for buffer, tensor in zip(step.outputs, results, strict=True):
+            assert (buffer.meta.shape, buffer.meta.stride) == (tuple(tensor.shape), tensor.stride())
+            self.memory[buffer] = tensor
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, (Buffer, View)):
+            return self._output(value)
+        if isinstance(value, HostScalar):
+            return self.numbers[value.name]
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._plain(v) for v in value)
+        if isinstance(value, dict):
+            return {k: self._plain(v) for k, v in value.items()}
+        return value
+
+    def _output(self, value: Any) -> Any:
+        if isinstance(value, Buffer):
+            return self.memory[value]
+        if isinstance(value, View):
+            base = self.memory[value.buffer]
+            return base.as_strided(value.shape, value.stride, base.storage_offset() + value.offset)
+        return self.numbers[value.name] if isinstance(value, HostScalar) else value
+
+
+def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
+    """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
+    gm = trace(function, *copy_inputs(inputs))
+    schedule = fuse(lower(gm))
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    return schedule, Interpreter(schedule, names)
+
+
+def check(function: Callable[..., Any], *inputs: Any, exact: bool = False, ulps: float = 4) -> Schedule:
+    """Assert that the compiled function returns and changes the same as the function itself.
+
+    Strides and types are compared too, and which outputs are inputs or share memory with others.
+    """
+    schedule, run = compile_for_test(function, *inputs)
+    expected_inputs, actual_inputs = copy_inputs(inputs), copy_inputs(inputs)
+    with torch.no_grad():
+        expected = flatten(function(*expected_inputs))
+        actual = run(*flatten(actual_inputs))
+    assert len(expected) == len(actual)
+    before, after = flatten(expected_inputs) + expected, flatten(actual_inputs) + actual
+    for k, (e, a) in enumerate(zip(before, after, strict=True)):
+        if isinstance(e, torch.Tensor):
+            assert_same(a, e, exact=exact, ulps=ulps)
+            assert _partners(k, before) == _partners(k, after), "outputs share memory with other tensors than in eager"
+        else:
+            assert a == e
+    return schedule
+
+
+def _partners(k: int, values: list[Any]) -> list[tuple[int, bool]]:
+    """Which tensors share memory with tensor k, and which are that very tensor."""
+    mine = values[k].untyped_storage().data_ptr()
+    return [
+        (j, other is values[k])
+        for j, other in enumerate(values)
+        if isinstance(other, torch.Tensor) and other.numel() and other.untyped_storage().data_ptr() == mine
+    ]
+
+
+def assert_same(actual: torch.Tensor, expected: torch.Tensor, *, exact: bool = False, ulps: float = 4) -> None:
+    assert actual.dtype is expected.dtype, (actual.dtype, expected.dtype)
+    assert actual.shape == expected.shape, (actual.shape, expected.shape)
+    if expected.numel() > 1:
+        assert actual.stride() == expected.stride(), (actual.stride(), expected.stride())
+    if exact or not expected.dtype.is_floating_point:
+        assert torch.equal(torch.isnan(actual), torch.isnan(expected)) if expected.is_floating_point() else True
+        same = torch.nan_to_num(actual.double()) == torch.nan_to_num(expected.double())
+        assert bool(same.all()), (actual, expected)
+        return
+    eps = torch.finfo(expected.dtype).eps
+    torch.testing.assert_close(actual, expected, rtol=ulps * eps, atol=ulps * eps, equal_nan=True)
