@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ def same(left: Any, right: Any, **tolerance: Any) -> bool:
         return len(left) == len(right) and all(same(a, b, **tolerance) for a, b in zip(left, right, strict=True))
     if isinstance(left, dict):
         return list(left) == list(right) and all(same(left[k], right[k], **tolerance) for k in left)
-    if hasattr(left, "__dict__") and not isinstance(left, type) and not callable(left):
+    if hasattr(left, "__dict__") and not isinstance(left, (type, types.FunctionType)):
         return same(vars(left), vars(right), **tolerance)
     return bool(left == right) or (left != left and right != right)
 

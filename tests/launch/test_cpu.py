@@ -8,8 +8,8 @@ import threading
 
 import pytest
 import torch
-from cpu_runner import Data, compiled, member_row, run
 
+from cpu_runner import Data, compiled, member_row, run
 from quickfuse.emit.llvm import emit
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Op
@@ -44,8 +44,8 @@ def test_several_functions() -> None:
 
 
 def test_a_function_that_no_library_has() -> None:
-    ir = "declare void @quickfuse_no_such_function()\ndefine void @f() { call void @quickfuse_no_such_function() ret void }"
-    with pytest.raises(Unsupported, match="quickfuse_no_such_function"):
+    ir = "declare void @quickfuse_nowhere()\ndefine void @f() { call void @quickfuse_nowhere() ret void }"
+    with pytest.raises(Unsupported, match="quickfuse_nowhere"):
         cpu.load(ir, ["f"])
     assert ADD(cpu.load(ADD_IR, ["add"])["add"])(40, 2) == 42
 
@@ -129,8 +129,8 @@ def test_threads_are_those_of_pytorch() -> None:
     ir = """
     declare void @quickfuse_run(ptr, i64, i64, ptr, ptr, i64, ptr, i64)
     declare i32 @omp_get_thread_num()
-    define void @who(ptr %rows, ptr %starts, i64 %n, ptr %scalars, i64 %n_threads) {
-      call void @quickfuse_run(ptr @who.member, i64 1, i64 1, ptr %rows, ptr %starts, i64 %n, ptr %scalars, i64 %n_threads)
+    define void @who(ptr %rows, ptr %starts, i64 %n, ptr %args, i64 %threads) {
+      call void @quickfuse_run(ptr @who.member, i64 1, i64 1, ptr %rows, ptr %starts, i64 %n, ptr %args, i64 %threads)
       ret void
     }
     define internal void @who.member(ptr %row, ptr %scalars, i64 %begin, i64 %end) {
@@ -183,7 +183,7 @@ def function_assembly(body: KernelBody, function: str) -> str:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for x86 registers")
 def test_the_loop_is_made_of_vectors() -> None:
-    """Adam's parameter update: no scalar arithmetic of floats behind the head of the loop, and products with sums fused."""
+    """An Adam-like update: no division or root of single numbers, no calls, and products and sums are fused."""
     f32, f64 = torch.float32, torch.float64
 
     def op(name: str, *args: object) -> Op:

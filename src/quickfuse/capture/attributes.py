@@ -277,8 +277,11 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if name == "__class__":
         then(kind)
         return
-    if kind.__getattribute__ is not object.__getattribute__:
+    if kind.__getattribute__ is not object.__getattribute__ and not issubclass(kind, BaseException):
         raise Unsupported(f"an object whose class {kind.__name__} defines __getattribute__")
+    if isinstance(base, BaseException) and not i.outside.is_outside(base):
+        then(i.native(getattr, base, name))
+        return
     stored = i.outside.attributes.get((id(base), name), ABSENT)
     owner, raw = lookup_class(kind, name)
     if raw is not ABSENT and _is_data_descriptor(raw):

@@ -282,18 +282,22 @@ def _bool(i: Interpreter, value: Any = False) -> bool:
     return i.truth(value)
 
 
-def _str(i: Interpreter, value: Any = "") -> str:
+def printable(i: Interpreter, value: Any) -> Any:
+    """A value whose text is known during capture: constants, classes, exceptions with constant arguments."""
     value = i.outside.concrete(value)
-    if not is_constant(value) and not isinstance(value, type):
-        raise Unsupported(f"str() of a {type_of(value).__name__}")
-    return str(i.native(str, value))
+    if is_constant(value) or isinstance(value, type):
+        return value
+    if isinstance(value, BaseException) and is_constant(value.args) and not i.outside.is_outside(value):
+        return value
+    raise Unsupported(f"the text of a {type_of(value).__name__}")
+
+
+def _str(i: Interpreter, value: Any = "") -> str:
+    return str(i.native(str, printable(i, value)))
 
 
 def _repr(i: Interpreter, value: Any) -> str:
-    value = i.outside.concrete(value)
-    if not is_constant(value) and not isinstance(value, type):
-        raise Unsupported(f"repr() of a {type_of(value).__name__}")
-    return str(i.native(repr, value))
+    return str(i.native(repr, printable(i, value)))
 
 
 def _super(i: Interpreter, *args: Any) -> SuperProxy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import operator
 from collections.abc import Callable
@@ -135,7 +136,7 @@ def _construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[st
             raise Unsupported(f"an exception of type {cls.__name__} with tensors in it")
         then(i.mark_created(i.native(cls, *concrete, **kwargs)))
         return
-    if type(cls) is not type or lookup_class(cls, "__new__")[1] is not object.__dict__["__new__"]:
+    if type(cls) not in (type, abc.ABCMeta) or lookup_class(cls, "__new__")[1] is not object.__dict__["__new__"]:
         raise Unsupported(f"making a {cls.__name__}")
     _, init = lookup_class(cls, "__init__")
     instance = i.mark_created(i.native(object.__new__, cls))

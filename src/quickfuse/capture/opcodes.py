@@ -7,7 +7,7 @@ from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from . import attributes, calls, containers, imports
+from . import attributes, builtin_calls, calls, containers, imports
 from .bytecode import PY312
 from .frame import UNBOUND, Frame, GeneratorValue, new_cell
 from .values import NULL, ShadowDict, Symbol, TensorProxy, is_constant
@@ -459,9 +459,7 @@ def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     spec = f.stack.pop() if arg & 0x04 else ""
-    operand = i.outside.concrete(f.stack.pop())
-    if not is_constant(operand) and not isinstance(operand, type):
-        raise Unsupported(f"formatting a {type(operand).__name__}")
+    operand = builtin_calls.printable(i, f.stack.pop())
     convert = (None, str, repr, ascii)[arg & 0x03]
     text = i.native(convert, operand) if convert else operand
     f.stack.append(i.native(format, text, spec))

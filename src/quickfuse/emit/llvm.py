@@ -22,6 +22,8 @@ from quickfuse.ir.kernel import KernelBody
 
 #: A thread's share of a loop over elements is a multiple of this many, so that vectors are not cut in two.
 SHARE_MULTIPLE = 64
+#: The arguments of a kernel.
+ARGUMENTS = "ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads"
 
 
 def emit(body: KernelBody, name: str, target: Target | None = None) -> str:
@@ -67,8 +69,8 @@ def _entry(name: str, body: KernelBody) -> list[str]:
         "; member function, words a row, what a thread's share is a multiple of, then the arguments of the kernel",
         "declare void @quickfuse_run(ptr, i64, i64, ptr, ptr, i64, ptr, i64)",
         "",
-        f"define void @{name}(ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads) #0 {{",
-        f"  call void @quickfuse_run({constants}, ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads)",
+        f"define void @{name}({ARGUMENTS}) #0 {{",
+        f"  call void @quickfuse_run({constants}, {ARGUMENTS})",
         "  ret void",
         "}",
         "",
@@ -82,7 +84,7 @@ def _entry(name: str, body: KernelBody) -> list[str]:
         "  %n_members = load i64, ptr %n_members.at",
         "  %scalars = load ptr, ptr %scalars.at",
         "  %n_threads = load i64, ptr %n_threads.at",
-        f"  tail call void @{name}(ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads)",
+        f"  tail call void @{name}({ARGUMENTS})",
         "  ret void",
         "}",
         "",
@@ -90,8 +92,8 @@ def _entry(name: str, body: KernelBody) -> list[str]:
 
 
 def _member(name: str, body: KernelBody) -> list[str]:
-    words = _row_loads(body)
-    head = [f"define internal void @{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end) #0 {{", "entry:", *words]
+    define = f"define internal void @{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end) #0 {{"
+    head = [define, "entry:", *_row_loads(body)]
     if body.ndim < 2:
         bounds = ["i64 %begin", "i64 %end"] if body.ndim else []
         return [*head, _call_loop(name, [f"%s{k}" for k in range(len(body.slots))], bounds), "  ret void", "}", ""]

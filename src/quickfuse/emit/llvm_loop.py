@@ -75,6 +75,8 @@ class _Loop:
         self.vectors = Code(module, self.lanes, self.once)
         #: The name of each value that is computed once, by node.
         self.uniform: dict[int, str] = {}
+        #: For slots with a dynamic stride: the stride, and the offsets of the lanes of a vector.
+        self.strides: dict[int, tuple[str, str]] = {}
 
     def _widest(self) -> int:
         """The size in bytes of the widest value that is computed or stored for each element."""
@@ -168,7 +170,7 @@ class _Loop:
     # --- values along the axis ---
 
     def _iteration(self, index: str, mask: str) -> list[str]:
-        """One vector of elements from `index` on: all loads, then values, then stores. `mask` is empty for a whole one."""
+        """One vector of elements from `index` on: loads, values, then stores. `mask` is empty for a whole vector."""
         code = self.vectors
         code.lines = []
         values: dict[int, str] = {}
@@ -192,9 +194,10 @@ class _Loop:
 
     def _index_vector(self, index: str) -> str:
         code = self.vectors
-        one = code.let(f"insertelement {code.type('i64')} poison, i64 {index}, i64 0")
-        shuffle = f"shufflevector {code.type('i64')} {one}, {code.type('i64')} poison, {code.type('i32')} zeroinitializer"
-        return code.binary("add", "i64", code.let(shuffle), code.iota("i64"), "index")
+        vector = code.type("i64")
+        one = code.let(f"insertelement {vector} poison, i64 {index}, i64 0")
+        spread = code.let(f"shufflevector {vector} {one}, {vector} poison, {code.type('i32')} zeroinitializer")
+        return code.binary("add", "i64", spread, code.iota("i64"), "index")
 
     def _load(self, expr: SlotLoad, index: str, mask: str) -> str:
         code, slot, element = self.vectors, self.body.slots[expr.slot], memory_type(expr.dtype)
@@ -230,23 +233,21 @@ class _Loop:
         element = memory_type(self.body.slots[slot].dtype)
         if self.body.slots[slot].strides[-1] == 1:
             return self.vectors.let(f"getelementptr {element}, ptr %s{slot}, i64 {index}", f"s{slot}.at")
-        stride, lane_offsets = self._stride(slot)
+        if slot not in self.strides:
+            self.strides[slot] = self._stride(slot)
+        stride, lane_offsets = self.strides[slot]
         offset = self.vectors.let(f"mul i64 {index}, {stride}")
         first = self.vectors.let(f"getelementptr {element}, ptr %s{slot}, i64 {offset}")
-        return self.vectors.let(f"getelementptr {element}, ptr {first}, {lane_offsets}", f"s{slot}.at")
+        offsets = f"{self.vectors.type('i64')} {lane_offsets}"
+        return self.vectors.let(f"getelementptr {element}, ptr {first}, {offsets}", f"s{slot}.at")
 
     def _stride(self, slot: int) -> tuple[str, str]:
         """The slot's stride along the axis and its multiples for the lanes, both computed once."""
-        key = f"stride of s{slot}"
         once, code = self.once, self.vectors
-        if key not in code.spread:
-            word = stride_word(self.body, slot, self.body.ndim - 1)
-            stride = once.let(f"load i64, ptr {once.let(f'getelementptr i64, ptr %row, i64 {word}')}", f"s{slot}.stride")
-            vector = code.type("i64")
-            offsets = once.let(f"mul {vector} {code.iota('i64')}, {code.splat(stride, 'i64')}", f"s{slot}.offsets")
-            code.spread[key] = f"{stride} {vector} {offsets}"
-        stride, lane_offsets = code.spread[key].split(" ", 1)
-        return stride, lane_offsets
+        word = once.let(f"getelementptr i64, ptr %row, i64 {stride_word(self.body, slot, self.body.ndim - 1)}")
+        stride = once.let(f"load i64, ptr {word}", f"s{slot}.stride")
+        multiples = f"mul {code.type('i64')} {code.iota('i64')}, {code.splat(stride, 'i64')}"
+        return stride, once.let(multiples, f"s{slot}.offsets")
 
     def _masked(self, kind: str, element: str) -> str:
         pointers = "p0" if kind in ("load", "store") else f"v{self.lanes}p0"

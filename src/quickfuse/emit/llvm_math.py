@@ -157,13 +157,14 @@ class Code:
         return self.let(f"{instruction} {self.type(source)} {x} to {self.type(target)}")
 
     def select(self, condition: str, element: str, x: str, y: str, hint: str = "t") -> str:
-        return self.let(f"select {self.type('i1')} {condition}, {self.type(element)} {x}, {self.type(element)} {y}", hint)
+        type_ = self.type(element)
+        return self.let(f"select {self.type('i1')} {condition}, {type_} {x}, {type_} {y}", hint)
 
-    def intrinsic(self, name: str, element: str, args: list[str], immediate: str = "", flags: str = "") -> str:
+    def intrinsic(self, name: str, element: str, args: list[str], immediate: str = "") -> str:
         """Call `llvm.<name>` on operands of one type; `immediate` is a further constant operand ("i1 false")."""
         mangled = MANGLED.get(element, element)
         symbol = f"llvm.{name}.{mangled if self.lanes == 1 else f'v{self.lanes}{mangled}'}"
-        return self._call(symbol, self.type(element), args, immediate, flags, name)
+        return self._call(symbol, self.type(element), args, immediate, name)
 
     def math(self, name: str, element: str, args: list[str]) -> str:
         """Call libm's `name` ("expf" is what `name="exp"` means for float)."""
@@ -171,7 +172,9 @@ class Code:
         if self.lanes == 1:
             return self._call(function, element, args, hint=name)
         symbol = self.module.target.vector_function(function, len(args), element, self.lanes)
-        return self._call(symbol, self.type(element), args, hint=name) if symbol else self.each_lane(function, element, args)
+        if symbol is None:
+            return self.each_lane(function, element, args)
+        return self._call(symbol, self.type(element), args, hint=name)
 
     def each_lane(self, function: str, element: str, args: list[str]) -> str:
         """Call a function of single numbers on each lane, through a helper function."""
@@ -184,22 +187,18 @@ class Code:
         vector = self.type(element)
         return self.let(f"call {vector} @{helper}({', '.join(f'{vector} {arg}' for arg in args)})")
 
-    def _call(
-        self, symbol: str, type_: str, args: list[str], immediate: str = "", flags: str = "", hint: str = "t"
-    ) -> str:
+    def _call(self, symbol: str, type_: str, args: list[str], immediate: str = "", hint: str = "t") -> str:
         operands = [f"{type_} {arg}" for arg in args] + ([immediate] if immediate else [])
         params = [type_] * len(args) + ([immediate.split()[0]] if immediate else [])
         self.module.declare(symbol, type_, params)
-        return self.let(f"call{flags} {type_} @{symbol}({', '.join(operands)})", hint)
+        return self.let(f"call {type_} @{symbol}({', '.join(operands)})", hint)
 
 
 def _lane_loop(helper: str, function: str, element: str, lanes: int, arity: int) -> str:
     vector = f"<{lanes} x {element}>"
     names = "xyz"[:arity]
     spill = [f"  %{n}s = alloca {vector}\n  store {vector} %{n}, ptr %{n}s" for n in names]
-    load = [
-        f"  %{n}p = getelementptr {element}, ptr %{n}s, i64 %k\n  %{n}k = load {element}, ptr %{n}p" for n in names
-    ]
+    load = [f"  %{n}p = getelementptr {element}, ptr %{n}s, i64 %k\n  %{n}k = load {element}, ptr %{n}p" for n in names]
     return "\n".join(
         [
             f"define internal {vector} @{helper}({', '.join(f'{vector} %{n}' for n in names)}) #0 {{",

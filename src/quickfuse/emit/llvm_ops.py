@@ -1,8 +1,8 @@
 """How each scalar operation of `ir/expr.py` is written in LLVM IR.
 
-Four kinds of type need different instructions: floats "f", signed "s" and unsigned "u" integers, and bool "b". Where C or
-LLVM leave a result undefined (conversions out of range, division by zero, shifts by too much), the rules here produce
-what eager PyTorch produces on x86-64.
+Four kinds of type need different instructions: floats "f", signed "s" and unsigned "u" integers, and bool "b". Where C
+or LLVM leave a result undefined (conversions out of range, division by zero, shifts by too much), the rules here
+produce what eager PyTorch produces on x86-64.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def emit_op(code: Code, op: Op, args: list[str]) -> str:
     if operand in HALF_TYPES and op.name != "where":
         raise Unsupported(f"{op.name} computed in {operand}")
     if op.name in INSTRUCTIONS and kind in INSTRUCTIONS[op.name]:
-        return code.binary(INSTRUCTIONS[op.name][kind], element, *args, hint=op.name)
+        return code.binary(INSTRUCTIONS[op.name][kind], element, args[0], args[1], op.name)
     if op.name in INTRINSICS and kind in INTRINSICS[op.name]:
         return code.intrinsic(INTRINSICS[op.name][kind], element, args)
     if op.name in LIBM and kind == "f":
@@ -151,13 +151,13 @@ def _float_to_int(code: Code, x: str, old: str, target: torch.dtype) -> str:
     new = value_type(target)
     if target == torch.uint64:
         return _float_to_uint64(code, x, old)
-    # C++ converts to a wider signed type first, and cuts: PyTorch takes int64 for uint8, the rest is the compiler's way.
+    # C++ converts to a wider signed type first, and cuts: PyTorch takes int64 for uint8, the rest is up to compilers.
     wide = "i64" if target in (torch.uint8, torch.uint32, torch.int64) else "i32"
     return _resize(code, _truncate(code, x, old, wide), wide, new, signed=True)
 
 
 def _truncate(code: Code, x: str, old: str, wide: str) -> str:
-    """A float as a signed integer, the least one where it does not fit. (LLVM leaves that undefined; `select` mends it.)"""
+    """A float as a signed integer, the least one where it does not fit (which LLVM leaves undefined: hence `select`)."""
     bits = int(wide[1:])
     magnitude = code.intrinsic("fabs", old, [x])
     fits = code.binary("fcmp olt", old, magnitude, code.const(old, 2.0 ** (bits - 1)))
@@ -222,7 +222,7 @@ def _fma(code: Code, op: Op, args: list[str]) -> str:
 
 
 def _extremum(comparison: str, intrinsic: str) -> Rule:
-    """`maximum` and `minimum`: NaN wins. The comparison is false for NaN, which selects `y`; a NaN in `x` comes after."""
+    """`maximum` and `minimum`: NaN wins. With a NaN the comparison selects `y`; one in `x` is selected after that."""
 
     def rule(code: Code, op: Op, args: list[str]) -> str:
         element, kind = _element(op)
@@ -314,7 +314,7 @@ def _floor_div(code: Code, op: Op, args: list[str]) -> str:
 
 
 def _float_floor_div(code: Code, op: Op, args: list[str]) -> str:
-    """Python's algorithm, which `torch.floor_divide` follows: exact where `floor(x / y)` would round up to an integer."""
+    """Python's algorithm, as in `torch.floor_divide`: right where the quotient would round up to an integer."""
     element, _ = _element(op)
     x, y = args
     zero, one = code.const(element, 0), code.const(element, 1)
@@ -400,7 +400,7 @@ def _not(code: Code, op: Op, args: list[str]) -> str:
 
 
 def _shift(code: Code, op: Op, args: list[str]) -> str:
-    """Shifts whose count is out of range (negative counts are, as large unsigned ones) give 0, or copies of the sign."""
+    """Shifts by a count out of range (negative ones are, as large unsigned numbers) give 0, or copies of the sign."""
     element, kind = _element(op)
     if kind not in "su":
         raise Unsupported(f"{op.name} of {op.dtype}")
