@@ -56,11 +56,11 @@ def stream() -> int:
 
 
 def launch(body: KernelBody, members: Sequence[Operands], shape: LaunchShape | None = None) -> CudaKernelCall:
-    """A call over tensors; each operand of a member is expanded to the shape of the member's first."""
+    """A call over tensors, which the caller keeps alive; operands have the shape of their member's first."""
     described = []
     for operands in members:
         sizes = tuple(operands[0].shape)
-        strides = iter(x.expand(sizes).stride() for x in operands)
+        strides = iter(x.stride() for x in operands)
         all_strides = tuple(() if slot.by_value else next(strides) for slot in body.slots)
         described.append(Member(sizes, (), (), all_strides))
     scalars = [HostScalar(f"x{k}", "0", dtype) for k, dtype in enumerate(body.scalars)]
@@ -380,7 +380,8 @@ def time_host() -> dict[str, float]:
     """Microseconds that the host spends on `run`, for one tiny member, with and without values to upload."""
     found = {}
     for by_value in (True, False):
-        call = launch(adam_body(F32, by_value), [operands(64, F32)])
+        members = [operands(64, F32)]  # a call knows addresses only: the tensors must stay alive here
+        call = launch(adam_body(F32, by_value), members)
         scalars = (BETA1, BETA2, EPS) if by_value else (BETA1, BETA2, EPS, STEP_SIZE, CORRECTION)
         handle = stream()
         times = measure(lambda c=call, s=scalars, h=handle: c.run(h, *s), 200)  # type: ignore[misc]

@@ -68,3 +68,12 @@ def run(
     prefix = torch.tensor(starts, dtype=torch.int64)
     words = torch.tensor([scalar_word(v, t) for v, t in zip(scalars, body.scalars, strict=True)], dtype=torch.int64)
     compiled(body, target)(rows.data_ptr(), prefix.data_ptr(), len(members), words.data_ptr(), n_threads)
+
+
+def run_numbers(body: KernelBody, columns: Sequence[torch.Tensor]) -> None:
+    """Execute a body without axes on a member for each element of the slots' contiguous columns, in place."""
+    assert body.ndim == 0 and not body.scalars
+    count = len(columns[0])
+    rows = torch.stack([t.data_ptr() + torch.arange(count) * t.itemsize for t in columns], dim=1).contiguous()
+    starts = torch.arange(count + 1)
+    compiled(body)(rows.data_ptr(), starts.data_ptr(), count, 0, 1)

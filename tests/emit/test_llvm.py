@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cpu_runner import Data, run
+from cpu_runner import Data, run, run_numbers
 from expr_interpreter import Environment, evaluate, evaluate_body, op
 from quickfuse.emit.llvm import emit
 from quickfuse.emit.llvm_math import Target, host_target
@@ -85,7 +85,7 @@ def one_by_one(expr: Expr, *inputs: torch.Tensor) -> torch.Tensor:
     out = torch.empty(len(inputs[0]), dtype=expr.dtype)
     slots = [Slot(t.dtype, (), "r") for t in inputs] + [Slot(expr.dtype, (), "w")]
     body = KernelBody("cpu", 0, tuple(slots), (), ((len(inputs), expr),))
-    run(body, [Data((), [t[k] for t in [*inputs, out]]) for k in range(len(out))])
+    run_numbers(body, [*inputs, out])
     return out
 
 
@@ -511,7 +511,8 @@ def expressions(draw: st.DrawFn, dtype: torch.dtype, leaves: list[Expr], depth: 
         if draw(st.integers(0, 4)) == 0:
             if dtype == BOOL:
                 return Const(draw(st.booleans()), BOOL)
-            return Const(draw(st.sampled_from([0.0, 1.0, -2.5, 0.1] if dtype.is_floating_point else [0, 1, 3, 7])), dtype)
+            values = [0.0, 1.0, -2.5, 0.1] if dtype.is_floating_point else [0, 1, 3, 7]
+            return Const(draw(st.sampled_from(values)), dtype)
         leaf = draw(st.sampled_from(leaves))
         return cast(leaf if leaf.dtype not in HALF_TYPES else cast(leaf, F32), dtype)
     if dtype == BOOL and draw(st.booleans()):
@@ -567,9 +568,7 @@ def bodies(draw: st.DrawFn) -> tuple[KernelBody, list[Data]]:
 def test_random_bodies(kernel: tuple[KernelBody, list[Data]], n_threads: int, target: Target) -> None:
     body, members = kernel
     scalars = [-1.75, 3, True]
-    wanted = [
-        evaluate_body(body, Environment(m.sizes, [t.clone() for t in m.tensors], scalars)) for m in members
-    ]
+    wanted = [evaluate_body(body, Environment(m.sizes, [t.clone() for t in m.tensors], scalars)) for m in members]
     run(body, members, scalars, n_threads, target)
     for member, results in zip(members, wanted, strict=True):
         for slot, want in results.items():

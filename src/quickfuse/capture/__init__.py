@@ -12,6 +12,7 @@ from ..ir.segment import Segment
 from .effects import RecipeBook
 from .frame import ArgumentsMismatch, bind_arguments
 from .interpreter import Interpreter, Raised
+from .torch_calls import prepare_step
 
 
 def capture(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:
@@ -45,6 +46,7 @@ def _capture(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwar
             values.append(i.mark_created({k: i.outside.wrap(v, root.item(k)) for k, v in value.items()}))
         else:
             values.append(i.outside.wrap(value, i.outside.roots.local(name)))
+    prepare_step(i, function, bound[-1] if bound and type(bound[-1]) is tuple else tuple(bound))
     grad_before = i.graph.grad_enabled
     try:
         result = i.run_function(function, values)

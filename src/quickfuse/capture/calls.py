@@ -15,8 +15,6 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..errors import Unsupported
 from . import attributes, builtin_calls, containers, torch_calls
 from .attributes import PeerModule, lookup_class
@@ -86,8 +84,6 @@ def _handler_of(function: Any) -> Callable[..., Any] | None:
 
 def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     function, instance = method.__func__, method.__self__
-    if function.__name__ == "step" and isinstance(instance, torch.optim.Optimizer) and i.outside.is_outside(instance):
-        torch_calls.prepare_optimizer(i, instance)
     if type(instance) is TensorProxy:
         call(i, TensorMethod(instance, function.__name__), args, kwargs, then)
     else:
@@ -102,6 +98,7 @@ def _call_function(
         return
     if i.outside.source_of(function) is None and id(function) not in i.created:
         i.outside._remember(function, i.outside.roots.constant(function.__qualname__, function))
+    torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
 
 

@@ -171,7 +171,7 @@ def _default_dtype(i: Interpreter) -> torch.dtype:
 
 
 def _capture_health_check(i: Interpreter, optimizer: Any) -> None:
-    """The real check ran in `prepare_optimizer`; what it looks at is guarded."""
+    """The real check ran in `prepare_step`; what it looks at is guarded."""
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise Unsupported("a CUDA graph is being captured")
     if torch.cuda.is_available():
@@ -248,9 +248,12 @@ _HEALTH_CHECK: Callable[..., None] = getattr(
 )
 
 
-def prepare_optimizer(i: Interpreter, optimizer: torch.optim.Optimizer) -> None:
+def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
     """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two."""
-    if i.outside.stand_in(optimizer.state) is not None or not type(optimizer).__module__.startswith("torch.optim"):
+    if function.__name__ != "step" or not args or not isinstance(args[0], torch.optim.Optimizer):
+        return
+    optimizer = args[0]
+    if not i.outside.is_outside(optimizer) or i.outside.stand_in(optimizer.state) is not None or not type(optimizer).__module__.startswith("torch.optim"):
         return
     initialise = getattr(optimizer, "_init_group", None)
     if initialise is None:

@@ -30,7 +30,8 @@ def emit(body: KernelBody, name: str, target: Target | None = None) -> str:
     """The LLVM IR of `void name(i64* rows, i64* starts, i64 n_members, i64* scalars, i64 n_threads)`.
 
     `rows` is the members' table (see `ir/kernel.py`), `starts` holds the n_members + 1 prefix sums of their work units,
-    `scalars` one 64-bit word for each scalar argument. `target` is this machine's vector unit unless given.
+    `scalars` one 64-bit word for each scalar argument. `void name_block(i64* block)` is the same function with its five
+    arguments in memory, which costs Python less to call. `target` is this machine's vector unit unless given.
     """
     _check(body)
     module = Module(target or host_target())

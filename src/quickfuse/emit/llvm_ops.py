@@ -157,7 +157,7 @@ def _float_to_int(code: Code, x: str, old: str, target: torch.dtype) -> str:
 
 
 def _truncate(code: Code, x: str, old: str, wide: str) -> str:
-    """A float as a signed integer, the least one where it does not fit (which LLVM leaves undefined: hence `select`)."""
+    """A float as a signed integer, the least one where it does not fit: LLVM leaves that undefined, hence `select`."""
     bits = int(wide[1:])
     magnitude = code.intrinsic("fabs", old, [x])
     fits = code.binary("fcmp olt", old, magnitude, code.const(old, 2.0 ** (bits - 1)))

@@ -13,8 +13,8 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
-from .promotion import Promotion, is_float
-from .rules import NoRule, Pointwise, evaluator, operand, pointwise
+from .promotion import COMPUTE, Promotion, is_float
+from .rules import NoRule, evaluator, finish, operand, pointwise
 from .symbolic import Tensor
 
 _BINARY = "self other"
@@ -214,8 +214,7 @@ def where(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Te
     condition, x, y = args
     if type(condition) is not Tensor or condition.dtype is not torch.bool:
         raise NoRule
-    chosen = ctx.read_as(condition, meta.shape, meta.device)
-    return ops.where(chosen, *(_branch(ctx, v, meta) for v in (x, y)))
+    return _choose(ctx, condition, x, y, meta)
 
 
 @evaluator("masked_fill")
@@ -223,10 +222,11 @@ def masked_fill(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], me
     arguments = dict(zip(("self", "mask", "value"), args, strict=False), **kwargs)
     if len(arguments) != 3 or arguments["mask"].dtype is not torch.bool:
         raise NoRule
-    mask = ctx.read_as(arguments["mask"], meta.shape, meta.device)
-    return ops.where(mask, _branch(ctx, arguments["value"], meta), _branch(ctx, arguments["self"], meta))
+    return _choose(ctx, arguments["mask"], arguments["value"], arguments["self"], meta)
 
 
-def _branch(ctx: Context, value: Any, meta: TensorMeta) -> Expr:
-    """A value in the result's type, with no arithmetic in between."""
-    return operand(ctx, value, meta.shape, meta.device, meta.dtype, meta.dtype, exact=True)
+def _choose(ctx: Context, condition: Tensor, x: Any, y: Any, meta: TensorMeta) -> Expr:
+    """`x` or `y` in the result's type."""
+    compute = COMPUTE[meta.dtype]
+    branches = [operand(ctx, v, meta.shape, meta.device, meta.dtype, compute, exact=False) for v in (x, y)]
+    return finish(ops.where(ctx.read_as(condition, meta.shape, meta.device), *branches), meta.dtype, meta.dtype)

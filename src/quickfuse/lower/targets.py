@@ -186,6 +186,9 @@ def _register_operators() -> None:
     for python, name in _UNARY_OPERATORS.items():
         FUNCTIONS[getattr(operator, python)] = METHODS[f"__{python}__"] = new_tensor(EVALUATORS[name])
     FUNCTIONS[abs] = FUNCTIONS[operator.abs]
+    for name, handler in METHODS.items():
+        if name.startswith("__") and (method := getattr(torch.Tensor, name, None)) is not None:
+            FUNCTIONS[method] = handler
 
 
 def _register_views() -> None:
