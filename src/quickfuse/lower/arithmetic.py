@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -157,38 +157,42 @@ def lerp(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Ten
 # --- powers ---
 
 
-def _integer_power(x: Expr, exponent: int) -> Expr:
-    return x if exponent == 1 else ops.mul(_integer_power(x, exponent - 1), x)
+#: Exponents that eager computes without a power function.
+_SIMPLE_POWERS: dict[float, Callable[[Expr], Expr]] = {
+    0: lambda x: ops.like(x, 1),
+    1: lambda x: x,
+    2: lambda x: ops.mul(x, x),
+    3: lambda x: ops.mul(ops.mul(x, x), x),
+}
+_SIMPLE_FLOAT_POWERS: dict[float, Callable[[Expr], Expr]] = {
+    0.5: ops.sqrt,
+    -0.5: ops.rsqrt,
+    -1: lambda x: ops.div(ops.like(x, 1), x),
+    -2: lambda x: ops.div(ops.like(x, 1), ops.mul(x, x)),
+}
 
 
-def _power(x: Expr, exponent: Expr) -> Expr:
-    """`x ** exponent`; the exponents that eager computes by products and roots are computed so."""
+def _power(x: Expr, exponent: Expr, *, device: str, common: torch.dtype) -> Expr:
+    """`x ** exponent`. Roots differ from powers at -0 and -inf; eager's float16 kernel for the CPU takes powers."""
     value = exponent.value if type(exponent) is Const else None
-    if value == 0:
-        return ops.like(x, 1)
-    if value in (1, 2, 3):
-        return _integer_power(x, int(value))
+    if value in _SIMPLE_POWERS:
+        return _SIMPLE_POWERS[value](x)
     if not is_float(x.dtype):
         if value is None or value < 0:
-            raise NoRule  # a negative power of an integer is an error in eager
+            raise NoRule  # a negative power of an integer may be an error in eager
         return ops.power(x, exponent)
-    if value == 0.5:
-        return ops.sqrt(x)
-    if value == -0.5:
-        return ops.rsqrt(x)
-    if value == -1:
-        return ops.div(ops.like(x, 1), x)
-    if value == -2:
-        return ops.div(ops.like(x, 1), ops.mul(x, x))
+    by_power = device == "cpu" and common is torch.float16
+    if value in _SIMPLE_FLOAT_POWERS and not by_power:
+        return _SIMPLE_FLOAT_POWERS[value](x)
     return ops.power(x, exponent)
 
 
-def _number_power(x: Expr, exponent: Expr) -> Expr:
-    return ops.like(x, 1) if ops.is_const(x, 1) else _power(x, exponent)
+def _number_power(x: Expr, exponent: Expr, **facts: Any) -> Expr:
+    return ops.like(x, 1) if ops.is_const(x, 1) else _power(x, exponent, **facts)
 
 
-_power_of = Pointwise(_power, "self exponent")
-_power_of_number = Pointwise(_number_power, "self exponent")
+_power_of = Pointwise(_power, "self exponent", needs="device common")
+_power_of_number = Pointwise(_number_power, "self exponent", needs="device common")
 
 
 @evaluator("pow")

@@ -114,7 +114,7 @@ class Context:
     def _store_before_broadcasting(self, value: Expr, tensor: Tensor, shape: Shape) -> Expr:
         size, target = tensor.meta.numel, math.prod(shape)
         if size == 1:
-            keep = target <= 1 or _is_simple(value)
+            keep = not shape or _is_simple(value)
         else:
             limit = _STORE_BEFORE_BROADCASTING if target >= _BROADCAST_FACTOR * size else _STORE_BEFORE_REINDEXING
             keep = not costs_at_least(value, limit)

@@ -61,7 +61,7 @@ class Pointwise:
     promotion: what the common type follows from.
     exact_numbers: device types on which eager does not round a Python number to the tensors' 16-bit type before
         computing in 32 bits.
-    needs: passes `device` (its type) or `common` (the common type) to the formula by name.
+    needs: which of `device` (its type) and `common` (the common type) the formula takes by name.
     """
 
     __slots__ = ("compute", "defaults", "exact_numbers", "names", "needs", "numbers", "operands", "promotion", "total")
@@ -85,7 +85,7 @@ class Pointwise:
         self.total = len(self.defaults)
         self.promotion = promotion
         self.exact_numbers = exact_numbers
-        self.needs = needs
+        self.needs = needs.split()
 
     def __call__(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
         if kwargs or len(args) != self.total:
@@ -101,7 +101,8 @@ class Pointwise:
             exprs += [number(ctx, a, shape, device, steps) for a in args[n : n + self.numbers]]
         exprs += args[n + self.numbers :]
         if self.needs:
-            value = self.compute(*exprs, **{self.needs: device.type if self.needs == "device" else common})
+            facts = {"device": device.type, "common": common}
+            value = self.compute(*exprs, **{name: facts[name] for name in self.needs})
         else:
             value = self.compute(*exprs)
         return finish(value, common, meta.dtype)
