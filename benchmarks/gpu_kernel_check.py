@@ -221,8 +221,8 @@ def adam_body(dtype: torch.dtype, by_value: bool = True) -> KernelBody:
 BETA1, BETA2, EPS, STEP_SIZE, CORRECTION = 0.9, 0.999, 1e-8, 1e-2, 0.5
 
 
-def adam_reference(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, step_size: float) -> Operands:
-    p, g, m, v = p.double(), g.double(), m.double(), v.double()
+def adam_reference(tensors: Operands, step_size: float) -> Operands:
+    p, g, m, v = (x.double() for x in tensors)
     m = m + (g - m) * (1 - BETA1)
     v = v * BETA2 + g * g * (1 - BETA2)
     return [p - step_size * m / (v.sqrt() / CORRECTION + EPS), m, v]
@@ -246,7 +246,7 @@ def check_adam(what: str, members: list[Operands], shape: LaunchShape | None = N
     numbers[:, 0] = STEP_SIZE * (1 + np.arange(len(members)) % 7)
     numbers[:, 1] = CORRECTION
     worst = 0.0
-    wants = [adam_reference(*m, step_size=s) for m, s in zip(members, numbers[:, 0].tolist(), strict=True)]
+    wants = [adam_reference(m, s) for m, s in zip(members, numbers[:, 0].tolist(), strict=True)]
     call.run(stream(), BETA1, BETA2, EPS)
     for (p, _, m, v), want in zip(members, wants, strict=True):
         for got, exact in zip((p, m, v), want, strict=True):
@@ -298,7 +298,7 @@ def check_layouts() -> None:
     call = launch(count, [[step] for step in steps])
     call.values[:, 0] = np.arange(1000)
     call.run(stream())
-    verify("1000 step counters", torch.stack(steps).eq(2 * torch.arange(1000, device="cuda")).all().item())
+    verify("1000 step counters", bool(torch.stack(steps).eq(2 * torch.arange(1000, device="cuda")).all()))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -113,7 +113,8 @@ class Recorder(TorchFunctionMode):
             node = self.graph.call_method("item", self.argument(args))
             node.meta["val"] = NumberMeta(type(result), from_tensor=True)
             return self._number(result, node, from_tensor=True)
-        if not _has_tensor(result) and not name.endswith("_") and name != "__setitem__":
+        in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        if not _has_tensor(result) and not in_place:
             return result
         node = self._node(function, name, args, kwargs)
         return self._record(result, node)

@@ -64,12 +64,15 @@ def test_block_table() -> None:
 
 
 def test_wide_index() -> None:
-    near = Member((2, 2**30 - 1024), (), (), ((2**30 - 1024, 1),))
-    far = Member((2, 2**30), (), (), ((2**30, 1),))
-    spread = Member((2, 16), (), (), ((2**31, 1),))
-    backwards = Member((2, 16), (), (), ((-(2**31), 1),))
-    assert not needs_wide_index([near], 1024)
-    assert all(needs_wide_index([near, member], 1024) for member in (far, spread, backwards))
+    def member(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Member:
+        return Member(sizes, (), (), (strides, ()))
+
+    slots = (Slot(F32, (None, None), "rw"), Slot(F64, (), "r", by_value=True))
+    body = KernelBody("cuda", 2, slots, (), ((0, cast(SlotLoad(1, F64), F32)),))
+    near = member((2, 2**30 - 1024), (2**30 - 1024, 1))
+    assert not needs_wide_index(body, [near], 1024)
+    for sizes, strides in (((2, 2**30), (0, 1)), ((2, 16), (2**31, 1)), ((2, 16), (-(2**31), 1))):
+        assert needs_wide_index(body, [near, member(sizes, strides)], 1024)
 
 
 def test_launch_shapes_shrink_with_the_work() -> None:

@@ -58,6 +58,11 @@ class Target:
     vector_bytes: int
     libmvec: bool
 
+    @property
+    def has_fma(self) -> bool:
+        """Whether a multiply-add with one rounding is an instruction (processors with AVX2 have it)."""
+        return self.vector_bytes >= 32
+
     def vector_function(self, name: str, arity: int, element: str, lanes: int) -> str | None:
         """libmvec's variant of libm's `name` for vectors of `lanes` elements, if this machine has it."""
         vector_bytes = lanes * (4 if element == "float" else 8)
@@ -115,11 +120,6 @@ class Code:
         self.lines: list[str] = []
         self.spread: dict[str, str] = {}
 
-    @property
-    def flags(self) -> str:
-        """Fast-math flags. Once-only code is left exact: it computes what the host would have computed in Python."""
-        return " contract" if self.lanes > 1 else ""
-
     def let(self, instruction: str, hint: str = "t") -> str:
         """Append an instruction and return the name of its result."""
         self.module.names += 1
@@ -150,8 +150,7 @@ class Code:
         return "<" + ", ".join(f"{element} {k}" for k in range(self.lanes)) + ">"
 
     def binary(self, instruction: str, element: str, x: str, y: str, hint: str = "t") -> str:
-        flags = self.flags if instruction in ("fadd", "fsub", "fmul", "fdiv") else ""
-        return self.let(f"{instruction}{flags} {self.type(element)} {x}, {y}", hint)
+        return self.let(f"{instruction} {self.type(element)} {x}, {y}", hint)
 
     def convert(self, instruction: str, source: str, x: str, target: str) -> str:
         return self.let(f"{instruction} {self.type(source)} {x} to {self.type(target)}")

@@ -215,8 +215,8 @@ def _sign(code: Code, op: Op, args: list[str]) -> str:
 
 def _fma(code: Code, op: Op, args: list[str]) -> str:
     element, kind = _element(op)
-    if kind == "f" and code.lanes > 1:
-        return code.intrinsic("fmuladd", element, args)
+    if kind == "f":
+        return code.intrinsic("fma" if code.module.target.has_fma else "fmuladd", element, args)
     multiply, add = INSTRUCTIONS["mul"][kind], INSTRUCTIONS["add"][kind]
     return code.binary(add, element, code.binary(multiply, element, args[0], args[1]), args[2], "fma")
 

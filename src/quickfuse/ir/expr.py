@@ -34,7 +34,7 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
     "neg": (1, "-x"),
     "abs": (1, "|x|"),
     "sign": (1, "-1, 0 or 1; NaN gives 0, as torch.sign"),
-    "fma": (3, "x * y + z, contracted or not"),
+    "fma": (3, "x * y + z, rounded once where the hardware can; operators that eager fuses so say it, no other is"),
     "maximum": (2, "NaN if either is NaN"),
     "minimum": (2, "NaN if either is NaN"),
     "fmax": (2, "the other one if one is NaN"),

@@ -61,16 +61,19 @@ def block_table(sizes: list[int], block: int) -> npt.NDArray[np.int32]:
     return np.stack([members, within], axis=1).astype(np.int32)
 
 
-def needs_wide_index(members: list[Member], block: int) -> bool:
+def needs_wide_index(body: KernelBody, members: list[Member], block: int) -> bool:
     """Whether a position or an offset within some member does not fit 32 bits."""
-    return any(
-        max(member.numel, *(_extent(member.sizes, strides) for strides in member.strides)) + block > _INT32_MAX
-        for member in members
+    limit = _INT32_MAX - block
+    return any(member.numel > limit or _largest_offset(body, member) > limit for member in members)
+
+
+def _largest_offset(body: KernelBody, member: Member) -> int:
+    """The distance of a slot's farthest element from its address, in elements; the largest of all slots."""
+    return max(
+        sum((size - 1) * abs(stride) for size, stride in zip(member.sizes, strides, strict=True))
+        for slot, strides in zip(body.slots, member.strides, strict=True)
+        if not slot.by_value
     )
-
-
-def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return sum((size - 1) * abs(stride) for size, stride in zip(sizes, strides, strict=True))
 
 
 class CudaKernelCall:
@@ -98,7 +101,7 @@ class CudaKernelCall:
         self.shape = shape or choose_shape(body, sizes, properties.multi_processor_count)
         self.compiled = compile_kernel(
             source, body, call.name, capability=10 * properties.major + properties.minor, shape=self.shape,
-            wide_index=body.ndim > 1 and needs_wide_index(call.members, self.shape.block),
+            wide_index=body.ndim > 1 and needs_wide_index(body, call.members, self.shape.block),
         )  # fmt: skip
         self._function = _load(self.compiled, self._device)
         self._blocks: torch.Tensor | None = None

@@ -22,18 +22,17 @@ _BINARY = "self other"
 
 @pointwise("add", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
 def add(x: Expr, y: Expr, alpha: Expr) -> Expr:
-    return ops.add(x, ops.scaled(y, alpha))
+    return ops.plus_product(x, y, alpha)
 
 
 @pointwise("sub subtract", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
 def sub(x: Expr, y: Expr, alpha: Expr) -> Expr:
-    return ops.sub(x, ops.scaled(y, alpha))
+    return ops.sub(x, y) if ops.is_const(alpha, 1) else ops.plus_product(x, ops.neg(y), alpha)
 
 
 @pointwise("rsub", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
 def rsub(x: Expr, y: Expr, alpha: Expr) -> Expr:
-    return ops.sub(y, ops.scaled(x, alpha))
-
+    return ops.sub(y, x) if ops.is_const(alpha, 1) else ops.plus_product(y, ops.neg(x), alpha)
 
 
 @pointwise("mul multiply", operands=_BINARY, exact_numbers=ALL_DEVICES)
@@ -119,28 +118,22 @@ def rdiv(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Ten
 @pointwise("addcmul", operands="self tensor1 tensor2", numbers={"value": 1}, needs="device")
 def addcmul(x: Expr, y: Expr, z: Expr, value: Expr, *, device: str) -> Expr:
     if device == "cpu":
-        return ops.add(x, ops.mul(ops.scaled(y, value), z))
-    return ops.add(x, ops.scaled(ops.mul(y, z), value))
+        return ops.plus_product(x, ops.scaled(y, value), z)
+    return ops.plus_product(x, y, z) if ops.is_const(value, 1) else ops.plus_product(x, value, ops.mul(y, z))
 
 
 @pointwise("addcdiv", operands="self tensor1 tensor2", numbers={"value": 1}, needs="device")
 def addcdiv(x: Expr, y: Expr, z: Expr, value: Expr, *, device: str) -> Expr:
     if device == "cpu":
         return ops.add(x, ops.div(ops.scaled(y, value), z))
-    return ops.add(x, ops.scaled(ops.div(y, z), value))
+    return ops.plus_product(x, ops.div(y, z), value)
 
 
 def _lerp(x: Expr, y: Expr, weight: Expr) -> Expr:
-    """Exact at both ends: `x + weight (y - x)` where |weight| < 0.5, else `y - (y - x) (1 - weight)`."""
-    difference = ops.sub(y, x)
-    one = ops.like(weight, 1)
-    near = ops.add(x, ops.mul(weight, difference))
-    if type(weight) is Const:
-        if abs(weight.value) < 0.5:
-            return near
-        return ops.sub(y, ops.mul(difference, ops.like(weight, 1 - weight.value)))
-    far = ops.sub(y, ops.mul(difference, ops.sub(one, weight)))
-    return ops.where(ops.lt(ops.absolute(weight), ops.like(weight, 0.5)), near, far)
+    """Exact at both ends: `x + weight (y - x)` where |weight| < 0.5, else `y + (weight - 1) (y - x)`."""
+    near = ops.lt(ops.absolute(weight), ops.like(weight, 0.5))
+    factor = ops.where(near, weight, ops.sub(weight, ops.like(weight, 1)))
+    return ops.plus_product(ops.where(near, x, y), factor, ops.sub(y, x))
 
 
 _lerp_number = Pointwise(_lerp, "self end", numbers={"weight": None})

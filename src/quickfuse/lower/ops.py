@@ -83,6 +83,15 @@ def scaled(x: Expr, factor: Expr) -> Expr:
     return x if is_const(factor, 1) else mul(x, factor)
 
 
+def plus_product(x: Expr, y: Expr, factor: Expr) -> Expr:
+    """`x + y * factor` with one rounding for floats, as eager's own vector code computes it."""
+    if is_const(factor, 1):
+        return add(x, y)
+    if x.dtype.is_floating_point:
+        return Op("fma", (y, factor, x), x.dtype)
+    return add(x, mul(y, factor))
+
+
 def via(x: Expr, *dtypes: torch.dtype) -> Expr:
     """`x` converted through each type in turn. Between a 16-bit type and others it goes through float32, as in C++."""
     for dtype in dtypes:
