@@ -21,7 +21,7 @@ from .errors import Unsupported
 
 from .ir.segment import Segment
 from .ir.values import TensorMeta
-from .launch import bind, tensor_check
+from .launch import bind, bulk_reads, tensor_check
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -150,7 +150,9 @@ class Compiled:
         code = self._plain.__code__
         reasons = []
         for specialisation in self.specialisations:
-            failed = glue_source.first_failure(specialisation.segment, self._plain, args, kwargs)
+            failed = glue_source.first_failure(
+                specialisation.segment, self._plain, args, kwargs, bulk_reads.functions()
+            )
             reasons.append(f"    - {failed or 'a tensor guard'}")
             self.last_failure = failed or self.last_failure
         if not logs.enabled("recompiles"):
@@ -209,7 +211,7 @@ def compile_segment(segment: Segment, function: FunctionType, settings: Settings
     else:
         body, kernels = graph_body(segment, settings.backend.compile(segment)), 0
     with logs.stage("glue"):
-        glue = glue_source.Glue(segment, body, check, _identifier(function))
+        glue = glue_source.Glue(segment, body, check, bulk_reads.functions(), _identifier(function))
         run = glue.function(function)
     logs.emit("glue", glue.source)
     return Specialisation(segment, glue, run, kernels)

@@ -20,11 +20,15 @@ from ..errors import Unsupported
 from ..ir.segment import Build, Constant, Effect, Existing, New, Output, Recipe, Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
-from .prologue import Prologue, lookup_all, same_objects
+from .prologue import Prologue, lookup_all
 
 
 #: Names of the generated code's own variables and constants.
-_OURS = re.compile(r"torch|_(MISS|is|lookup_all|same_objects|check|CELLS|tensors|state|[a-z]+\d\w*)")
+_OURS = re.compile(r"torch|_(MISS|is|lookup_all|check|types_are|lengths_are|same_objects|get(?:attr|item)_each|CELLS|tensors|state|[a-z]+\d\w*)")
+
+
+#: Functions on whole lists that generated code calls: see `launch.bulk_reads`.
+Helpers = dict[str, Callable[..., Any]]
 
 
 class Miss:
@@ -54,11 +58,14 @@ class Body:
 class Glue:
     """A generated function and its source."""
 
-    def __init__(self, segment: Segment, body: Body, check: Callable[[list[Any]], int] | None, name: str) -> None:
+    def __init__(
+        self, segment: Segment, body: Body, check: Callable[[list[Any]], int] | None, helpers: Helpers, name: str
+    ) -> None:
+        """`check` tells what became of the tensors; `helpers` are the functions that read lists in bulk, by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
-            "_MISS": MISS, "torch": torch, "_is": is_, "_lookup_all": lookup_all, "_same_objects": same_objects,
-            "_check": check, **body.constants,
+            "_MISS": MISS, "torch": torch, "_is": is_, "_lookup_all": lookup_all, "_check": check,
+            **{f"_{name}": function for name, function in helpers.items()}, **body.constants,
         }  # fmt: skip
         self.source = self._write(body, name)
 
@@ -298,7 +305,9 @@ class Epilogue:
         return f"{name}({items})"
 
 
-def first_failure(segment: Segment, like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def first_failure(
+    segment: Segment, like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], helpers: Helpers
+) -> str | None:
     """The first guard of a segment that does not hold for a call, as text with the user's source line.
 
     Evaluates one guard at a time, each with a prologue of its own: slow, and only run to explain a recompilation.
@@ -310,7 +319,8 @@ def first_failure(segment: Segment, like: FunctionType, args: tuple[Any, ...], k
             lines = [*prologue.lines, f"return bool({condition})"]
             source = f"def probe{signature_source(segment.code)}:\n" + "\n".join(f"    {line}" for line in lines)
             namespace: dict[str, Any] = {
-                "torch": torch, "_is": is_, "_lookup_all": lookup_all, "_same_objects": same_objects,
+                "torch": torch, "_is": is_, "_lookup_all": lookup_all,
+                **{f"_{name}": function for name, function in helpers.items()},
                 "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
                 **prologue.constants,
             }  # fmt: skip

@@ -7,7 +7,7 @@ to compile it grows with their number, and each check costs tens of nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,11 @@ class Prologue:
         self._wanted = list(wanted)
         for source in self._sources():
             self._place(source)
+        self._family_facts: dict[tuple[str, Family], dict[int, Any]] = {}
+        for guard in guards:
+            placed = self._place(guard.source) if guard.source is not None else None
+            if placed is not None:
+                self._family_facts.setdefault((guard.kind, placed[0]), {})[placed[1]] = guard.value
 
     # families ---------------------------------------------------------------------------------------------------
 
@@ -118,9 +123,9 @@ class Prologue:
         if family.kind == "element":
             expression = source_list
         elif family.kind == "attr":
-            expression = f"[v.{family.key} for v in {source_list}]"
+            expression = f"_getattr_each({source_list}, {family.key!r})"
         elif family.kind == "item":
-            expression = f"[v[{self.constant(family.key)}] for v in {source_list}]"
+            expression = self._items(family, source_list)
         else:
             assert family.base is not None
             table = self.name(family.base)
@@ -128,10 +133,19 @@ class Prologue:
         family.variable = self._assign(expression, "list")
         return family.variable
 
+    def _items(self, family: Family, source_list: str) -> str:
+        """An item of every member: natively where all members are plain dictionaries."""
+        assert family.parent is not None
+        kinds = self._family_facts.get(("type", family.parent), {})
+        key = self.constant(family.key)
+        if type(family.key) is str and len(kinds) == len(family.parent.members) and set(kinds.values()) == {dict}:
+            return f"_getitem_each({source_list}, {key})"
+        return f"[v[{key}] for v in {source_list}]"
+
     def _lookup(self, table: str, keys: str) -> str:
         """Values of a dictionary at many keys. Hashing a tensor is slow, so try whether they are its keys in order."""
         name = self._assign(keys, "keys") if not keys.isidentifier() else keys
-        return f"_lookup_all({table}, {name})"
+        return f"_lookup_all({table}, {name}, _same_objects)"
 
     # names ------------------------------------------------------------------------------------------------------
 
@@ -206,12 +220,7 @@ class Prologue:
 
     def _check_family(self, kind: str, family: Family) -> None:
         """One check for all guards of a kind on a family's members."""
-        wanted: dict[int, Any] = {}
-        for guard in self._guards:
-            if guard.kind == kind and guard.source is not None:
-                placed = self._place(guard.source)
-                if placed is not None and placed[0] is family:
-                    wanted[placed[1]] = guard.value
+        wanted = self._family_facts[kind, family]
         variable = self._fetch_family(family)
         indices = sorted(wanted)
         if len(indices) != len(family.members):
@@ -226,7 +235,8 @@ class Prologue:
             return
         function = "type" if kind == "type" else "len"
         if len(set(values)) == 1:
-            self.check(f"{{*map({function}, {variable})}} != {{{self.constant(values[0])}}}")
+            test = "_types_are" if kind == "type" else "_lengths_are"
+            self.check(f"not {test}({variable}, {self.constant(values[0])})")
         else:
             self.check(f"[*map({function}, {variable})] != {self.constant(values, 'expected')}")
 
@@ -253,7 +263,7 @@ class Prologue:
             if not value:
                 return name
             return f"[*{name}] != [{', '.join(self._key(k) for k in value)}]" if not _by_identity(value) else (
-                f"not _same_objects({name}, [{', '.join(self._key(k) for k in value)}])"
+                f"not _same_objects([*{name}], [{', '.join(self._key(k) for k in value)}])"
             )
         if guard.kind == "absent":
             return " or ".join(f"{self._key(k)} in {name}" for k in value)
@@ -278,13 +288,8 @@ def _operand_sources(expr: NumberExpr) -> Iterable[Source]:
             yield from _operand_sources(operand)
 
 
-def lookup_all(table: dict[Any, Any], keys: list[Any]) -> list[Any]:
+def lookup_all(table: dict[Any, Any], keys: list[Any], same_objects: Callable[..., bool]) -> list[Any]:
     """`[table.get(k) for k in keys]`, without hashing where `keys` are all of the table's keys in its order."""
-    if len(table) == len(keys) and same_objects(table, keys):
+    if len(table) == len(keys) and same_objects([*table], keys):
         return [*table.values()]
     return [table.get(k) for k in keys]
-
-
-def same_objects(left: Iterable[Any], right: list[Any]) -> bool:
-    """Whether two collections hold the very same objects in the same order."""
-    return [*map(id, left)] == [*map(id, right)]

@@ -1,13 +1,14 @@
 """From loops to kernel bodies: code without sizes and buffers, so that equal code is found by one comparison.
 
-A loop is read once, in a fixed order, into a flat signature: operations numbered as they are met, operands numbered by
-first use. Loops with the same signature have the same body, which is built only for the first of them.
+Loops with the same signature have the same body, which is built only for the first of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
@@ -16,6 +17,8 @@ from quickfuse.ir.loop import Access, Buffer
 
 from .collapse import Collapsed, collapse
 from .merge import MergedLoop
+
+_OperandKey = tuple[Buffer, int, tuple[int, ...]]
 
 
 @dataclass(eq=False, slots=True)
@@ -29,11 +32,39 @@ class Candidate:
     collapsed: Collapsed
 
 
+@dataclass(eq=False, slots=True)
+class _Operands:
+    """The operands of a loop by first use, those that are stored last, and its host scalars.
+
+    values: buffers whose contents are computed in the loop, with the unit that does. stored: the operand of each store
+    that is done. loaded: how many operands are loaded. links: where each unit's loads and scalars come from.
+    """
+
+    numbers: dict[_OperandKey, int] = field(default_factory=dict)
+    accesses: list[Access] = field(default_factory=list)
+    scalars: dict[str, torch.dtype] = field(default_factory=dict)
+    axes: set[int] = field(default_factory=set)
+    values: dict[Buffer, int] = field(default_factory=dict)
+    links: list[Any] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)
+    loaded: int = 0
+
+    def number(self, access: Access) -> int:
+        key = (access.buffer, access.offset, access.strides)
+        known = self.numbers.get(key)
+        if known is None:
+            known = self.numbers[key] = len(self.accesses)
+            self.accesses.append(access)
+        return known
+
+
 class Canonicalizer:
     """Makes bodies, one for each signature."""
 
     def __init__(self) -> None:
-        self._bodies: dict[tuple[Any, ...], KernelBody] = {}
+        self._bodies: dict[Any, KernelBody] = {}
+        self._codes: dict[tuple[Any, ...], int] = {}
+        self._slots: dict[Any, Slot] = {}
 
     def candidate(self, loop: MergedLoop) -> Candidate:
         """The body and member of a loop.
@@ -41,152 +72,142 @@ class Canonicalizer:
         Raises:
             Unsupported: where a buffer is stored to and loaded from at another element.
         """
-        reader = _Reader(loop)
+        operands = _collect(loop)
         collapsed = collapse(
-            loop.shape, tuple([a.strides for a in reader.accesses]), reader.stored[0], tuple(sorted(reader.axes))
+            loop.shape,
+            tuple([access.strides for access in operands.accesses]),
+            operands.stored[0],
+            tuple(sorted(operands.axes)),
         )
-        slots = reader.slots(collapsed)
-        key = (loop.device.type, len(collapsed.sizes), slots, reader.signature(collapsed))
+        slots = self._make_slots(loop, operands, collapsed)
+        key = self._signature(loop, operands, collapsed, slots)
         body = self._bodies.get(key)
         if body is None:
-            body = self._bodies[key] = reader.body(collapsed, slots)
+            body = self._bodies[key] = _Builder(loop, operands, collapsed).body(slots)
         member = Member(
             collapsed.sizes,
-            tuple([a.buffer for a in reader.accesses]),
-            tuple([a.offset for a in reader.accesses]),
+            tuple([access.buffer for access in operands.accesses]),
+            tuple([access.offset for access in operands.accesses]),
             collapsed.strides,
         )
-        return Candidate(loop, body, member, tuple(reader.scalars), collapsed)
+        return Candidate(loop, body, member, tuple(operands.scalars), collapsed)
+
+    def _signature(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed, slots: tuple[Slot, ...]) -> Any:
+        """What loops with equal bodies have in common.
+
+        Each unit's own code, and how its loads and scalars are numbered in the loop, say what is computed.
+        """
+        codes = self._codes
+        numbers = tuple([codes.setdefault(unit.reading.code, len(codes)) for unit in loop.units if unit.reading])
+        return (
+            loop.device.type, len(collapsed.sizes), slots, numbers, tuple(loop.kept), tuple(operands.links),
+            tuple(operands.stored), tuple(operands.scalars.values()),
+            tuple([collapsed.axis(axis) for axis in sorted(operands.axes)]),
+        )  # fmt: skip
+
+    def _make_slots(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed) -> tuple[Slot, ...]:
+        stored = set(operands.stored)
+        slots = []
+        for k, (access, strides) in enumerate(zip(operands.accesses, collapsed.strides, strict=True)):
+            mode = "r" if k not in stored else "rw" if k < operands.loaded else "w"
+            meta = access.buffer.meta
+            key = (meta.dtype, strides, mode, meta.device != loop.device)
+            slot = self._slots.get(key)
+            if slot is None:
+                classes = tuple([s if s in (0, 1) else None for s in strides])
+                slot = self._slots[key] = Slot(meta.dtype, classes, mode, by_value=key[3])
+            slots.append(slot)
+        return tuple(slots)
 
 
-class _Reader:
-    """One pass over a loop's expressions.
+def _collect(loop: MergedLoop) -> _Operands:
+    operands = _Operands()
+    number, values = operands.number, operands.values
+    for k, unit in enumerate(loop.units):
+        assert unit.store is not None
+        if unit.store.access.buffer.kind != "input":
+            values[unit.store.access.buffer] = k
+    for unit in loop.units:
+        assert unit.reading is not None
+        links: list[int] = []
+        for access in unit.reading.accesses:
+            source = values.get(access.buffer)
+            links.append(number(access) if source is None else -1 - source)
+        if unit.reading.scalars:
+            operands.scalars.update(unit.reading.scalars)
+            order = list(operands.scalars)
+            links += [order.index(name) for name in unit.reading.scalars]
+        operands.links.append(tuple(links))
+        if unit.reading.axes:
+            operands.axes.update(unit.reading.axes)
+    operands.loaded = len(operands.accesses)
+    for unit, kept in zip(loop.units, loop.kept, strict=True):
+        if kept and unit.store is not None:
+            operands.stored.append(number(unit.store.access))
+    _check(operands)
+    return operands
 
-    nodes: each distinct node, arguments first. code: the same, as numbers, flat.
-    accesses: the operands by first use, stored ones included; stored: the operand of each store.
-    scalars: names of host scalars, by first use, with their types. axes: those whose loop variable is a value.
-    """
 
-    def __init__(self, loop: MergedLoop) -> None:
+def _check(operands: _Operands) -> None:
+    """A buffer that is stored to must be a single operand."""
+    buffers = [access.buffer for access in operands.accesses]
+    for k in operands.stored:
+        if buffers.count(buffers[k]) > 1:
+            raise Unsupported(f"a loop that stores to {buffers[k]} and loads other elements of it")
+
+
+class _Builder:
+    """Rewrites the expressions of a loop as a body's: slots for loads, arguments for host scalars."""
+
+    def __init__(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed) -> None:
         self.loop = loop
-        self.nodes: list[Expr] = []
-        self.code: list[Any] = []
-        self.accesses: list[Access] = []
-        self.scalars: dict[str, Any] = {}
-        self.axes: set[int] = set()
-        self._operand: dict[tuple[Buffer, int, tuple[int, ...]], int] = {}
-        self._number: dict[int, int] = {}
-        self.values = [self._read(store.value) for store in loop.stores]
-        self.loaded = len(self.accesses)
-        self.stored = [self._operand_of(store.access) for store in loop.stores]
-        self._check()
+        self.operands = operands
+        self.collapsed = collapsed
+        self.scalars = list(operands.scalars)
+        self.made: dict[int, Expr] = {}
 
-    def _read(self, root: Expr) -> int:
-        """The number of an expression's root, after numbering all below it."""
-        number, inlined = self._number, self.loop.inlined
+    def body(self, slots: tuple[Slot, ...]) -> KernelBody:
+        loop = self.loop
+        values = [self._value(u.store.value) for u, kept in zip(loop.units, loop.kept, strict=True) if kept and u.store]
+        stores = tuple(zip(self.operands.stored, values, strict=True))
+        types = tuple(self.operands.scalars.values())
+        return KernelBody(loop.device.type, len(self.collapsed.sizes), slots, types, stores)
+
+    def _value(self, root: Expr) -> Expr:
+        made = self.made
         stack = [root]
         while stack:
             node = stack[-1]
-            if id(node) in number:
+            if id(node) in made:
                 stack.pop()
                 continue
-            if type(node) is Op:
-                waiting = len(stack)
-                for arg in node.args:
-                    if id(arg) not in number:
-                        stack.append(arg)
-                if len(stack) > waiting:
-                    continue
-                self.code += (node.name, node.dtype)
-                self.code += [number[id(arg)] for arg in node.args]
-            elif type(node) is Load:
-                value = inlined.get(node.access.buffer)
-                if value is not None:
-                    if id(value) not in number:
-                        stack.append(value)
-                        continue
-                    number[id(node)] = number[id(value)]
-                    continue
-                self.code += ("load", self._operand_of(node.access))
-            else:
-                self._read_leaf(node)
-            number[id(node)] = len(self.nodes)
-            self.nodes.append(node)
-            stack.pop()
-        return number[id(root)]
-
-    def _read_leaf(self, node: Expr) -> None:
-        if type(node) is Const:
-            self.code += ("const", node.dtype, type(node.value), repr(node.value))
-        elif type(node) is Scalar:
-            self.scalars.setdefault(node.name, node.dtype)
-            self.code += ("scalar", list(self.scalars).index(node.name))
-        elif type(node) is Index:
-            self.axes.add(node.axis)
-            self.code += ("index", node.axis)
-        else:
-            raise Unsupported(f"an expression of kind {type(node).__name__}")
-
-    def _operand_of(self, access: Access) -> int:
-        key = (access.buffer, access.offset, access.strides)
-        known = self._operand.get(key)
-        if known is None:
-            known = self._operand[key] = len(self.accesses)
-            self.accesses.append(access)
-        return known
-
-    def _check(self) -> None:
-        if len(self._operand) == len({buffer for buffer, _, _ in self._operand}):
-            return
-        stored = {self.accesses[k].buffer for k in self.stored}
-        for buffer in stored:
-            if sum(key[0] is buffer for key in self._operand) > 1:
-                raise Unsupported(f"a loop that stores to {buffer} and loads other elements of it")
-
-    def signature(self, collapsed: Collapsed) -> tuple[Any, ...]:
-        axes = tuple([collapsed.axis(k) for k in sorted(self.axes)])
-        return (*self.code, *self.values, *self.stored, *axes, *self.scalars.values())
-
-    def slots(self, collapsed: Collapsed) -> tuple[Slot, ...]:
-        device = self.loop.device
-        stored = set(self.stored)
-        slots = []
-        for k, (access, strides) in enumerate(zip(self.accesses, collapsed.strides, strict=True)):
-            mode = "r" if k not in stored else "rw" if k < self.loaded else "w"
-            meta = access.buffer.meta
-            slots.append(_slot(meta.dtype, strides, mode, meta.device != device))
-        return tuple(slots)
-
-    def body(self, collapsed: Collapsed, slots: tuple[Slot, ...]) -> KernelBody:
-        names = list(self.scalars)
-        made: list[Expr] = []
-        for node in self.nodes:
+            below = node.args if isinstance(node, Op) else self._stored_value(node)
+            missing = [arg for arg in below if id(arg) not in made]
+            if missing:
+                stack.extend(missing)
+                continue
             if isinstance(node, Op):
-                made.append(Op(node.name, tuple([made[self._number[id(a)]] for a in node.args]), node.dtype))
-            elif isinstance(node, Load):
-                slot = self._operand_of(node.access)
-                made.append(SlotLoad(slot, node.dtype))
-            elif isinstance(node, Scalar):
-                made.append(ArgScalar(names.index(node.name), node.dtype))
-            elif isinstance(node, Index):
-                axis = collapsed.axis(node.axis)
-                made.append(Const(0, node.dtype) if axis is None else Index(axis))
+                made[id(node)] = Op(node.name, tuple([made[id(arg)] for arg in node.args]), node.dtype)
             else:
-                made.append(node)
-        stores = tuple([(slot, made[value]) for slot, value in zip(self.stored, self.values, strict=True)])
-        return KernelBody(
-            self.loop.device.type, len(collapsed.sizes), slots, tuple(self.scalars.values()), stores
-        )
+                made[id(node)] = made[id(below[0])] if below else self._leaf(node)
+            stack.pop()
+        return made[id(root)]
 
+    def _stored_value(self, node: Expr) -> tuple[Expr, ...]:
+        """The value that a load would find, where this loop computes it."""
+        source = self.operands.values.get(node.access.buffer) if isinstance(node, Load) else None
+        if source is None:
+            return ()
+        store = self.loop.units[source].store
+        assert store is not None
+        return (store.value,)
 
-_slots: dict[tuple[Any, ...], Slot] = {}
-
-
-def _slot(dtype: Any, strides: tuple[int, ...], mode: str, by_value: bool) -> Slot:
-    """The slot of an operand with these strides; slots are shared, as there are few kinds."""
-    classes = tuple([s if s in (0, 1) else None for s in strides])
-    key = (dtype, classes, mode, by_value)
-    known = _slots.get(key)
-    if known is None:
-        known = _slots[key] = Slot(dtype, classes, mode, by_value)
-    return known
+    def _leaf(self, node: Expr) -> Expr:
+        if isinstance(node, Load):
+            return SlotLoad(self.operands.number(node.access), node.dtype)
+        if isinstance(node, Scalar):
+            return ArgScalar(self.scalars.index(node.name), node.dtype)
+        if isinstance(node, Index):
+            axis = self.collapsed.axis(node.axis)
+            return Const(0, node.dtype) if axis is None else Index(axis)
+        return node

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quickfuse.ir.expr import Expr
-from quickfuse.ir.loop import Buffer, Program, Store, View
+from quickfuse.ir.loop import Buffer, Program, View
 
 from .units import Dependences, Unit
 
@@ -22,13 +21,16 @@ _MOST_STORES = 32
 
 @dataclass(eq=False, slots=True)
 class MergedLoop:
-    """The stores of one loop. Values of `inlined` buffers are used where they are computed, not loaded."""
+    """The units of one loop. A value that one unit stores and another one loads is used where it is computed.
+
+    `kept[k]` says whether unit k's store is done; of others only the value is used.
+    """
 
     shape: tuple[int, ...]
     device: torch.device
     level: int
-    stores: list[Store]
-    inlined: dict[Buffer, Expr]
+    units: list[Unit]
+    kept: list[bool]
 
 
 def merge(program: Program, dependences: Dependences) -> list[MergedLoop]:
@@ -98,12 +100,9 @@ def _needed(program: Program, dependences: Dependences) -> set[Buffer]:
 def _loop(component: list[Unit], needed: set[Buffer]) -> MergedLoop:
     first = component[0]
     assert first.device is not None
-    stores, inlined = [], {}
+    kept = []
     for unit in component:
         assert unit.store is not None
         buffer = unit.store.access.buffer
-        if buffer.kind != "input":
-            inlined[buffer] = unit.store.value
-        if buffer.kind != "temp" or buffer in needed:
-            stores.append(unit.store)
-    return MergedLoop(first.shape, first.device, first.level, stores, inlined)
+        kept.append(buffer.kind != "temp" or buffer in needed)
+    return MergedLoop(first.shape, first.device, first.level, component, kept)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quickfuse.ir.kernel import KernelCall, Schedule
-from quickfuse.ir.loop import Buffer, Extern, Program
+from quickfuse.ir.loop import Extern, Program
 
 from .canonical import Candidate, Canonicalizer
 from .merge import MergedLoop, merge
@@ -26,9 +26,9 @@ def fuse(program: Program) -> Schedule:
     """
     dependences = analyse(program)
     loops = merge(program, dependences)
-    temps = [s.access.buffer for loop in loops for s in loop.stores if s.access.buffer.kind == "temp"]
+    stored = [u.store.access.buffer for loop in loops for u, kept in zip(loop.units, loop.kept, strict=True) if kept]
     canonicalizer = Canonicalizer()
-    running = [loop for loop in loops if loop.stores and 0 not in loop.shape]
+    running = [loop for loop in loops if any(loop.kept) and 0 not in loop.shape]
     groups = _group(map(canonicalizer.candidate, running))
     groups = _combine_single_loops(groups, canonicalizer)
     scalars = {scalar.name: scalar for scalar in program.host_scalars}
@@ -41,7 +41,8 @@ def fuse(program: Program) -> Schedule:
         steps.append((first.loop.level, call))
     steps += [(unit.level, unit.extern) for unit in dependences.units if unit.extern is not None]
     steps.sort(key=lambda step: step[0])
-    return Schedule(program, _named([step for _, step in steps]), _distinct(temps))
+    temps = dict.fromkeys(buffer for buffer in stored if buffer.kind == "temp")
+    return Schedule(program, _named([step for _, step in steps]), list(temps))
 
 
 def _group(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
@@ -87,8 +88,8 @@ def _chunks(candidates: list[Candidate]) -> list[list[Candidate]]:
 
 def _combined(loops: list[MergedLoop]) -> MergedLoop:
     first = loops[0]
-    inlined = {buffer: value for loop in loops for buffer, value in loop.inlined.items()}
-    return MergedLoop(first.shape, first.device, first.level, [s for loop in loops for s in loop.stores], inlined)
+    units = [unit for loop in loops for unit in loop.units]
+    return MergedLoop(first.shape, first.device, first.level, units, [k for loop in loops for k in loop.kept])
 
 
 def _named(steps: list[KernelCall | Extern]) -> list[KernelCall | Extern]:
@@ -97,6 +98,3 @@ def _named(steps: list[KernelCall | Extern]) -> list[KernelCall | Extern]:
         step.name = f"kernel{number}"
     return steps
 
-
-def _distinct(buffers: list[Buffer]) -> list[Buffer]:
-    return list(dict.fromkeys(buffers))

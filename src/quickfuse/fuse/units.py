@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Expr, Load, Op
+from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, View
 from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from .reading import Reading, read
 
 #: Rounds of levelling input stores that read each other's inputs; what moves after that is staged.
 _ROUNDS = 8
@@ -24,17 +26,21 @@ _ROUNDS = 8
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """A store with the shape of its loop, or a call of PyTorch (`extern`)."""
+    """A store with the shape of its loop and what is known of its value, or a call of PyTorch and what it reads."""
 
     index: int
     shape: tuple[int, ...]
     device: torch.device | None
-    store: Store | None
+    store: Store | None = None
+    reading: Reading | None = None
     extern: Extern | None = None
-    loads: list[Access] = field(default_factory=list)
-    reads: list[Buffer] = field(default_factory=list)  # of a call
+    reads: list[Buffer] = field(default_factory=list)
     level: int = 0
     parent: Unit | None = None  # in the union-find forest of `merge.py`
+
+    @property
+    def loads(self) -> list[Access]:
+        return self.reading.accesses if self.reading is not None else []
 
     @property
     def changes_input(self) -> bool:
@@ -87,28 +93,11 @@ def _split(program: Program) -> list[Unit]:
     for step in program.steps:
         if isinstance(step, Loop):
             for store in step.stores:
-                units.append(Unit(len(units), step.shape, step.device, store, loads=_loads(store.value)))
+                units.append(Unit(len(units), step.shape, step.device, store, read(store.value)))
         else:
             reads = list(_buffers((step.args, step.kwargs)))
-            units.append(Unit(len(units), (), None, None, step, reads=reads))
+            units.append(Unit(len(units), (), None, extern=step, reads=reads))
     return units
-
-
-def _loads(value: Expr) -> list[Access]:
-    """The distinct accesses in an expression."""
-    found: dict[int, Access] = {}
-    seen: set[int] = set()
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if type(node) is Op:
-            for arg in node.args:
-                if id(arg) not in seen:
-                    seen.add(id(arg))
-                    stack.append(arg)
-        elif type(node) is Load:
-            found[id(node.access)] = node.access
-    return list(found.values())
 
 
 def _buffers(value: Any) -> Iterator[Buffer]:
@@ -200,4 +189,5 @@ def _stage(unit: Unit, index: int, name: str) -> Unit:
     temp = Buffer(name, TensorMeta(dtype, unit.shape, contiguous_stride(unit.shape), unit.device), "temp")
     access = Access(temp, 0, temp.meta.stride)
     unit.store = Store(access, unit.store.value)
-    return Unit(index, unit.shape, unit.device, Store(target, Load(access, dtype)), loads=[access])
+    copy = Load(access, dtype)
+    return Unit(index, unit.shape, unit.device, Store(target, copy), read(copy))

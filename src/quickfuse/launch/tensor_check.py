@@ -19,6 +19,7 @@ import torch
 
 from ..ir.values import TensorMeta
 from . import cpu
+from .bulk_reads import list_layout_holds
 
 UNCHANGED, MOVED, MISMATCH = 0, 1, -1
 
@@ -126,7 +127,7 @@ def _torch_library() -> ctypes.CDLL:
 @functools.cache
 def _native_check() -> Any:
     offset = _handle_offset()
-    if offset is None or not _list_layout_holds():
+    if offset is None or not list_layout_holds():
         return None
     library = _torch_library()
     addresses = {}
@@ -148,14 +149,6 @@ def _handle_offset() -> int | None:
         if ctypes.c_int64.from_address(id(tensor) + offset).value == pointer:
             return offset
     return None
-
-
-def _list_layout_holds() -> bool:
-    probe = [object(), object()]
-    items = ctypes.c_int64.from_address(id(probe) + _LIST_ITEMS_OFFSET).value
-    found = [ctypes.c_int64.from_address(items + 8 * k).value for k in range(2)]
-    kind = ctypes.c_int64.from_address(id(probe[0]) + _OBJECT_TYPE_OFFSET).value
-    return found == [id(p) for p in probe] and kind == id(object)
 
 
 def _check_ir(name: str, handle_offset: int, getters: dict[str, int]) -> str:
@@ -216,9 +209,21 @@ body:
 {require("type", "type", "i64", 0)}
   %handle.i = add i64 %object, {handle_offset}
   %handle = inttoptr i64 %handle.i to ptr
-{get("get_dtype", "dtype", "i32")}{require("dtype", "dtype", "i32", 1)}
+{get("get_data_ptr", "data", "i64")}
+  %last.p = getelementptr i64, ptr %addresses, i64 %k
+  %last = load i64, ptr %last.p
+  %last.object.p = getelementptr i64, ptr %objects, i64 %k
+  %last.object = load i64, ptr %last.object.p
+  %same.data = icmp eq i64 %last, %data
+  %same.object = icmp eq i64 %last.object, %object
+  %same.all = and i1 %same.data, %same.object
+  br i1 %same.all, label %device.known, label %device.check
+device.check:
 {get("get_device_type", "device", "i32")}{require("device", "device", "i32", 2)}
 {get("get_device_index", "index", "i32")}{require("index", "index", "i32", 3)}
+  br label %device.known
+device.known:
+{get("get_dtype", "dtype", "i32")}{require("dtype", "dtype", "i32", 1)}
 {get("get_dim", "dim", "i64")}{require("dim", "dim", "i64", 4)}
 {get("get_sizes", "sizes", "ptr")}
 {get("get_strides", "strides", "ptr")}
@@ -246,14 +251,6 @@ dim.ok:
   %d.next = add i64 %d, 1
   br label %dims
 address:
-{get("get_data_ptr", "data", "i64")}
-  %last.p = getelementptr i64, ptr %addresses, i64 %k
-  %last = load i64, ptr %last.p
-  %last.object.p = getelementptr i64, ptr %objects, i64 %k
-  %last.object = load i64, ptr %last.object.p
-  %same.data = icmp eq i64 %last, %data
-  %same.object = icmp eq i64 %last.object, %object
-  %same.all = and i1 %same.data, %same.object
   br i1 %same.all, label %kept, label %moved
 kept:
   br label %next

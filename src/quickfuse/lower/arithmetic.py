@@ -131,6 +131,10 @@ def addcdiv(x: Expr, y: Expr, z: Expr, value: Expr, *, device: str) -> Expr:
 
 def _lerp(x: Expr, y: Expr, weight: Expr) -> Expr:
     """Exact at both ends: `x + weight (y - x)` where |weight| < 0.5, else `y + (weight - 1) (y - x)`."""
+    if type(weight) is Const:
+        near_end = abs(weight.value) < 0.5
+        factor = weight if near_end else ops.like(weight, weight.value - 1)
+        return ops.plus_product(x if near_end else y, factor, ops.sub(y, x))
     near = ops.lt(ops.absolute(weight), ops.like(weight, 0.5))
     factor = ops.where(near, weight, ops.sub(weight, ops.like(weight, 1)))
     return ops.plus_product(ops.where(near, x, y), factor, ops.sub(y, x))

@@ -97,7 +97,7 @@ class Context:
     def read_as(self, tensor: Tensor, shape: Shape, device: torch.device) -> Expr:
         """The value of `tensor`, broadcast to `shape`, for a loop on `device`."""
         if tensor.meta.device != device:
-            return self._read_from_host(tensor, device)
+            return broadcast(self._read_from_host(tensor, device), (), shape)
         value = self.read(tensor)
         source = tensor.meta.shape
         if source == shape:

@@ -1,0 +1,96 @@
+"""One pass over a stored expression: what it loads, and its code as a flat tuple that equal code shares.
+
+Expressions are graphs with shared nodes, of which tuples or hashes of the nodes themselves would take exponential time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
+from quickfuse.ir.loop import Access
+
+
+@dataclass(eq=False, slots=True)
+class Reading:
+    """An expression without its buffers and host scalars, which are numbered by first use.
+
+    code: the operations in the order in which they are met, arguments first; each names its arguments' numbers.
+    accesses: the distinct loads. scalars: the host scalars' names and types. axes: those whose loop variable is a value.
+    """
+
+    code: tuple[Any, ...]
+    accesses: list[Access]
+    scalars: dict[str, torch.dtype]
+    axes: tuple[int, ...]
+
+
+def read(root: Expr) -> Reading:
+    """Read an expression. Takes part in every compilation, for every parameter of a model: it has to be quick."""
+    reader = _Reader()
+    number, code, leaf = reader.number, reader.code, reader.leaf
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if type(node) is not Op:
+            leaf(node)
+        elif id(node) not in number:
+            waiting = len(stack)
+            arguments = []
+            for arg in node.args:
+                known = number.get(id(arg))
+                if known is None:
+                    if type(arg) is Op:
+                        stack.append(arg)
+                        continue
+                    known = leaf(arg)
+                arguments.append(known)
+            if len(stack) > waiting:
+                continue
+            code.append((node.name, node.dtype, *arguments))
+            number[id(node)] = len(number)
+        stack.pop()
+    code.append(number[id(root)])
+    return Reading(tuple(code), reader.accesses, reader.scalars, tuple(reader.axes))
+
+
+class _Reader:
+    __slots__ = ("accesses", "axes", "code", "number", "operands", "scalars")
+
+    def __init__(self) -> None:
+        self.code: list[Any] = []
+        self.number: dict[int, int] = {}
+        self.operands: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self.accesses: list[Access] = []
+        self.scalars: dict[str, torch.dtype] = {}
+        self.axes: dict[int, None] = {}
+
+    def leaf(self, node: Expr) -> int:
+        """Number a leaf."""
+        if type(node) is Load:
+            access = node.access
+            key = (id(access.buffer), access.offset, access.strides)
+            operand = self.operands.get(key)
+            if operand is None:
+                operand = self.operands[key] = len(self.accesses)
+                self.accesses.append(access)
+            self.code.append(("load", operand))
+        elif type(node) is Const:
+            value = node.value
+            # NaN equals nothing, and 0.0 equals -0.0.
+            exact = value if value == value and value != 0 else repr(value)
+            self.code.append(("const", node.dtype, type(value), exact))
+        elif type(node) is Scalar:
+            self.scalars.setdefault(node.name, node.dtype)
+            self.code.append(("scalar", list(self.scalars).index(node.name)))
+        elif type(node) is Index:
+            self.axes[node.axis] = None
+            self.code.append(("index", node.axis))
+        else:
+            raise Unsupported(f"an expression of kind {type(node).__name__}")
+        number = self.number[id(node)] = len(self.number)
+        return number
