@@ -24,7 +24,7 @@ from triton.runtime import interpreter
 from quickfuse.emit import triton_math
 from quickfuse.launch.cuda_compile import load_source
 
-_TORCH_NAMES = {"rint": "round"}
+_TORCH_NAMES = {"mul_rn": "mul", "rint": "round"}
 
 
 class Libdevice:

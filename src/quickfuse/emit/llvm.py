@@ -93,10 +93,10 @@ def _entry(name: str, body: KernelBody) -> list[str]:
 
 
 def _member(name: str, body: KernelBody) -> list[str]:
-    define = f"define internal void @{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end) #0 {{"
+    define = f"define internal void @{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end, ptr %memo) #0 {{"
     head = [define, "entry:", *_row_loads(body)]
     if body.ndim < 2:
-        bounds = ["i64 %begin", "i64 %end"] if body.ndim else []
+        bounds = ["i64 %begin", "i64 %end"] if body.ndim else ["ptr %memo"]
         return [*head, _call_loop(name, [f"%s{k}" for k in range(len(body.slots))], bounds), "  ret void", "}", ""]
     axes = range(body.ndim - 1)
     lines = [*head, *_first_index(axes), "  br label %iteration", "iteration:"]

@@ -30,6 +30,12 @@ def stride_word(body: KernelBody, slot: int, axis: int) -> int:
     return body.slot_word(slot) + 1 + sum(s is None for s in body.slots[slot].strides[:axis])
 
 
+#: Operations worth remembering a result of, and the integer types that hold the bits of remembered values.
+_SLOW = frozenset("pow exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh erf erfc lgamma".split())
+_BITS = {"float": "i32", "double": "i64"}
+_MEMO_WORDS = 64
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """One distinct value of a body. `args` are indices of earlier nodes; `varying`: it changes along the last axis."""
@@ -85,10 +91,12 @@ class _Loop:
 
     def function(self) -> list[str]:
         slots = [f"ptr noalias %s{k}" for k in range(len(self.body.slots))]
-        bounds = ["i64 %begin", "i64 %end"] if self.body.ndim else []
+        bounds = ["i64 %begin", "i64 %end"] if self.body.ndim else ["ptr noalias %memo"]
         outer = [f"i64 %i{k}" for k in range(self.body.ndim - 1)]
         params = [*slots, "ptr noalias %row", "ptr noalias %scalars", *bounds, *outer]
         head = f"define internal void @{self.name}.loop({', '.join(params)}) #0 {{"
+        if self._worth_remembering():
+            return [head, *self._remembering(), "  ret void", "}", ""]
         self._compute_uniform()
         if not self.body.ndim:
             for (slot, _), root in zip(self.body.stores, self.roots, strict=True):
@@ -130,6 +138,60 @@ class _Loop:
             "done:",
             "  ret void",
         ]
+
+    # --- kernels without axes ---
+
+    def _worth_remembering(self) -> bool:
+        """Whether to keep what the member before computed: members with equal operands are common (step counters), and
+        libm's functions are slow one by one."""
+        values = [*self._loads(), *set(self.roots)]
+        return (
+            not self.body.ndim
+            and any(isinstance(node.expr, Op) and node.expr.name in _SLOW for node in self.nodes)
+            and all(value_type(self.nodes[v].expr.dtype) in _BITS for v in values)
+            and len(values) < _MEMO_WORDS
+        )
+
+    def _loads(self) -> list[int]:
+        return [number for number, node in enumerate(self.nodes) if isinstance(node.expr, SlotLoad)]
+
+    def _remembering(self) -> list[str]:
+        """Compute the stored values, or take them from %memo: a flag, the operands' bits, the stored values."""
+        code = self.once
+        loads, results = self._loads(), list(dict.fromkeys(self.roots))
+        for number in loads:
+            self.uniform[number] = self._number(self.nodes[number])
+        code.lines += ["  %flag = load i64, ptr %memo", "  %filled = icmp eq i64 %flag, 1"]
+        same, keep = "%filled", ["  store i64 1, ptr %memo"]
+        for word, number in enumerate(loads, 1):
+            kind = value_type(self.nodes[number].expr.dtype)
+            bits = _BITS[kind]
+            code.lines += [
+                f"  %memo.{word} = getelementptr i64, ptr %memo, i64 {word}",
+                f"  %bits.{word} = bitcast {kind} {self.uniform[number]} to {bits}",
+                f"  %before.{word} = load {bits}, ptr %memo.{word}",
+                f"  %equal.{word} = icmp eq {bits} %bits.{word}, %before.{word}",
+                f"  %same.{word} = and i1 {same}, %equal.{word}",
+            ]
+            same = f"%same.{word}"
+            keep.append(f"  store {bits} %bits.{word}, ptr %memo.{word}")
+        code.lines += [f"  br i1 {same}, label %known, label %compute", "compute:"]
+        for number, node in enumerate(self.nodes):
+            if number not in self.uniform:
+                self.uniform[number] = self._number(node)
+        known, joined = ["known:"], ["joined:"]
+        for word, number in enumerate(results, 1 + len(loads)):
+            kind = value_type(self.nodes[number].expr.dtype)
+            keep.append(f"  %memo.{word}.new = getelementptr i64, ptr %memo, i64 {word}")
+            keep.append(f"  store {kind} {self.uniform[number]}, ptr %memo.{word}.new")
+            known.append(f"  %memo.{word}.old = getelementptr i64, ptr %memo, i64 {word}")
+            known.append(f"  %old.{word} = load {kind}, ptr %memo.{word}.old")
+            joined.append(f"  %result.{word} = phi {kind} [ {self.uniform[number]}, %compute ], [ %old.{word}, %known ]")
+            self.uniform[number] = f"%result.{word}"
+        code.lines += [*keep, "  br label %joined", *known, "  br label %joined", *joined]
+        for (slot, _), root in zip(self.body.stores, self.roots, strict=True):
+            self._store_number(slot, self.uniform[root])
+        return ["entry:", *code.lines]
 
     # --- values that are computed once ---
 

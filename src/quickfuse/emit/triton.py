@@ -54,7 +54,7 @@ TRITON_TYPES: dict[torch.dtype, str] = {
 OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     "add": ("{0} + {1}", "{0} + {1}", "{0} | {1}"),
     "sub": ("{0} - {1}", "{0} - {1}", None),
-    "mul": ("{0} * {1}", "{0} * {1}", "{0} & {1}"),
+    "mul": ("libdevice.mul_rn({0}, {1})", "{0} * {1}", "{0} & {1}"),
     "div": ("qm.float_div({0}, {1})", None, None),
     "trunc_div": (None, "qm.trunc_div({0}, {1})", None),
     "floor_div": ("qm.float_floor_div({0}, {1})", "qm.int_floor_div({0}, {1})", None),

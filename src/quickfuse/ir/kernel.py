@@ -13,6 +13,7 @@ which is uploaded for every launch. Strides are in elements. A slot's stride cla
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +63,7 @@ class ArgScalar(Expr):
         return f"a{self.arg}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KernelBody:
     """What is computed for one index of one member. Two equal bodies share compiled code.
 
@@ -77,6 +78,32 @@ class KernelBody:
     slots: tuple[Slot, ...]
     scalars: tuple[torch.dtype, ...]
     stores: tuple[tuple[int, Expr], ...]
+    _key: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False)
+
+    def key(self) -> tuple[Any, ...]:
+        """A flat tuple that equal bodies share.
+
+        Values are graphs with shared nodes: comparing or hashing them as trees would take exponential time.
+        """
+        if not self._key:
+            numbers: dict[Any, int] = {}
+            number_of: dict[int, int] = {}
+            for node in walk(*(value for _, value in self.stores)):
+                entry: Any = node
+                if isinstance(node, Op):
+                    entry = (node.name, node.dtype, *(number_of[id(arg)] for arg in node.args))
+                elif isinstance(node, Const):
+                    entry = (repr(node.value), node.dtype)  # 0.0 equals -0.0, and NaN nothing
+                number_of[id(node)] = numbers.setdefault(entry, len(numbers))
+            stores = tuple((slot, number_of[id(value)]) for slot, value in self.stores)
+            self._key.append((self.device_type, self.ndim, self.slots, self.scalars, tuple(numbers), stores))
+        return self._key[0]
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KernelBody) and self.key() == other.key()
 
     @property
     def row_words(self) -> int:
@@ -99,7 +126,7 @@ class KernelBody:
             f"# s{k}: {short(s.dtype)} {s.access} strides {s.strides}{' by value' if s.by_value else ''}"
             for k, s in enumerate(self.slots)
         ]
-        return "\n".join([*head, *(f"s{slot} = {value}" for slot, value in self.stores)])
+        return "\n".join([*head, *_statements(self.stores)])
 
 
 @dataclass(eq=False, slots=True)
@@ -148,10 +175,10 @@ class Schedule:
         return "\n".join(map(str, self.steps))
 
 
-def walk(expr: Expr) -> list[Expr]:
-    """The distinct nodes of an expression, arguments before their users."""
+def walk(*exprs: Expr) -> list[Expr]:
+    """The distinct nodes of some expressions, arguments before their users."""
     done: dict[int, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(expr, False)]
+    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
     while stack:
         node, ready = stack.pop()
         if id(node) in done:
@@ -162,6 +189,25 @@ def walk(expr: Expr) -> list[Expr]:
         stack.append((node, True))
         stack.extend((arg, False) for arg in reversed(node.args))
     return list(done.values())
+
+
+def _statements(stores: tuple[tuple[int, Expr], ...]) -> list[str]:
+    """Stores as text, with a name for each operation that is used more than once."""
+    nodes = walk(*(value for _, value in stores))
+    used = [arg for node in nodes if isinstance(node, Op) for arg in node.args] + [value for _, value in stores]
+    uses = Counter(map(id, used))
+    lines: list[str] = []
+    text: dict[int, str] = {}
+    for node in nodes:
+        if not isinstance(node, Op):
+            text[id(node)] = str(node)
+            continue
+        name = short(node.dtype) if node.name == "cast" else node.name
+        text[id(node)] = f"{name}({', '.join(text[id(arg)] for arg in node.args)})"
+        if uses[id(node)] > 1:
+            lines.append(f"v{len(lines)} = {text[id(node)]}")
+            text[id(node)] = f"v{len(lines) - 1}"
+    return [*lines, *(f"s{slot} = {text[id(value)]}" for slot, value in stores)]
 
 
 def row_template(body: KernelBody, member: Member) -> list[Any]:

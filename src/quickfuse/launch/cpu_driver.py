@@ -78,6 +78,8 @@ define internal void @quickfuse_thread(ptr %job) nounwind {
 
 define internal void @quickfuse_range(ptr %job, i64 %begin, i64 %end) nounwind {
 entry:
+  %memo = alloca [64 x i64]  ; for kernels that remember what the member before computed
+  store i64 0, ptr %memo
   %row_words.at = getelementptr %job, ptr %job, i32 0, i32 1
   %rows.at = getelementptr %job, ptr %job, i32 0, i32 3
   %starts.at = getelementptr %job, ptr %job, i32 0, i32 4
@@ -125,7 +127,7 @@ work:
   %row = getelementptr i64, ptr %rows, i64 %word
   %first = sub i64 %u, %start
   %past = sub i64 %until, %start
-  call void %member(ptr %row, ptr %scalars, i64 %first, i64 %past)
+  call void %member(ptr %row, ptr %scalars, i64 %first, i64 %past, ptr %memo)
   br label %next
 next:
   %more = icmp slt i64 %until, %end
