@@ -116,6 +116,8 @@ class Recorder(TorchFunctionMode):
         in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
         if not _has_tensor(result) and not in_place:
             return result
+        if name == "__get__" and id(result) in self.nodes:
+            return result
         node = self._node(function, name, args, kwargs)
         return self._record(result, node)
 

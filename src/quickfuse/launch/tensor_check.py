@@ -19,7 +19,7 @@ import torch
 
 from ..ir.values import TensorMeta
 from . import cpu
-from .bulk_reads import list_layout_holds
+from .bulk_reads import list_layout_holds, prefetch_ahead
 
 UNCHANGED, MOVED, MISMATCH = 0, 1, -1
 
@@ -179,6 +179,7 @@ def _check_ir(name: str, handle_offset: int, getters: dict[str, int]) -> str:
         f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(6)
     )
     return f"""
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 define i64 @{name}(i64 %block.i) {{
 entry:
   %out = alloca i64
@@ -200,6 +201,7 @@ head:
 body:
   %object.p = getelementptr i64, ptr %items, i64 %k
   %object = load i64, ptr %object.p
+{prefetch_ahead(handle_offset, "%f1")}
   %offset.p = getelementptr i64, ptr %offsets, i64 %k
   %offset = load i64, ptr %offset.p
   %record = getelementptr i64, ptr %records, i64 %offset

@@ -220,7 +220,8 @@ def where(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Te
 @evaluator("masked_fill")
 def masked_fill(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
     arguments = dict(zip(("self", "mask", "value"), args, strict=False), **kwargs)
-    if len(arguments) != 3 or arguments["mask"].dtype is not torch.bool:
+    value = arguments.get("value")
+    if len(arguments) != 3 or arguments["mask"].dtype is not torch.bool or (type(value) is Tensor and value.meta.shape):
         raise NoRule
     return _choose(ctx, arguments["mask"], arguments["value"], arguments["self"], meta)
 

@@ -121,6 +121,9 @@ def _truediv(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta:
 
 def _setitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> None:
     tensor, index, value = args
+    if type(tensor) is Tensor and type(index) is Tensor and index.meta.shape == tensor.meta.shape:
+        into(ctx, EVALUATORS["masked_fill"], tensor, (tensor, index, value), {})
+        return
     if type(tensor) is not Tensor or not is_basic_index(index):
         raise Unsupported("assignment to elements that a tensor selects")
     part = element_view(tensor, index)
