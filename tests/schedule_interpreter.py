@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from expr_interpreter import COMPARISONS, Environment, evaluate_body
-from trace_helper import copy_inputs, flatten, trace
 
+from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.fuse import fuse
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, View
 from quickfuse.lower import lower
+from trace_helper import copy_inputs, flatten, trace
 
 
 def check_types(body: KernelBody) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -221,3 +222,22 @@ def as_if_compiling() -> Iterator[None]:
         torch.compiler.is_compiling = before
 
 
+
+
+def on_gpu(gm: GraphModule, on_cpu: Sequence[str] = ()) -> GraphModule:
+    """Pretend that a graph's tensors are on a GPU, but for the placeholders `on_cpu` and what follows from them alone."""
+    gpu = torch.device("cuda", 0)
+
+    def moved(meta: Any) -> Any:
+        if isinstance(meta, (list, tuple)):
+            return [moved(m) for m in meta]
+        return replace(meta, device=gpu) if isinstance(meta, TensorMeta) else meta
+
+    followers: set[Node] = set()
+    for node in gm.graph.nodes:
+        operands = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), (TensorMeta, list, tuple))]
+        is_on_gpu = node.name not in on_cpu if node.op == "placeholder" else any(n in followers for n in operands)
+        if is_on_gpu and node.op != "output":
+            followers.add(node)
+            node.meta["val"] = moved(node.meta["val"])
+    return gm

@@ -18,11 +18,13 @@ from .emit import glue as glue_source
 from .emit.body import KernelBodyWriter, graph_body
 from .emit.llvm import emit as emit_llvm
 from .errors import Unsupported
-
+from .fuse import fuse
 from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .launch import bind, bulk_reads, tensor_check
-
+from .lower import lower
+from .module import CompiledModule
+from .report import save_report
 
 F = TypeVar("F", bound=Callable[..., Any])
 MODES = ("default", "reduce-overhead", "max-autotune")
@@ -161,8 +163,6 @@ class Compiled:
         logs.emit("recompiles", "\n".join([head, "    triggered by the following guard failure(s):", *reasons]))
 
     def _report_internal_error(self, error: Exception) -> None:
-        from .report import save_report
-
         self.native_reason = f"internal error: {type(error).__name__}: {error}"
         path = save_report(self.function, error)
         logs.log.warning(
@@ -187,6 +187,10 @@ class Settings:
         self.mode = mode or "default"
         self.backend = backends.resolve(backend)
         self.raise_internal_errors = bool((options or {}).get("raise_internal_errors", False))
+
+    def compile_call(self, function: Callable[..., Any]) -> Compiled:
+        """Compile a function with these settings."""
+        return Compiled(function, self)
 
 
 class _Disabled(threading.local):
@@ -248,9 +252,6 @@ def _overlaps_itself(meta: TensorMeta) -> bool:
 
 
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
-    from .fuse import fuse
-    from .lower import lower
-
     with logs.stage("lower"):
         program = lower(segment)
     if logs.enabled("loops"):
@@ -298,9 +299,15 @@ def _plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, 
 
 
 @overload
-def compile(model: F, **settings: Any) -> F: ...
+def compile(
+    model: F, *, fullgraph: bool = False, dynamic: bool | None = None, backend: Any = "quickfuse",
+    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False,
+) -> F: ...  # fmt: skip
 @overload
-def compile(model: None = None, **settings: Any) -> Callable[[F], F]: ...
+def compile(
+    model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: Any = "quickfuse",
+    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False,
+) -> Callable[[F], F]: ...  # fmt: skip
 def compile(
     model: Any = None,
     *,
@@ -335,9 +342,7 @@ def compile(
         if disable:
             return function
         if isinstance(function, torch.nn.Module):
-            from .module import CompiledModule
-
-            return CompiledModule(function, settings)
+            return CompiledModule(function, settings.compile_call)
         return Compiled(function, settings)
 
     return decorate if model is None else decorate(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,11 +12,11 @@ import torch
 class CompiledModule(torch.nn.Module):
     """Calls go to compiled code; everything else (parameters, `state_dict`, attributes) is the original's."""
 
-    def __init__(self, module: torch.nn.Module, settings: Any) -> None:
+    def __init__(self, module: torch.nn.Module, compile_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         super().__init__()
         self.__dict__["_original"] = module
-        self.__dict__["_settings"] = settings
-        self.__dict__["_compiled"] = _compile_call(module, settings)
+        self.__dict__["_compile_call"] = compile_call
+        self.__dict__["_compiled"] = compile_call(module.__call__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
@@ -29,12 +31,10 @@ class CompiledModule(torch.nn.Module):
         delattr(self.__dict__["_original"], name)
 
     def __reduce__(self) -> Any:
-        return (CompiledModule, (self._original, self._settings))
+        return (CompiledModule, (self._original, self._compile_call))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
-        import copy
-
-        return CompiledModule(copy.deepcopy(self._original, memo), self._settings)
+        return CompiledModule(copy.deepcopy(self._original, memo), self._compile_call)
 
     def __repr__(self) -> str:
         return f"CompiledModule({self._original!r})"
@@ -64,9 +64,3 @@ class CompiledModule(torch.nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> CompiledModule:
         self._original._apply(fn, recurse)
         return self
-
-
-def _compile_call(module: torch.nn.Module, settings: Any) -> Any:
-    from .compile import Compiled
-
-    return Compiled(module.__call__, settings)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_interpreter import Interpreter, assert_same
 from torch.fx import GraphModule
-from trace_helper import Recorder, as_if_compiling, copy_of
 
 from quickfuse.fuse import fuse
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.lower import lower
+from schedule_interpreter import Interpreter, assert_same
+from trace_helper import Recorder, as_if_compiling, copy_of
 
 SHAPES = [(4, 5), (7,), (3, 2, 2), (1,), (1, 6), (64,)]
 

@@ -198,7 +198,8 @@ def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
     if isinstance(values, (dict, ShadowDict)):
         made = dict(containers.as_plain_dict(i, values))
     else:
-        made = {i.outside.concrete(k): v for k, v in map(lambda pair: iterate(i, pair), iterate(i, values))}
+        pairs = [iterate(i, pair) for pair in iterate(i, values)]
+        made = {i.outside.concrete(k): v for k, v in pairs}
     made.update(kwargs)
     return i.mark_created(made)  # type: ignore[no-any-return]
 
@@ -250,9 +251,9 @@ def _any(i: Interpreter, values: Any) -> bool:
 def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, *values: Any, key: Any = None, **default: Any) -> Any:
         elements = list(iterate(i, values[0])) if len(values) == 1 else list(values)
-        if key is None and elements and all(type(e) in (int, float, bool, Symbol) for e in elements):
-            if any(type(e) is Symbol for e in elements):
-                return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
+        numbers = key is None and all(type(e) in (int, float, bool, Symbol) for e in elements)
+        if numbers and any(type(e) is Symbol for e in elements):
+            return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
         keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
         if not all(is_constant(k) for k in keys):
             raise Unsupported(f"{function.__name__}() of values that are not plain")
@@ -331,6 +332,12 @@ def _no_math(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
+def _abs(i: Interpreter, value: Any) -> Any:
+    if type(value) is Symbol:
+        return i.graph.number(abs, value)
+    return i.native(abs, value) if is_constant(value) else i.call_now(_load_now(i, value, "__abs__"), ())
+
+
 def _partial(i: Interpreter, function: Any, *args: Any, **kwargs: Any) -> Any:
     return i.mark_created(functools.partial(function, *args, **kwargs))
 
@@ -382,7 +389,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
     delattr: lambda i, base, name: attributes.delete(i, base, name),
     object.__setattr__: _set_plain,
-    abs: lambda i, value: i.graph.number(abs, value) if type(value) is Symbol else i.call_now(_load_now(i, value, "__abs__"), ()),
+    abs: _abs,
     functools.reduce: _reduce, functools.partial: _partial, itertools.chain: _chain,
     collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict, collections.deque: _deque,
     typing.cast: lambda i, kind, value: value,

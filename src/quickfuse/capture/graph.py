@@ -108,9 +108,8 @@ class GraphBuilder:
         tensors = list(_tensors(args)) + list(_tensors(kwargs))
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
         structure = result_of(function, args, kwargs, tensors, self.grad_enabled)
-        if not _has_tensor(structure):
-            if not _is_in_place(target):
-                return structure
+        if not _has_tensor(structure) and not _is_in_place(target):
+            return structure
         self.sync_grad_mode()
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["location"] = self._location()

@@ -253,7 +253,9 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
     if function.__name__ != "step" or not args or not isinstance(args[0], torch.optim.Optimizer):
         return
     optimizer = args[0]
-    if not i.outside.is_outside(optimizer) or i.outside.stand_in(optimizer.state) is not None or not type(optimizer).__module__.startswith("torch.optim"):
+    if not i.outside.is_outside(optimizer) or i.outside.stand_in(optimizer.state) is not None:
+        return
+    if not type(optimizer).__module__.startswith("torch.optim"):
         return
     initialise = getattr(optimizer, "_init_group", None)
     if initialise is None:

@@ -22,9 +22,10 @@ from ..ir.source import Source
 from ..ir.values import TensorMeta
 from .prologue import Prologue, lookup_all
 
-
 #: Names of the generated code's own variables and constants.
-_OURS = re.compile(r"torch|_(MISS|is|lookup_all|check|types_are|lengths_are|same_objects|get(?:attr|item)_each|CELLS|tensors|state|[a-z]+\d\w*)")
+_OURS = re.compile(
+    r"torch|_(MISS|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|[a-z]+\d\w*)"
+)
 
 
 #: Functions on whole lists that generated code calls: see `launch.bulk_reads`.

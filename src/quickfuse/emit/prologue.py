@@ -90,8 +90,8 @@ class Prologue:
                 by_key = self._place(key)
                 if by_key is not None:
                     found = self._family("lookup", base, by_key[0], None), by_key[1]
-            elif parent is None and source.kind == "item" and self._lengths.get(base, 0) >= SMALLEST_FAMILY:
-                if type(key) is int:
+            elif parent is None and source.kind == "item" and type(key) is int:
+                if self._lengths.get(base, 0) >= SMALLEST_FAMILY:
                     found = self._family("element", base, None, None), key
         if found is not None:
             found[0].members[found[1]] = source

@@ -100,6 +100,11 @@ OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
 }
 
 
+#: A float32 power where there is one for each member. Eager's is right to 0.6 ulp, the one of the libdevice that Triton
+#: brings to 3.5 ulp, which the `1 - beta ** step` of an optimizer magnifies; float64 costs nothing for so few.
+_POWER_OF_ONCE = "libdevice.pow({0}.to(tl.float64), {1}.to(tl.float64)).to(tl.float32)"
+
+
 def emit(body: KernelBody, name: str) -> str:
     """The source of a module that defines the `@triton.jit` function `name` for `body`.
 
@@ -165,6 +170,8 @@ class _Computation:
             code = _cast(args[0], node.args[0].dtype, node.dtype)
         elif node.name == "bitcast":
             code = _bitcast(args[0], node.args[0].dtype, node.dtype)
+        elif self.body.ndim == 0 and node.name == "pow" and node.dtype == torch.float32:
+            code = _POWER_OF_ONCE.format(*args)
         else:
             code = _template(node).format(*args)
         return code if code.isidentifier() else self._name(code, "t")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -28,7 +28,7 @@ from .symbolic import Tensor, whole_load
 _COMPOSED = frozenset(
     "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d softmax log_softmax "
     "layer_norm group_norm cross_entropy nll_loss mse_loss l1_loss cosine_similarity pairwise_distance stack hstack "
-    "vstack dstack norm std var outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
+    "vstack dstack norm std var max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
 )
 
@@ -81,7 +81,7 @@ def _memory(ctx: Context, value: Any) -> Any:
     return value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _check(name: str, function: Any) -> None:
     if isinstance(function, FunctionType):
         # A wrapper in Python may do more than the operator of its name.

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-
 from quickfuse.errors import Unsupported
 
 from .context import Context
-from .rules import Evaluator, NoRule
+from .rules import Evaluator, NoRule, into
 from .symbolic import Tensor
 from .views import element_view
 
@@ -40,8 +39,7 @@ def foreach(name: str, evaluate: Evaluator, in_place: bool) -> Callable[..., Any
         ]
         if in_place:
             for members in zip(*columns, strict=True):
-                target = members[0]
-                ctx.assign(target, evaluate(ctx, members, options, target.meta))
+                into(ctx, evaluate, members[0], members, options)
             return args[0]
         if not isinstance(metas, (list, tuple)) or len(metas) != count:
             raise NoRule

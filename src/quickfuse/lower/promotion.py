@@ -7,7 +7,7 @@ lower rank changes the result only if its category (bool, integer, float) is a h
 from __future__ import annotations
 
 import enum
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -60,7 +60,7 @@ def check_supported(dtype: torch.dtype) -> None:
         raise Unsupported(f"tensors of type {dtype}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def common_dtype(keys: tuple[Key, ...], promotion: Promotion, default: torch.dtype) -> torch.dtype:
     """The common type of operands, as `torch.result_type` and PyTorch's TensorIterator define it.
 

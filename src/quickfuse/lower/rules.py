@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
+from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, Expr, Scalar
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
 from .promotion import COMPUTE, NUMBER, NUMBER_KEYS, Key, Promotion, check_supported, common_dtype
-from .symbolic import Tensor
+from .symbolic import Tensor, same_memory
 
 
 class NoRule(Exception):
@@ -199,3 +200,16 @@ def finish(value: Expr, common: torch.dtype, result: torch.dtype) -> Expr:
     if value.dtype is torch.bool or common not in HALF_TYPES:
         return value if value.dtype is result else ops.via(value, result)
     return ops.via(value, common, result)
+
+
+def into(ctx: Context, evaluate: Evaluator, out: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """Evaluate for the tensor `out`, which keeps its type and shape.
+
+    Raises:
+        Unsupported: where an operand overlaps `out` without being the same elements, which eager refuses or garbles.
+    """
+    for value in args:
+        if type(value) is Tensor and value.storage is out.storage and value is not out and not same_memory(value, out):
+            raise Unsupported("an in-place operator between overlapping tensors")
+    ctx.assign(out, evaluate(ctx, args, kwargs, out.meta))
+    return out

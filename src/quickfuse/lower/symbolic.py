@@ -78,3 +78,9 @@ class Tensor:
 def whole_load(buffer: Buffer) -> Load:
     """All of a buffer, as a function of its index."""
     return Load(Access(buffer, 0, buffer.meta.stride), buffer.meta.dtype)
+
+
+def same_memory(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors of one storage have the same elements in the same places."""
+    a, b = one.meta, two.meta
+    return (one.offset, a.shape, a.stride) == (two.offset, b.shape, b.stride)

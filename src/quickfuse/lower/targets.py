@@ -23,7 +23,7 @@ from quickfuse.ir.values import TensorMeta
 from . import activations, arithmetic, creation, elementary
 from .context import Context
 from .foreach import foreach
-from .rules import EVALUATORS, Evaluator, NoRule
+from .rules import EVALUATORS, Evaluator, NoRule, into
 from .symbolic import Tensor
 from .transfer import CONVERSIONS, convert
 from .views import VIEW_ATTRIBUTES, VIEW_NAMES, element_view, getitem, is_basic_index, view
@@ -57,12 +57,6 @@ def in_place(evaluate: Evaluator) -> Handler:
         return into(ctx, evaluate, target, args, kwargs)
 
     return handle
-
-
-def into(ctx: Context, evaluate: Evaluator, out: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-    """Evaluate for the tensor `out`, which keeps its type and shape."""
-    ctx.assign(out, evaluate(ctx, args, kwargs, out.meta))
-    return out
 
 
 def functional(evaluate: Evaluator, position: int) -> Handler:
