@@ -62,7 +62,8 @@ class Interpreter:
                 self._run(step)
             else:
                 self._call(step)
-        return [self._output(value) for value in program.outputs]
+        made = {id(value): self._output(value) for value in program.outputs}
+        return [made[id(value)] for value in program.outputs]
 
     def _allocate(self) -> None:
         outputs = [v.buffer if isinstance(v, View) else v for v in self.schedule.program.outputs]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -69,6 +71,17 @@ class Compiled:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As an attribute of a class it is a method, like the function that it stands for."""
         return self if instance is None else MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """A copy of a method belongs to the copy of its object; functions are not copied."""
+        return Compiled(copy.deepcopy(self.function, memo), self.settings)
+
+    def __reduce__(self) -> Any:
+        """Pickled by name where the name leads here, as functions are."""
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return self.__qualname__ if found is self else (Compiled, (self.function, self.settings))
 
     @property
     def graph_count(self) -> int:

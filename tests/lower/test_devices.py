@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_interpreter import Interpreter, assert_same
-from trace_helper import copy_inputs, flatten, on_gpu, trace
 
 from quickfuse.errors import Unsupported
 from quickfuse.fuse import fuse
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
+from schedule_interpreter import Interpreter, assert_same
+from trace_helper import copy_inputs, flatten, on_gpu, trace
 
 
 def check_on_gpu(function: Any, *inputs: Any, on_cpu: tuple[str, ...] = ()) -> Schedule:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from schedule_interpreter import Interpreter, assert_same, check, compile_for_test
 from torch.fx import Graph, GraphModule
 
 from quickfuse.errors import Unsupported
@@ -17,6 +16,7 @@ from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import HostScalar
 from quickfuse.ir.values import NumberMeta, TensorMeta
 from quickfuse.lower import lower
+from schedule_interpreter import Interpreter, assert_same, check, compile_for_test
 
 
 def test_arithmetic_on_the_host() -> None:
@@ -112,7 +112,8 @@ def test_functions_of_a_number_from_a_tensor(function: Any, operands: tuple[Any,
 
 
 @pytest.mark.parametrize(
-    "function,operands", [(operator.mod, (3, None)), (operator.floordiv, (None, 0)), (operator.pow, (2, None)), (divmod, (None, 2))]
+    "function,operands",
+    [(operator.mod, (3, None)), (operator.floordiv, (None, 0)), (operator.pow, (2, None)), (divmod, (None, 2))],
 )
 def test_what_python_may_refuse(function: Any, operands: tuple[Any, ...]) -> None:
     """Division of integers by zero is an error, negative powers of them are floats: left to Python."""

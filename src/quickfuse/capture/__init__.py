@@ -29,10 +29,13 @@ def capture(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any
             error.location = interpreter.location()
             error.stack = [frame.location for frame in interpreter.frames]
         raise
+    finally:
+        interpreter.outside.release()
 
 
 def _capture(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:
     _check_surroundings(i)
+    i.outside.guard_function(function, i.outside.roots.constant(function.__qualname__, function))
     try:
         bound = bind_arguments(function, args, kwargs)
     except ArgumentsMismatch:
@@ -76,12 +79,15 @@ def _check_surroundings(i: Interpreter) -> None:
         ("torch._C._is_any_autocast_enabled()", torch._C._is_any_autocast_enabled()),
         ("torch._C._len_torch_function_stack()", torch._C._len_torch_function_stack()),
         ("torch._C._len_torch_dispatch_stack()", torch._C._len_torch_dispatch_stack()),
+        ("torch.autograd.forward_ad._current_level", torch.autograd.forward_ad._current_level),
     ):
         i.outside.guard("state", None, (setting, value))
     if torch._C._is_any_autocast_enabled():
         raise Unsupported("autocast")
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Unsupported("an active torch function or dispatch mode")
+    if torch.autograd.forward_ad._current_level >= 0:
+        raise Unsupported("forward-mode differentiation")
 
 
 __all__ = ["capture"]

@@ -202,7 +202,7 @@ def _class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
             return
         then(i.native(getattr, cls, name))
         return
-    _guard_class_attribute(i, owner, name, raw)
+    _guard_class_attribute(i, cls.__mro__, owner, name, raw)
     if isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
@@ -219,10 +219,19 @@ def _class_source(i: Interpreter, cls: type) -> Source:
     return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
 
 
-def _guard_class_attribute(i: Interpreter, owner: type, name: str, raw: Any) -> None:
-    """Methods of the user's own classes may be replaced later; those of PyTorch and the standard library may not."""
+def _guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
+    """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
+    may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
+    _guard_absent(i, order[: order.index(owner)], name)
     if not is_trusted_module(owner.__module__) and isinstance(raw, CODE_TYPES):
         i.outside.guard("is", _class_source(i, owner).attr("__dict__").item(name), raw)
+
+
+def _guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
+    """Require that none of the user's classes among these gets an attribute."""
+    for cls in classes:
+        if not is_trusted_module(cls.__module__):
+            i.outside.guard("absent", _class_source(i, cls).attr("__dict__"), (name,))
 
 
 def lookup_class(cls: type, name: str) -> tuple[type, Any]:
@@ -239,7 +248,7 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
     for owner in order[order.index(cls) + 1 :]:
         if name in owner.__dict__:
             raw = owner.__dict__[name]
-            _guard_class_attribute(i, owner, name, raw)
+            _guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
             _bind(i, raw, instance, kind, then)
             return
     raise_program(i, AttributeError(f"'super' object has no attribute '{name}'"))
@@ -298,7 +307,7 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if raw is not ABSENT:
         if outside and instance is not None:
             i.outside.guard("absent", _dict_source(i, base), (name,))
-        _guard_class_attribute(i, owner, name, raw)
+        _guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
             _bind(i, raw, base, kind, then)
         else:
@@ -310,6 +319,7 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
         then(i.outside.wrap(instance, i.outside.source_of(base).attr("__dict__")))  # type: ignore[union-attr]
         return
     _, fallback = lookup_class(kind, "__getattr__")
+    _guard_absent(i, kind.__mro__, name)
     if outside and instance is not None:
         i.outside.guard("absent", _dict_source(i, base), (name,))
     if isinstance(fallback, FunctionType):
@@ -326,7 +336,7 @@ def _is_data_descriptor(raw: Any) -> bool:
 
 def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
     if isinstance(raw, property):
-        _guard_class_attribute(i, owner, name, raw)
+        _guard_class_attribute(i, type(base).__mro__, owner, name, raw)
         _bind(i, raw, base, type(base), then)
         return
     if name == "__dict__":

@@ -234,6 +234,7 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
             _raise(KeyError(key))
         del base.entries[stored]
         base.changes[stored] = None
+        base.removed[stored] = None
     elif type(base) is list or (isinstance(base, dict) and not i.outside.is_outside(base)):
         i.native(operator.delitem, base, key)
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from ..ir.segment import Build, Constant, Effect, Existing, New, Output, Recipe
 from ..ir.source import Source
+from .attributes import lookup_class
 from .builtin_calls import type_of
 from .frame import GeneratorValue
 from .values import DELETED, ShadowDict, Symbol, TensorProxy, is_constant
@@ -28,6 +29,7 @@ class RecipeBook:
         self.i = interpreter
         self.outputs: list[Any] = []
         self._recipes: dict[int, Recipe] = {}
+        self._changed_types: list[type] = []
         self._keep: list[Any] = []
 
     def recipe(self, value: Any) -> Recipe:
@@ -101,16 +103,23 @@ class RecipeBook:
 
     def effects(self) -> list[Effect]:
         """Every change of the user's objects, to be replayed in this order."""
-        return [*self._attributes(), *self._dictionaries(), *self._lists(), *self._variables()]
+        effects = [*self._attributes(), *self._dictionaries(), *self._lists(), *self._variables()]
+        for kind in dict.fromkeys(self._changed_types):
+            self.i.outside.guard_unique(kind)
+        return effects
 
     def _attributes(self) -> list[Effect]:
         outside = self.i.outside
         effects = []
         for (_, name), owner in outside.changed_attributes.items():
             value = outside.attributes[id(owner), name]
-            kind = "delattr" if value is DELETED else "setattr"
-            recipe = None if value is DELETED else self.recipe(value)
-            effects.append(Effect(kind, self.recipe(owner), name, recipe))
+            self._changed_types.append(type(owner))
+            if value is DELETED:
+                effects.append(Effect("delattr", self.recipe(owner), name))
+                continue
+            own_setter = isinstance(lookup_class(type(owner), "__setattr__")[1], FunctionType)
+            kind = "setplain" if own_setter and type(owner) is not TensorProxy else "setattr"
+            effects.append(Effect(kind, self.recipe(owner), name, self.recipe(value)))
         return effects
 
     def _dictionaries(self) -> list[Effect]:
@@ -118,19 +127,25 @@ class RecipeBook:
         for shadow in self.i.outside._stand_ins.values():
             if type(shadow) is not ShadowDict:
                 continue
-            for key in shadow.changes:
-                value = shadow.entries.get(key, DELETED)
-                stored = self.recipe(self.i.outside.key_value(key))
-                if value is not DELETED:
-                    effects.append(Effect("setitem", Existing(shadow.source), stored, self.recipe(value)))
-                elif key in shadow.real:
-                    effects.append(Effect("delitem", Existing(shadow.source), stored))
+            if shadow.changes:
+                self._changed_types.append(ShadowDict)
+            target = Existing(shadow.source)
+            effects += [Effect("delitem", target, self._key(key)) for key in shadow.removed if key in shadow.real]
+            effects += [
+                Effect("setitem", target, self._key(key), self.recipe(shadow.entries[key]))
+                for key in ([k for k in shadow.entries if k in shadow.changes] if shadow.removed else shadow.changes)
+                if key in shadow.entries
+            ]
         return effects
+
+    def _key(self, key: Any) -> Recipe:
+        return self.recipe(self.i.outside.key_value(key))
 
     def _lists(self) -> list[Effect]:
         effects = []
         for shadow, _, source, original in self.i.outside.lists.values():
             if len(shadow) != len(original) or any(a is not b for a, b in zip(shadow, original, strict=True)):
+                self._changed_types.append(list)
                 build = Build(list, [self.recipe(v) for v in shadow])
                 effects.append(Effect("refill", Existing(source), None, build))
         return effects

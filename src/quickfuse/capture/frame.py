@@ -70,8 +70,15 @@ class ArgumentsMismatch(Exception):
     """The call does not fit the function's signature: the native call will raise the right `TypeError`."""
 
 
-def bind_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def bind_arguments(
+    function: FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    default: Callable[[str, Any], Any] | None = None,
+) -> list[Any]:
     """The values of a function's arguments in the order of its locals, as CPython binds them.
+
+    `default("__defaults__", index)` or `default("__kwdefaults__", name)` gives the value of a default argument.
 
     Raises:
         ArgumentsMismatch: where CPython raises TypeError.
@@ -106,13 +113,15 @@ def bind_arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[s
         values[total + has_args] = extra
 
     defaults = function.__defaults__ or ()
-    for offset, value in enumerate(defaults, positional - len(defaults)):
+    for index, value in enumerate(defaults):
+        offset = positional - len(defaults) + index
         if values[offset] is UNBOUND:
-            values[offset] = value
+            values[offset] = default("__defaults__", index) if default else value
     keyword_defaults = function.__kwdefaults__ or {}
     for index in range(positional, total):
         if values[index] is UNBOUND and names[index] in keyword_defaults:
-            values[index] = keyword_defaults[names[index]]
+            name = names[index]
+            values[index] = default("__kwdefaults__", name) if default else keyword_defaults[name]
     if any(value is UNBOUND for value in values[:total]):
         raise ArgumentsMismatch
     return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..ir.guard import NumberExpr
 from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.values import NumberMeta, TensorMeta
-from .metadata import SameTensor, name_of, result_of
+from .metadata import OperatorFailed, SameTensor, name_of, result_of
 from .values import Symbol, TensorProxy
 
 #: Python operators on numbers: function -> template of the expression, and whether the result may be of another kind.
@@ -35,7 +35,12 @@ _NOT_IDENTIFIER = re.compile(r"\W+")
 class GraphBuilder:
     """Collects nodes. Placeholders appear when a value from outside is first used."""
 
-    def __init__(self, location: Callable[[], str], on_autograd_use: Callable[[TensorProxy], None]) -> None:
+    def __init__(
+        self,
+        location: Callable[[], str],
+        on_autograd_use: Callable[[TensorProxy], None],
+        guard: Callable[[str, Source | None, Any], None],
+    ) -> None:
         self.graph = torch.fx.Graph()
         self.inputs: list[GraphInput] = []
         self.mutated: set[str] = set()
@@ -45,6 +50,7 @@ class GraphBuilder:
         self._emitted_grad = self.grad_enabled
         self._location = location
         self._on_autograd_use = on_autograd_use
+        self._guard = guard
         self._last_placeholder: torch.fx.Node | None = None
 
     # nodes ------------------------------------------------------------------------------------------------------
@@ -110,6 +116,8 @@ class GraphBuilder:
         structure = result_of(function, args, kwargs, tensors, self.grad_enabled)
         if not _has_tensor(structure) and not _is_in_place(target):
             return structure
+        if _follows_default_dtype(structure, tensors):
+            self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
         self.sync_grad_mode()
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["location"] = self._location()
@@ -175,7 +183,8 @@ class GraphBuilder:
     def number(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Python arithmetic with at least one symbolic operand.
 
-        Raises whatever the arithmetic raises on the hints: the captured code raises it too.
+        Raises:
+            OperatorFailed: where the arithmetic raises: the captured code raises it too.
         """
         template = NUMBER_OPERATORS.get(function)
         if template is None:
@@ -186,10 +195,16 @@ class GraphBuilder:
             symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
             self.node_of(symbol)
             return symbol
-        hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
+        try:
+            hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
+        except Exception as error:
+            raise OperatorFailed(f"{type(error).__name__}: {error}") from error
         if type(hint) not in (int, float, bool):
             raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
         expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+        if _kind_depends_on_values(function, operands):
+            same_kind = NumberExpr(f"({{}}.__class__ is {type(hint).__name__})", (expr,))
+            self._guard("condition", None, (same_kind, True))
         return Symbol(type(hint), hint, expr, operation=(function, operands))
 
     # grad mode --------------------------------------------------------------------------------------------------
@@ -208,6 +223,14 @@ class GraphBuilder:
         node = self.graph.output(tuple(self.node_of(o) for o in outputs))
         node.meta["val"] = None
         return self.graph
+
+
+def _kind_depends_on_values(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
+    """Whether numbers of the same kinds could give a result of another kind: `2 ** -1`, `(-2.0) ** 0.5`, `max(1, 2.5)`."""
+    kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
+    if function is max or function is min:
+        return len(set(kinds)) > 1
+    return function is operator.pow and kinds != [float, int]
 
 
 def _kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) -> type:
@@ -242,6 +265,21 @@ def _has_tensor(structure: Any) -> bool:
     if isinstance(structure, (TensorMeta, SameTensor)):
         return True
     return isinstance(structure, (list, tuple)) and any(_has_tensor(s) for s in structure)
+
+
+def _follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
+    """Whether an operator makes floating-point numbers of anything else: it makes them of PyTorch's default dtype."""
+    if any(t.meta.dtype.is_floating_point or t.meta.dtype.is_complex for t in tensors):
+        return False
+    return any(dtype.is_floating_point or dtype.is_complex for dtype in _dtypes(structure))
+
+
+def _dtypes(structure: Any) -> Iterator[torch.dtype]:
+    if isinstance(structure, TensorMeta):
+        yield structure.dtype
+    elif isinstance(structure, (list, tuple)):
+        for element in structure:
+            yield from _dtypes(element)
 
 
 def _meta_in(structure: Any, tensors: list[TensorProxy]) -> Any:

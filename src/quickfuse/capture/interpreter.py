@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -40,7 +41,7 @@ class Interpreter:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.outside = Outside(self.location)
-        self.graph = GraphBuilder(self.location, self.outside.guard_requires_grad)
+        self.graph = GraphBuilder(self.location, self.outside.guard_requires_grad, self.outside.guard)
         self.created: dict[int, Any] = {}
         self.instruction_count = 0
 
@@ -133,16 +134,14 @@ class Interpreter:
         self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], on_result: Callable[[Any], None]
     ) -> None:
         """Run a Python function as part of the capture."""
+        source = self.outside.source_of(function)
+        if source is not None:
+            self.outside.guard_function(function, source)
         try:
-            values = bind_arguments(function, args, kwargs)
+            values = bind_arguments(function, args, kwargs, partial(self.outside.default, function, source))
         except ArgumentsMismatch:
             raise Unsupported(f"a call that does not fit the signature of {function.__qualname__}") from None
-        values = [self.wrap_default(v) for v in values] if function.__defaults__ or function.__kwdefaults__ else values
-        self.push_frame(function, values, on_result, self.outside.source_of(function))
-
-    def wrap_default(self, value: Any) -> Any:
-        """Default arguments are plain constants or code; anything else could be changed by the user."""
-        return value
+        self.push_frame(function, values, on_result, source)
 
     def call_now(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Call anything and run it to its result before going on."""

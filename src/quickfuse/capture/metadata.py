@@ -7,6 +7,7 @@ descriptions: the thousandth parameter of one shape costs a dictionary lookup.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,7 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
         Unsupported: where the result depends on the tensors' contents.
     """
     first: dict[int, int] = {}
-    key = (function, _describe(args, first), _describe(kwargs, first), grad)
+    key = (function, _describe(args, first), _describe(kwargs, first), grad, torch.get_default_dtype())
     try:
         known = _memo.get(key)
     except TypeError as error:
@@ -160,7 +161,8 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Ten
     before = torch.is_grad_enabled()
     torch._C._set_grad_enabled(grad)
     try:
-        result = function(*meta_args, **meta_kwargs)
+        with contextlib.nullcontext() if tensors else _META:  # a factory must not make data, nor draw random numbers
+            result = function(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
         raise Unsupported(f"no shape rule for {name_of(function)}") from error
     except Exception as error:

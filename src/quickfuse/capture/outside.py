@@ -29,7 +29,7 @@ from ..errors import Unsupported
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source, SourceRoots
 from .metadata import meta_of
-from .values import DELETED, LAZY, PLAIN_TYPES, ShadowDict, Symbol, TensorProxy
+from .values import DELETED, LAZY, PLAIN_TYPES, ShadowDict, Symbol, TensorProxy, is_constant
 
 #: Objects that are what they are: compared by identity and never looked into.
 CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescriptorType, WrapperDescriptorType,
@@ -80,6 +80,45 @@ class Outside:
         """Require that a tensor still takes part in autograd, or still does not."""
         if tensor.source is not None:
             self.guard("requires_grad", tensor.source, tensor.meta.requires_grad)
+
+    def guard_unique(self, kind: type) -> None:
+        """Require that the objects of one kind stay different objects: the captured code changes some of them, and
+        reads each as if it were not one of those."""
+        if kind is TensorProxy:
+            found = [p for p in self._stand_ins.values() if type(p) is kind and ("attr", "grad") in p.source.children]
+            sources = [p.source for p in found]
+        elif kind is ShadowDict:
+            sources = [s.source for s in self._stand_ins.values() if type(s) is kind]
+        elif kind is list:
+            sources = [source for _, _, source, _ in self.lists.values()]
+        else:
+            found = {id(o): o for o in self._keep if type(o) is kind and id(o) in self._sources}
+            sources = [self._sources[key] for key in found]
+        if len(sources) > 1:
+            self.guard("unique", None, tuple(sources))
+
+    def guard_function(self, function: FunctionType, source: Source) -> None:
+        """Require that nobody gives a function of the user's another body or other defaults."""
+        if is_trusted_module(function.__module__):
+            return
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            value = getattr(function, name)
+            if value is not None:
+                self.guard("is", source.attr(name), value)
+
+    def default(self, function: FunctionType, source: Source | None, name: str, key: Any) -> Any:
+        """A default argument: constants as they are, what the user could change by its path."""
+        value = getattr(function, name)[key]
+        if source is None or is_constant(value) or isinstance(value, CODE_TYPES) or is_trusted_module(function.__module__):
+            return value
+        return self.wrap(value, source.attr(name).item(key))
+
+    def release(self) -> None:
+        """Let go of the user's objects: this object is part of reference cycles, which may live long."""
+        for table in (self._stand_ins, self._sources, self.lists, self.attributes, self.changed_attributes,
+                      self.global_stores, self.cell_stores):  # fmt: skip
+            table.clear()
+        self._keep.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""

@@ -101,16 +101,18 @@ class ShadowDict:
     """A dictionary that belongs to the user, as the captured code sees it: the real one is not touched.
 
     `entries` has every key of the real dictionary in order, with `LAZY` in place of values that nobody read; keys that
-    are tensors are the real tensors. `changes` lists the keys that the captured code set or deleted, in order.
+    are tensors are the real tensors. `changes` lists the keys that the captured code set or deleted, in order, and
+    `removed` those that were deleted, perhaps to be set again, at the end.
     """
 
-    __slots__ = ("changes", "entries", "real", "source")
+    __slots__ = ("changes", "entries", "real", "removed", "source")
 
     def __init__(self, real: dict[Any, Any], source: Source) -> None:
         self.real = real
         self.source = source
         self.entries: dict[Any, Any] = dict.fromkeys(real, LAZY)
         self.changes: dict[Any, None] = {}
+        self.removed: dict[Any, None] = {}
 
 
 class TensorMethod:

@@ -51,6 +51,10 @@ def _graph_call(segment: Segment) -> str:
     return f"_graph({', '.join(parts)})"
 
 
+def _fits(name: str) -> str:
+    return f"if not {-(1 << 63)} <= {name} <= {(1 << 63) - 1}: return _MISS"
+
+
 class KernelBodyWriter:
     """Writes the body that launches a schedule's kernels.
 
@@ -77,8 +81,8 @@ class KernelBodyWriter:
 
     def write(self) -> Body:
         names = _output_names(self.segment)
-        for scalar in self.schedule.program.host_scalars:
-            self.lines.append(str(scalar))
+        numbers = [str(scalar) for scalar in self.schedule.program.host_scalars]
+        numbers += [_fits(name) for name in self._integers()]
         if any(isinstance(s, HostScalar) for s in self.schedule.program.host_scalars) and any(
             "math." in s.code for s in self.schedule.program.host_scalars
         ):
@@ -98,19 +102,30 @@ class KernelBodyWriter:
                 self._extern(step)
         results = [self._result(output) for output in self.schedule.program.outputs]
         self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
-        return Body(self._choose(names), names, self.constants)
+        return Body(self._choose(names), names, self.constants, numbers)
+
+    def _integers(self) -> list[str]:
+        """Scalars that kernels get as 64-bit integers."""
+        found: dict[str, None] = {}
+        for step in self.schedule.steps:
+            if isinstance(step, KernelCall):
+                for scalar, dtype in zip(step.scalars, step.body.scalars, strict=True):
+                    if not dtype.is_floating_point:
+                        found[scalar.name] = None
+        return list(found)
 
     def _choose(self, names: list[str]) -> list[str]:
         """Launch, unless inputs that the kernels write to overlap others."""
-        if not self.placer.tables:
+        if not self.placer.tables or not self.placer.position:
             return self.lines
         place = ["if _state: _placer.place(_check.addresses)"]
         if not self.placer.written:
             return [*place, *self.lines]
         call = _graph_call(self.segment)
         eager = f"{', '.join(names)}, = {call}" if names else call
+        self.constants["_unversioned"] = self.placer.note_changes
         return [
-            *place, "if _placer.overlapping:", f"    {eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])
+            *place, "if _placer.overlapping or _unversioned(_tensors):", f"    {eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])
         ]  # fmt: skip
 
     def _outputs(self) -> list[Buffer]:

@@ -5,11 +5,13 @@ The generated function has the signature of the user's function, and returns its
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import linecache
 import re
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import is_
 from types import CodeType, FunctionType
 from typing import Any
@@ -20,11 +22,12 @@ from ..errors import Unsupported
 from ..ir.segment import Build, Constant, Effect, Existing, New, Output, Recipe, Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
-from .prologue import Prologue, lookup_all
+from .prologue import Prologue, attribute_of, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|[a-z]+\d\w*)"
+    r"torch|_(MISS|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"id|(get|set|del)attr|setplain|[a-z]+\d\w*)"
 )
 
 
@@ -41,6 +44,12 @@ class Miss:
 
 MISS = Miss()
 
+#: Builtins under names that no argument of the user's hides.
+_NATIVE: dict[str, Any] = {
+    "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
+    "_setplain": object.__setattr__,
+}  # fmt: skip
+
 
 @dataclass(eq=False, slots=True)
 class Body:
@@ -48,12 +57,14 @@ class Body:
 
     `lines` compute from the variables `_tensors` (all guarded tensors, see `tensor_order`), `_state` (what their check
     said) and the number inputs by their placeholder names; `outputs` are the expressions of the graph's outputs
-    afterwards. Names that start with an underscore are ours, others the user's.
+    afterwards. Names that start with an underscore are ours, others the user's. `numbers` come first, with the guards:
+    where a number cannot be computed, or does not fit, the specialisation does not hold.
     """
 
     lines: list[str]
     outputs: list[str]
     constants: dict[str, Any]
+    numbers: list[str] = field(default_factory=list)
 
 
 class Glue:
@@ -65,7 +76,7 @@ class Glue:
         """`check` tells what became of the tensors; `helpers` are the functions that read lists in bulk, by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
-            "_MISS": MISS, "torch": torch, "_is": is_, "_lookup_all": lookup_all, "_check": check,
+            "_MISS": MISS, "torch": torch, "_lookup_all": lookup_all, "_check": check, "_lock": threading.Lock(), **_NATIVE,
             **{f"_{name}": function for name, function in helpers.items()}, **body.constants,
         }  # fmt: skip
         self.source = self._write(body, name)
@@ -83,17 +94,20 @@ class Glue:
         numbers = [
             f"{i.name} = {fetched[i.name]}" for i in segment.inputs if not isinstance(i.meta, TensorMeta)
         ]
-        self._refuse_collisions()
         self.constants.update(prologue.constants)
-        checks = [*prologue.lines]
+        checks = [*prologue.lines, *numbers, *body.numbers]
+        locked = [*body.lines]
         if tensors:
-            checks += [f"_tensors = [{tensors}]", "_state = _check(_tensors)", "if _state < 0: return _MISS"]
-        body_lines = [*numbers, *body.lines, *epilogue.lines, f"return {result}"]
-        guarded = ["try:", *(f"    {line}" for line in checks), f"except {_FETCH_ERRORS}: return _MISS"]
-        lines = [f"def {name}{signature_source(segment.code)}:", *(f"    {line}" for line in [*guarded, *body_lines])]
-        return "\n".join(lines) + "\n"
+            checks.append(f"_tensors = [{tensors}]")
+            locked[:0] = ["_state = _check(_tensors)", "if _state < 0: return _MISS"]
+        if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
+            locked = ["with _lock:", *(f"    {line}" for line in locked)]
+        guarded = ["try:", *(f"    {line}" for line in [*checks, "pass"]), f"except {_FETCH_ERRORS}: return _MISS"]
+        lines = [*guarded, *locked, *epilogue.lines, f"return {result}"]
+        self._refuse_collisions("\n".join(lines))
+        return "\n".join([f"def {name}{signature_source(segment.code)}:", *(f"    {line}" for line in lines)]) + "\n"
 
-    def _refuse_collisions(self) -> None:
+    def _refuse_collisions(self, source: str) -> None:
         """Arguments are variables of the generated function: no other variable may have their names."""
         code = self.segment.code
         arguments = set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2])
@@ -102,6 +116,10 @@ class Glue:
                 raise Unsupported(f"an argument with the name of another value, {graph_input.name}")
         if any(_OURS.fullmatch(name) for name in arguments):
             raise Unsupported("an argument with a name of the generated code")
+        used = {a or b for a, b in re.findall(r"(?<![\w.])([a-z]+)[(.]|\bis ([a-z]+)\b", source)}
+        hidden = sorted(arguments & used & (vars(builtins).keys() | {"math"}))
+        if hidden:
+            raise Unsupported(f"arguments that hide what the generated code uses: {', '.join(hidden)}")
 
     def _wanted(self) -> list[Source]:
         """Sources that the body and the epilogue use."""
@@ -132,31 +150,7 @@ class Glue:
 
     def _tensor_list(self, prologue: Prologue) -> str:
         """The list of all tensors that have a guard, graph inputs first, in the order of `tensor_order`."""
-        parts: list[str] = []
-        order = tensor_order(self.segment)
-        position = 0
-        while position < len(order):
-            run = self._family_run(prologue, order, position)
-            if run is not None:
-                parts.append(f"*{run[0]}")
-                position += run[1]
-            else:
-                parts.append(prologue.name(order[position]))
-                position += 1
-        return ", ".join(parts)
-
-    @staticmethod
-    def _family_run(prologue: Prologue, order: list[Source], position: int) -> tuple[str, int] | None:
-        """A whole family that stands in `order` at `position`: its variable and its length."""
-        placed = prologue._place(order[position])
-        if placed is None:
-            return None
-        family = placed[0]
-        members = [family.members[k] for k in sorted(family.members)]
-        if order[position : position + len(members)] != members:
-            return None
-        prologue.name(order[position])
-        return family.variable, len(members)
+        return ", ".join(prologue.names(tensor_order(self.segment)))
 
     # function ---------------------------------------------------------------------------------------------------
 
@@ -177,7 +171,7 @@ class Glue:
         return self.source[len("def ") : self.source.index("(")]
 
 
-_FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError)"
+_FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError)"
 
 
 def tensor_order(segment: Segment) -> list[Source]:
@@ -242,9 +236,11 @@ class Epilogue:
     def _statement(self, effect: Effect, target: str, key: str, value: str) -> str:
         constant = self._prologue.constant
         if effect.kind == "setattr":
-            return f"{target}.{effect.key} = {value}"
+            return set_attribute(target, effect.key, value)
+        if effect.kind == "setplain":
+            return f"_setplain({target}, {effect.key!r}, {value})"
         if effect.kind == "delattr":
-            return f"del {target}.{effect.key}"
+            return f"_delattr({target}, {effect.key!r})"
         if effect.kind == "setitem":
             return f"{target}[{key}] = {value}"
         if effect.kind == "delitem":
@@ -279,7 +275,7 @@ class Epilogue:
         cls = self._prologue.constant(recipe.cls)
         self.lines.append(f"{name} = {cls}.__new__({cls})")
         for attribute, value in recipe.attributes.items():
-            self.lines.append(f"{name}.{attribute} = {self.value(value)}")
+            self.lines.append(set_attribute(name, attribute, self.value(value)))
 
     def _write_container(self, name: str, recipe: Build) -> None:
         cls = recipe.cls
@@ -306,6 +302,12 @@ class Epilogue:
         return f"{name}({items})"
 
 
+def set_attribute(target: str, name: str, value: str) -> str:
+    """The statement `target.name = value`, for any name."""
+    place = attribute_of(target, name)
+    return f"{place} = {value}" if place.startswith(f"{target}.") else f"_setattr({target}, {name!r}, {value})"
+
+
 def first_failure(
     segment: Segment, like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], helpers: Helpers
 ) -> str | None:
@@ -320,7 +322,7 @@ def first_failure(
             lines = [*prologue.lines, f"return bool({condition})"]
             source = f"def probe{signature_source(segment.code)}:\n" + "\n".join(f"    {line}" for line in lines)
             namespace: dict[str, Any] = {
-                "torch": torch, "_is": is_, "_lookup_all": lookup_all,
+                "torch": torch, "_lookup_all": lookup_all, **_NATIVE,
                 **{f"_{name}": function for name, function in helpers.items()},
                 "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
                 **prologue.constants,
@@ -329,7 +331,7 @@ def first_failure(
             probe: FunctionType = namespace["probe"]
             probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
             failed = probe(*args, **kwargs)
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError):
             failed = True
         if failed:
             return f"{guard}" + (f"  # {guard.location}" if guard.location else "")

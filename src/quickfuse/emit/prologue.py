@@ -7,8 +7,9 @@ to compile it grows with their number, and each check costs tens of nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 from ..ir.guard import Guard, NumberExpr
@@ -68,6 +69,8 @@ class Prologue:
                 yield guard.source
             if guard.kind in ("same", "distinct"):
                 yield guard.value
+            elif guard.kind == "unique":
+                yield from guard.value
             elif guard.kind in ("keys", "absent"):
                 yield from (k for k in guard.value if isinstance(k, Source))
             elif guard.kind == "condition":
@@ -192,11 +195,27 @@ class Prologue:
         assert source.base is not None, source
         base = self.name(source.base)
         if source.kind == "attr":
-            return self._assign(f"{base}.{source.key}", "v")
+            return self._assign(attribute_of(base, source.key), "v")
         key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
         if isinstance(source.key, Source):  # a defaultdict must not make an entry when it is looked at
             return self._assign(f"{base}.get({key})", "v")
         return self._assign(f"{base}[{key}]", "v")
+
+    def names(self, sources: Sequence[Source]) -> list[str]:
+        """The expressions for many sources' values; a family that stands among them as a whole is one, `*list`."""
+        parts: list[str] = []
+        position = 0
+        while position < len(sources):
+            placed = self._place(sources[position])
+            family = placed[0] if placed is not None else None
+            members = [family.members[k] for k in sorted(family.members)] if family is not None else []
+            if family is not None and list(sources[position : position + len(members)]) == members:
+                parts.append(f"*{self._fetch_family(family)}")
+                position += len(members)
+            else:
+                parts.append(self.name(sources[position]))
+                position += 1
+        return parts
 
     # guards -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +252,7 @@ class Prologue:
             else:
                 self.check(f"not all(map(_is, {variable}, {self.constant(values, 'expected')}))")
             return
-        function = "type" if kind == "type" else "len"
+        function = "_type" if kind == "type" else "_len"
         if len(set(values)) == 1:
             test = "_types_are" if kind == "type" else "_lengths_are"
             self.check(f"not {test}({variable}, {self.constant(values[0])})")
@@ -245,26 +264,32 @@ class Prologue:
         value = guard.value
         if guard.kind == "state":
             return f"{value[0]} is not {value[1]}" if isinstance(value[1], bool) else f"{value[0]} != {self.constant(value[1])}"
+        if guard.kind == "unique":
+            return f"_len({{*map(_id, ({', '.join(self.names(guard.value))}))}}) != {len(guard.value)}"
         if guard.kind == "condition":
             code = value[0].code(self.name)
             return f"not {code}" if value[1] else code
         assert guard.source is not None
         name = self.name(guard.source)
         if guard.kind == "type":
-            return f"type({name}) is not {self.constant(value)}"
+            return f"_type({name}) is not {self.constant(value)}"
         if guard.kind == "is":
             return f"{name} is not {self.constant(value)}"
         if guard.kind == "equal":
             constant = self.constant(value)
-            return f"type({name}) is not {self.constant(type(value))} or {name} != {constant}"
+            zero = f" or {name}.hex() != {value.hex()!r}" if type(value) is float and value == 0 else ""
+            return f"_type({name}) is not {self.constant(type(value))} or {name} != {constant}{zero}"
         if guard.kind == "length":
-            return f"len({name}) != {value}"
+            return f"_len({name}) != {value}"
         if guard.kind == "keys":
             if not value:
                 return name
-            return f"[*{name}] != [{', '.join(self._key(k) for k in value)}]" if not _by_identity(value) else (
-                f"not _same_objects([*{name}], [{', '.join(self._key(k) for k in value)}])"
-            )
+            keys = f"[{', '.join(self._key(k) for k in value)}]"
+            if _by_identity(value):
+                return f"not _same_objects([*{name}], {keys})"
+            if all(type(k) is str for k in value):
+                return f"[*{name}] != {keys}"
+            return f"[*{name}] != {keys} or [*map(_type, {name})] != {self.constant([type(k) for k in value])}"
         if guard.kind == "absent":
             return " or ".join(f"{self._key(k)} in {name}" for k in value)
         if guard.kind == "requires_grad":
@@ -274,6 +299,11 @@ class Prologue:
 
     def _key(self, key: Any) -> str:
         return self.name(key) if isinstance(key, Source) else self.constant(key)
+
+
+def attribute_of(base: str, name: str) -> str:
+    """The expression `base.name`, for any name."""
+    return f"{base}.{name}" if name.isidentifier() and not iskeyword(name) else f"_getattr({base}, {name!r})"
 
 
 def _by_identity(keys: tuple[Any, ...]) -> bool:

@@ -141,9 +141,7 @@ def _collect(loop: MergedLoop) -> _Operands:
         if unit.reading.axes:
             operands.axes.update(unit.reading.axes)
     operands.loaded = len(operands.accesses)
-    for unit, kept in zip(loop.units, loop.kept, strict=True):
-        if kept and unit.store is not None:
-            operands.stored.append(number(unit.store.access))
+    operands.stored = [number(store.access) for store in loop.stores]
     _check(operands)
     return operands
 
@@ -167,11 +165,10 @@ class _Builder:
         self.made: dict[int, Expr] = {}
 
     def body(self, slots: tuple[Slot, ...]) -> KernelBody:
-        loop = self.loop
-        values = [self._value(u.store.value) for u, kept in zip(loop.units, loop.kept, strict=True) if kept and u.store]
+        values = [self._value(store.value) for store in self.loop.stores]
         stores = tuple(zip(self.operands.stored, values, strict=True))
         types = tuple(self.operands.scalars.values())
-        return KernelBody(loop.device.type, len(self.collapsed.sizes), slots, types, stores)
+        return KernelBody(self.loop.device.type, len(self.collapsed.sizes), slots, types, stores)
 
     def _value(self, root: Expr) -> Expr:
         made = self.made

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quickfuse.ir.loop import Buffer, Program, View
+from quickfuse.ir.loop import Buffer, Program, Store, View
 
 from .units import Dependences, Unit
 
@@ -31,6 +31,11 @@ class MergedLoop:
     level: int
     units: list[Unit]
     kept: list[bool]
+
+    @property
+    def stores(self) -> list[Store]:
+        """The stores that are done."""
+        return [unit.store for unit, kept in zip(self.units, self.kept, strict=True) if kept and unit.store is not None]
 
 
 def merge(program: Program, dependences: Dependences) -> list[MergedLoop]:

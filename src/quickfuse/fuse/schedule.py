@@ -26,7 +26,7 @@ def fuse(program: Program) -> Schedule:
     """
     dependences = analyse(program)
     loops = merge(program, dependences)
-    stored = [u.store.access.buffer for loop in loops for u, kept in zip(loop.units, loop.kept, strict=True) if kept]
+    stored = [store.access.buffer for loop in loops for store in loop.stores]
     canonicalizer = Canonicalizer()
     running = [loop for loop in loops if any(loop.kept) and 0 not in loop.shape]
     groups = _group(map(canonicalizer.candidate, running))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ class Guard:
     * "requires_grad": `source.requires_grad is value`
     * "same":     `source is value`, another source
     * "distinct": `source is not value`, another source
+    * "unique":   the sources in `value` (a tuple) lead to as many objects; `source` is None
     * "condition": the number expression `value[0]` (see `NumberExpr`) has the truth value `value[1]`
     * "state":    the global setting named `value[0]` is `value[1]`; `source` is None
 
@@ -54,10 +56,18 @@ class NumberExpr:
             if isinstance(operand, NumberExpr)
             else name_of(operand)
             if isinstance(operand, Source)
-            else repr(operand)
+            else _literal(operand)
             for operand in self.operands
         ]
         return self.template.format(*parts)
+
+
+def _literal(value: Any) -> str:
+    """A constant as it can stand anywhere in an expression, without the help of a name."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "(1e999 - 1e999)" if math.isnan(value) else "1e999" if value > 0 else "(-1e999)"
+    text = repr(value)
+    return f"({text})" if text.startswith("-") else text
 
 
 def _tensor(source: Source | None, value: tuple[type, TensorMeta]) -> str:
@@ -79,6 +89,7 @@ FORMATS: dict[str, Any] = {
     "requires_grad": lambda s, v: f"{s}.requires_grad is {v}",
     "same": lambda s, v: f"{s} is {v}",
     "distinct": lambda s, v: f"{s} is not {v}",
+    "unique": lambda s, v: f"{', '.join(map(str, v))} are different objects",
     "condition": _condition,
     "state": lambda s, v: f"{v[0]} == {v[1]!r}",
 }

@@ -7,8 +7,8 @@ words in a table that the kernel reads:
     sizes[0] .. sizes[ndim-1] | for each slot: its address, then its dynamic strides in axis order
 
 Slots `by_value` have no words in the row: their values stand in a second table, one row a member and one word a slot,
-which is uploaded for every launch. Strides are in elements. A slot's stride class for an axis is 0 or 1, where that is known when the kernel is compiled, or
-`None` for a stride that is read from the row.
+which is uploaded for every launch. Strides are in elements. A slot's stride class for an axis is 0 or 1, where that is
+known when the kernel is compiled, or `None` for a stride that is read from the row.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from ..ir.kernel import KernelCall, Schedule, row_template
 from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
 from . import cpu
+from .versions import change_notes
 
 
 class Placer:
@@ -35,6 +36,7 @@ class Placer:
         mutated = np.zeros(len(checked) or 1, dtype=bool)
         mutated[[position[b] for b in self.written]] = True
         self._mutated = mutated
+        self.note_changes = change_notes(np.flatnonzero(mutated).tolist())
 
     def is_resident(self, buffer: Buffer) -> bool:
         """Whether a temporary has its memory already."""

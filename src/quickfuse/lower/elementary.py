@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Expr
+from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -102,7 +102,7 @@ def sigmoid(x: Expr) -> Expr:
 def logit(x: Expr, eps: Expr) -> Expr:
     """log(x / (1 - x)), with x clamped to [eps, 1 - eps] unless eps is negative (PyTorch's None)."""
     one = ops.like(x, 1)
-    if type(eps) is not ops.Const:
+    if type(eps) is not Const:
         raise NoRule
     if eps.value >= 0:
         x = ops.where(ops.lt(x, eps), eps, ops.where(ops.gt(x, ops.sub(one, eps)), ops.sub(one, eps), x))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -36,6 +36,10 @@ _COMPOSED = frozenset(
 _UNDECLARED = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 _MASKS = (torch.bool, torch.uint8)
 
+#: Where the functions and methods that are written in C++ are found.
+_NAMESPACES = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
+_OWNERS: list[Any] = [torch, torch.Tensor, operator, *_NAMESPACES]
+
 
 def extern(
     ctx: Context, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any
@@ -61,10 +65,17 @@ def extern(
     elif isinstance(meta, (list, tuple)) and all(isinstance(m, TensorMeta) for m in meta):
         outputs = [ctx.temp(m) for m in meta]
         results = [ctx.fresh(b.meta, whole_load(b)) for b in outputs]
+        if len(outputs) == 1:
+            function = partial(_only_result, function)
     else:
         raise Unsupported(f"the result of {name}")
     ctx.program.steps.append(Extern(function, arguments, options, outputs))
     return results
+
+
+def _only_result(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    (result,) = function(*args, **kwargs)
+    return result
 
 
 def _memory(ctx: Context, value: Any) -> Any:
@@ -102,8 +113,7 @@ def _check_index(index: Any) -> None:
 
 def _is_torch_builtin(function: Any) -> bool:
     name = getattr(function, "__name__", "")
-    owners: list[Any] = [torch, torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft, torch.Tensor, operator]
-    return any(getattr(owner, name, None) is function for owner in owners)
+    return any(getattr(owner, name, None) is function for owner in _OWNERS)
 
 
 def _is_function_by_schema(name: str) -> bool:

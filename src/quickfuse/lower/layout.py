@@ -162,11 +162,11 @@ def _index_map(base: Layout, view: Layout) -> IndexMap | None:
     for j, (size, stride) in enumerate(zip(view.shape, view.stride, strict=True)):
         if size == 1 or stride == 0:
             continue
-        k = next((k for k in order if base.stride[k] <= stride), None)
-        if k is None or stride % base.stride[k]:
+        axis = next((k for k in order if base.stride[k] <= stride), None)
+        if axis is None or stride % base.stride[axis]:
             return None
-        coefficients[k][j] = stride // base.stride[k]
-        reach[k] += coefficients[k][j] * (size - 1)
+        coefficients[axis][j] = stride // base.stride[axis]
+        reach[axis] += coefficients[axis][j] * (size - 1)
     if any(r >= max(size, 1) for r, size in zip(reach, base.shape, strict=True)):
         return None
     return IndexMap(tuple(constants), tuple(map(tuple, coefficients)), len(view.shape))

@@ -90,7 +90,7 @@ class _Lowering:
                 pass
         elif target in _IGNORED:
             return None
-        if target is torch.stack or target == "stack":
+        if target is torch.stack and isinstance(meta, TensorMeta):
             return self._stack(args, kwargs, meta)
         return extern(self.ctx, kind, target, args, kwargs, meta)
 

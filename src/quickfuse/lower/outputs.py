@@ -22,7 +22,6 @@ class Outputs:
         self.ctx = ctx
         self.values = values
         self._memory: dict[int, Buffer] = {}  # of a storage, by its id
-        self._alone: dict[int, Buffer] = {}  # of a tensor that is the only user of its storage, by its id
         self._taken: set[int] = set()
         self._users: dict[int, set[int]] = {}
         for value in values:
@@ -30,8 +29,12 @@ class Outputs:
                 self._users.setdefault(id(value.storage), set()).add(id(value))
 
     def results(self) -> list[Any]:
-        """The entries of `Program.outputs`."""
-        return [self._result(value) for value in self.values]
+        """The entries of `Program.outputs`: the same object for each output that is the same tensor."""
+        made: dict[int, Any] = {}
+        for value in self.values:
+            if id(value) not in made:
+                made[id(value)] = self._result(value)
+        return [made[id(value)] for value in self.values]
 
     def _result(self, value: Any) -> Any:
         if type(value) is Scalar:
@@ -42,13 +45,11 @@ class Outputs:
             return value
         if value.is_number:
             raise Unsupported("an output that is a number from a tensor")
-        if id(value) in self._alone:
-            return self._alone[id(value)]
         storage = value.storage
         if storage.buffer is not None:
             buffer = storage.buffer
         elif self._needs_no_base(value):
-            buffer = self._alone[id(value)] = self._output(value.meta)
+            buffer = self._output(value.meta)
             self.ctx.store(buffer, self.ctx.read(value))
             return buffer
         else:

@@ -19,16 +19,14 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.values import TensorMeta
 
-# The modules that hold rules register them on import.
-from . import activations, arithmetic, creation, elementary
+# Modules that hold rules register them on import.
+from . import activations, arithmetic, creation, elementary  # noqa: F401
 from .context import Context
 from .foreach import foreach
 from .rules import EVALUATORS, Evaluator, NoRule, into
 from .symbolic import Tensor
 from .transfer import CONVERSIONS, convert
 from .views import VIEW_ATTRIBUTES, VIEW_NAMES, element_view, getitem, is_basic_index, view
-
-assert activations and arithmetic and creation and elementary
 
 #: (context, arguments by position, by name, metadata of the result) -> the node's value.
 Handler = Callable[[Context, Sequence[Any], Mapping[str, Any], Any], Any]
@@ -41,6 +39,8 @@ def new_tensor(evaluate: Evaluator) -> Handler:
         if "out" in kwargs:
             options = dict(kwargs)
             out = options.pop("out")
+            if type(out) is not Tensor or type(meta) is not TensorMeta or out.meta.shape != meta.shape:
+                raise Unsupported("an `out` argument that has to be resized")
             return into(ctx, evaluate, out, args, options)
         if type(meta) is not TensorMeta:
             raise NoRule
@@ -150,7 +150,7 @@ def _dropout(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta:
 
 
 def _register_evaluators() -> None:
-    namespaces = (torch, torch._C._nn, torch._C._special, torch.Tensor)
+    namespaces = (torch, torch.Tensor, *(getattr(torch._C, name) for name in ("_nn", "_special")))
     for name, evaluate in EVALUATORS.items():
         new, old = new_tensor(evaluate), in_place(evaluate)
         for namespace in namespaces:

@@ -28,7 +28,7 @@ def on_device(ctx: Context, tensor: Tensor, device: torch.device) -> Tensor:
     memory = ctx.memory(tensor)
     copied = TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), device)
     buffer = ctx.temp(copied)
-    kwargs = {"memory_format": torch.contiguous_format}
+    kwargs = {"memory_format": torch.contiguous_format, "copy": True}
     ctx.program.steps.append(Extern(torch.Tensor.to, (memory, device), kwargs, [buffer]))
     return ctx.fresh(copied, whole_load(buffer))
 

@@ -113,7 +113,7 @@ def _description(result: torch.Tensor, source: torch.Tensor) -> _Description:
     if result is source:
         return None
     shares = result.untyped_storage()._cdata == source.untyped_storage()._cdata
-    return tuple(result.shape), result.stride(), result.storage_offset(), shares
+    return tuple(result.shape), result.stride(), int(result.storage_offset()), shares
 
 
 def _freeze(value: Any) -> Any:

@@ -1,0 +1,133 @@
+"""Telling autograd that kernels changed tensors in place.
+
+Each tensor has a version, which PyTorch's operators increment when they change it: autograd refuses to run backward
+through a value that was changed since it was saved. `torch._C._increment_version` does the same for 50 ns a tensor; the
+native function here takes 2 ns, which counts for the thousands of tensors of an optimizer step. It relies on where a
+tensor keeps its version, which is found out at start-up on real tensors; where that fails, PyTorch's function serves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import cpu
+from .bulk_reads import list_layout_holds
+from .tensor_check import _handle_offset
+
+#: Words of a tensor's C++ part that are searched for the pointer to its version, and of what that points to.
+_TENSOR_WORDS = 16
+_VERSION_OFFSETS = (8, 12, 16, 20, 24)
+
+_LIST_ITEMS_OFFSET = 24
+
+#: Addresses below are no pointers but small numbers.
+_LOWEST_ADDRESS = 1 << 16
+
+
+def change_notes(positions: Sequence[int]) -> Callable[[list[Any]], bool]:
+    """A function that, given a list of tensors, increments the versions of those at `positions`.
+
+    It returns whether one of them must not be changed by a kernel: an inference tensor outside of inference mode has no
+    version, and the eager operator raises the error.
+    """
+    native = _native_increment()
+    if native is None:
+        return functools.partial(_note_in_python, list(positions))
+    indices = (ctypes.c_int64 * max(len(positions), 1))(*positions)
+    count, address = len(positions), ctypes.addressof(indices)
+
+    def note(tensors: list[Any], _keep: Any = indices) -> bool:
+        return native(tensors, address, count) != 0 and not torch.is_inference_mode_enabled()
+
+    return note
+
+
+def _note_in_python(positions: list[int], tensors: list[Any]) -> bool:
+    changed = [tensors[k] for k in positions]
+    torch._C._increment_version(changed)
+    return any(t.is_inference() for t in changed) and not torch.is_inference_mode_enabled()
+
+
+@functools.cache
+def _native_increment() -> Any:
+    handle_offset, version_place = _handle_offset(), _version_place()
+    if handle_offset is None or version_place is None or not list_layout_holds():
+        return None
+    name = "quickfuse_increment_versions"
+    address = cpu.load(_increment_ir(name, handle_offset, *version_place), [name])[name]
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64, ctypes.c_int64)(address)
+
+
+@functools.cache
+def _version_place() -> tuple[int, int] | None:
+    """(offset of the pointer in a tensor's C++ part, offset of the version in what it points to), None if not found.
+
+    A view shares the version of its base and nothing else but the storage; another tensor has one of its own; and an
+    inference tensor has none, where there is a null pointer.
+    """
+    base, other = torch.zeros(3), torch.zeros(3)
+    view = base.view(3)
+    with torch.inference_mode():
+        inference = torch.zeros(3)
+    found = []
+    for offset in range(8, 8 * _TENSOR_WORDS, 8):
+        pointer, shared, different, none = (
+            ctypes.c_int64.from_address(t._cdata + offset).value for t in (base, view, other, inference)
+        )
+        if pointer == shared != different and pointer > _LOWEST_ADDRESS and none == 0:
+            found += [(offset, at) for at in _VERSION_OFFSETS if _counts_changes(base, pointer + at)]
+    return found[0] if len(found) == 1 else None
+
+
+def _counts_changes(tensor: torch.Tensor, address: int) -> bool:
+    """Whether the number at an address follows the tensor's version."""
+    for _ in range(3):
+        if ctypes.c_uint32.from_address(address).value != tensor._version:
+            return False
+        tensor.add_(1)
+    return True
+
+
+def _increment_ir(name: str, handle_offset: int, pointer_offset: int, version_offset: int) -> str:
+    """LLVM IR of `(list, indices, count)`, which returns how many of the tensors have no version."""
+    return f"""
+define i64 @{name}(ptr %list, i64 %indices.i, i64 %count) {{
+entry:
+  %indices = inttoptr i64 %indices.i to ptr
+  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS_OFFSET}
+  %items = load ptr, ptr %items.p
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
+  %missing = phi i64 [ 0, %entry ], [ %missing.next, %next ]
+  %done = icmp sge i64 %k, %count
+  br i1 %done, label %exit, label %body
+body:
+  %index.p = getelementptr i64, ptr %indices, i64 %k
+  %index = load i64, ptr %index.p
+  %object.p = getelementptr ptr, ptr %items, i64 %index
+  %object = load ptr, ptr %object.p
+  %handle.p = getelementptr i8, ptr %object, i64 {handle_offset}
+  %handle = load ptr, ptr %handle.p
+  %pointer.p = getelementptr i8, ptr %handle, i64 {pointer_offset}
+  %pointer = load ptr, ptr %pointer.p
+  %none = icmp eq ptr %pointer, null
+  br i1 %none, label %next, label %increment
+increment:
+  %version.p = getelementptr i8, ptr %pointer, i64 {version_offset}
+  %before = atomicrmw add ptr %version.p, i32 1 monotonic
+  br label %next
+next:
+  %one = zext i1 %none to i64
+  %missing.next = add i64 %missing, %one
+  %k.next = add i64 %k, 1
+  br label %head
+exit:
+  ret i64 %missing
+}}
+"""
