@@ -14,6 +14,7 @@ import re
 import runpy
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,3 +97,102 @@ def test_blocks_run_and_print_what_they_promise(name: str) -> None:
 def test_blocks_are_found() -> None:
     text = "a\n```python\n1\n```\n\n```text\nx\n```\n```python\n2\n```\nb\n```text\ny\n```\n"
     assert python_blocks(text) == [Block("python", "1\n", 3, "x\n"), Block("python", "2\n", 9)]
+
+
+# docs/limits.md -------------------------------------------------------------------------------------------------------
+
+LIMITS = (ROOT / "docs" / "limits.md").read_text()
+
+
+def limit_rows() -> list[tuple[str, str, str]]:
+    """(what happens, expression, reason) of the tables of reasons."""
+    rows, outcome = [], ""
+    for line in LIMITS.splitlines():
+        if heading := re.fullmatch(r"\| (.+) \| the log says \|", line):
+            outcome = heading[1]
+        elif row := re.fullmatch(r"\| `([^`]+)` \| (.+) \|", line):
+            rows.append((outcome, row[1], row[2]))
+        elif not line.startswith("|"):
+            outcome = ""
+    return [row for row in rows if row[0]]
+
+
+def optimizer_rows() -> list[tuple[str, str]]:
+    """(name, what happens) for each optimizer in the table of optimizers."""
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (two kernels|one kernel|natively)", LIMITS, re.MULTILINE)
+    return [(name, outcome) for names, outcome in rows for name in re.findall(r"\w+", names)]
+
+
+@pytest.mark.parametrize(("outcome", "expression", "reason"), limit_rows(), ids=[row[1] for row in limit_rows()])
+@pytest.mark.filterwarnings("ignore")
+def test_limits_are_as_documented(outcome: str, expression: str, reason: str) -> None:
+    quickfuse.set_logs(graph_breaks=True)
+    compiled = quickfuse.compile(eval(f"lambda x, w, c, k: {expression}", {"torch": torch, "F": F, "time": time}))
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    with printed() as output:
+        compiled(x, w, torch.randn(4, dtype=torch.complex64), torch.arange(4))
+    runs = {"natively": "runs natively", "operator by operator": "runs operator by operator"}[outcome]
+    assert f"{runs}: {reason}" in output.getvalue(), f"docs/limits.md is out of date: {output.getvalue() or 'no log'}"
+
+
+@pytest.mark.parametrize(("name", "outcome"), optimizer_rows())
+def test_optimizers_are_as_documented(name: str, outcome: str) -> None:
+    parameters = [torch.nn.Parameter(torch.randn(4, 4)) for _ in range(5)]
+    for parameter in parameters:
+        parameter.grad = torch.randn(4, 4)
+    step = quickfuse.compile(getattr(torch.optim, name)(parameters, lr=0.01).step)
+    step(*[lambda: torch.tensor(1.0)] if name == "LBFGS" else [])
+    kernels = {"two kernels": [2], "one kernel": [1], "natively": []}[outcome]
+    assert [specialisation.kernels for specialisation in step.specialisations] == kernels
+
+
+def test_limits_has_rows() -> None:
+    assert len(limit_rows()) > 10 and len(optimizer_rows()) > 10
+
+
+# examples -------------------------------------------------------------------------------------------------------------
+
+
+def run_example(name: str, device: str, *arguments: str) -> str:
+    """What an example prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "QUICKFUSE_LOGS": ""}
+    command = [sys.executable, str(ROOT / "examples" / name), "--device", device, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_optimizer_example(device: str) -> None:
+    output = run_example("optimizer.py", device, "--size", "32", "--layers", "3")
+    assert re.fullmatch(r"eager runtime: \d+\.\dus\ncompiled runtime: \d+\.\dus\n", output)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_scheduler_example(device: str) -> None:
+    output = run_example("scheduler.py", device, "--size", "8")
+    rates = re.findall(r"learning rate (\d\.\d{4}), compiled \d+ times", output)
+    assert rates == 2 * ["0.0047", "0.0060", "0.0073", "0.0087", "0.0100"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_pointwise_example(device: str) -> None:
+    output = run_example("pointwise.py", device, "--size", "20")
+    assert output.endswith("compiled 1 time, to 1 kernel\n")
+    assert max(map(float, re.findall(r"to eager (.*)", output))) < 1e-5
+
+
+def test_optimizer_example_leaves_an_old_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 1))
+    monkeypatch.setattr(sys, "argv", ["optimizer.py", "--device", "cuda"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(ROOT / "examples" / "optimizer.py"), run_name="__main__")
+    assert stopped.value.code == 0
+    assert "7.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60

@@ -80,7 +80,7 @@ def test_activations(function: Callable[[torch.Tensor], torch.Tensor], dtype: to
     check_rule(function, x, ulps=8)
 
 
-@pytest.mark.parametrize("function", [F.relu, F.silu, F.leaky_relu, F.hardtanh, F.relu6, F.elu, F.mish], ids=str)
+@pytest.mark.parametrize("function", [F.relu, F.silu, F.leaky_relu, F.hardtanh, F.relu6, F.elu, F.mish], ids=lambda f: f.__name__)
 def test_activations_in_place(function: Callable[..., torch.Tensor]) -> None:
     def body(x: torch.Tensor) -> torch.Tensor:
         return function(x, inplace=True) * 2
@@ -198,7 +198,7 @@ def test_operators_with_more_operands(function: Callable[..., Any], dtype: torch
     check_rule(function, x.reshape(4, 8), y[:8].clone(), z[:4].reshape(4, 1).clone())
 
 
-@pytest.mark.parametrize("function", [torch.logaddexp, torch.logaddexp2, torch.special.xlog1py], ids=str)
+@pytest.mark.parametrize("function", [torch.logaddexp, torch.logaddexp2, torch.special.xlog1py], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_logarithms_of_sums(function: Callable[..., Any], dtype: torch.dtype) -> None:
     x, y = sample(dtype), sample(dtype, seed=1)

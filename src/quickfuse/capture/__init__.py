@@ -30,7 +30,7 @@ def capture(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any
             error.stack = [frame.location for frame in interpreter.frames]
         raise
     finally:
-        interpreter.outside.release()
+        interpreter.release()
 
 
 def _capture(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import inspect
 import operator
 from collections.abc import Callable
 from types import (
@@ -93,13 +94,24 @@ def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwar
 def _call_function(
     i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
 ) -> None:
-    if function.__module__.startswith(("torch._dynamo", "torch._inductor")) if function.__module__ else False:
+    if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(_call_peer(i, f"{function.__module__}.{function.__name__}"))
+        return
+    if getattr(function, "_torchdynamo_disable", False):
+        call(i, _without_peer(function), args, kwargs, then)
         return
     if i.outside.source_of(function) is None and id(function) not in i.created:
         i.outside._remember(function, i.outside.roots.constant(function.__qualname__, function))
     torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
+
+
+def _without_peer(function: FunctionType) -> Any:
+    """The function behind a wrapper of PyTorch's own compiler. The user's wish not to compile one is honoured; PyTorch
+    wraps its own (once its compiler is imported) for the sake of that compiler."""
+    if not is_trusted_module(function.__module__):
+        raise Unsupported(f"{function.__qualname__}, which torch.compiler.disable keeps out of graphs")
+    return inspect.unwrap(function)
 
 
 def _call_peer(i: Interpreter, name: str) -> None:

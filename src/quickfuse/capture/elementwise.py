@@ -94,7 +94,7 @@ def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[i
     """
     same = [m for m in operands if m.shape == shape]
     if len(same) == len(operands) and same:
-        if all(m.is_contiguous for m in same):
+        if all(_is_contiguous(m) for m in same):
             return contiguous_stride(shape)
         if all(m.stride == same[0].stride for m in same) and _is_dense(same[0]):
             return same[0].stride
@@ -110,6 +110,12 @@ def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[i
         result[axis] = step
         step *= shape[axis]
     return tuple(result)
+
+
+def _is_contiguous(meta: TensorMeta) -> bool:
+    """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
+    wanted = contiguous_stride(meta.shape)
+    return meta.numel == 0 or all(s == w for s, w, n in zip(meta.stride, wanted, meta.shape, strict=True) if n != 1)
 
 
 def _is_dense(meta: TensorMeta) -> bool:

@@ -15,7 +15,7 @@ from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.values import NumberMeta, TensorMeta
 from .metadata import OperatorFailed, SameTensor, name_of, result_of
-from .values import Symbol, TensorProxy
+from .values import Symbol, TensorProxy, symbolic_leaves
 
 #: Python operators on numbers: function -> template of the expression, and whether the result may be of another kind.
 NUMBER_OPERATORS: dict[Callable[..., Any], str] = {
@@ -118,6 +118,8 @@ class GraphBuilder:
             return structure
         if _follows_default_dtype(structure, tensors):
             self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+        if name_of(target).strip("_").removeprefix("foreach_") in _RANGE_CHECKED or "alpha" in kwargs:
+            self._guard_range((args, kwargs), structure, tensors)
         self.sync_grad_mode()
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["location"] = self._location()
@@ -130,6 +132,15 @@ class GraphBuilder:
         if self.grad_enabled and any(t.meta.requires_grad for t in _tensors(value)):
             self.differentiable = True
         return value
+
+    def _guard_range(self, operands: Any, structure: Any, tensors: list[TensorProxy]) -> None:
+        """Require numbers to fit the result's dtype, where the operator raises if they do not."""
+        metas = [tensors[s.index].meta if isinstance(s, SameTensor) else s for s in _leaves(structure)]
+        dtypes = {m.dtype for m in metas or [t.meta for t in tensors[:1]]}
+        for symbol in symbolic_leaves(operands):
+            if type(symbol) is Symbol and not symbol.from_tensor:
+                for dtype in dtypes - {torch.bool}:
+                    self._guard("condition", None, (_fits(symbol, dtype), True))
 
     def _wrap(self, structure: Any, node: torch.fx.Node, tensors: list[TensorProxy]) -> Any:
         if isinstance(structure, TensorMeta):
@@ -225,6 +236,18 @@ class GraphBuilder:
         return self.graph
 
 
+#: Operators that convert their numbers to the tensor's dtype first, and raise where one is beyond its range.
+_RANGE_CHECKED = frozenset("fill full full_like new_full masked_fill clamp clamp_min clamp_max clip pow where".split())
+
+
+def _fits(symbol: Symbol, dtype: torch.dtype) -> NumberExpr:
+    """Whether a number is in a dtype's range, or no finite number at all."""
+    real = dtype.to_real()
+    limits = torch.finfo(real) if real.is_floating_point else torch.iinfo(real)
+    lowest = -limits.max if real is torch.uint8 else limits.min  # -1 wraps around to 255, as in C++
+    return NumberExpr("({1} <= {0} <= {2} or {0} - {0} != 0)", (symbol.expr, lowest, limits.max))
+
+
 def _kind_depends_on_values(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
     """Whether numbers of the same kinds could give a result of another kind: `2 ** -1`, `(-2.0) ** 0.5`, `max(1, 2.5)`."""
     kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
@@ -267,19 +290,21 @@ def _has_tensor(structure: Any) -> bool:
     return isinstance(structure, (list, tuple)) and any(_has_tensor(s) for s in structure)
 
 
+def _leaves(structure: Any) -> Iterator[Any]:
+    """The tensors in what an operator returns."""
+    if isinstance(structure, (TensorMeta, SameTensor)):
+        yield structure
+    elif isinstance(structure, (list, tuple)):
+        for element in structure:
+            yield from _leaves(element)
+
+
 def _follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
     """Whether an operator makes floating-point numbers of anything else: it makes them of PyTorch's default dtype."""
     if any(t.meta.dtype.is_floating_point or t.meta.dtype.is_complex for t in tensors):
         return False
-    return any(dtype.is_floating_point or dtype.is_complex for dtype in _dtypes(structure))
-
-
-def _dtypes(structure: Any) -> Iterator[torch.dtype]:
-    if isinstance(structure, TensorMeta):
-        yield structure.dtype
-    elif isinstance(structure, (list, tuple)):
-        for element in structure:
-            yield from _dtypes(element)
+    made = [s.dtype for s in _leaves(structure) if isinstance(s, TensorMeta)]
+    return any(dtype.is_floating_point or dtype.is_complex for dtype in made)
 
 
 def _meta_in(structure: Any, tensors: list[TensorProxy]) -> Any:

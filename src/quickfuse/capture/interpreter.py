@@ -45,6 +45,11 @@ class Interpreter:
         self.created: dict[int, Any] = {}
         self.instruction_count = 0
 
+    def release(self) -> None:
+        """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
+        self.created.clear()
+        self.outside.release()
+
     # running ----------------------------------------------------------------------------------------------------
 
     def run_function(self, function: FunctionType, values: list[Any]) -> Any:

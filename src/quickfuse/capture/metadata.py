@@ -171,6 +171,10 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Ten
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
     finally:
         torch._C._set_grad_enabled(before)
+    for tensor in tensors:
+        operand_now = made.get(id(tensor))
+        if operand_now is not None and meta_of(operand_now, tensor.meta.device) != tensor.meta:
+            raise Unsupported(f"{name_of(function)} gives a tensor another shape or layout")
     indices = {id(made[id(t)]): k for k, t in enumerate(tensors) if id(t) in made}
     return _structure(result, indices, device)
 

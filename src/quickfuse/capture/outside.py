@@ -114,7 +114,7 @@ class Outside:
         return self.wrap(value, source.attr(name).item(key))
 
     def release(self) -> None:
-        """Let go of the user's objects: this object is part of reference cycles, which may live long."""
+        """Let go of the user's objects."""
         for table in (self._stand_ins, self._sources, self.lists, self.attributes, self.changed_attributes,
                       self.global_stores, self.cell_stores):  # fmt: skip
             table.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -260,7 +261,7 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
     initialise = getattr(optimizer, "_init_group", None)
     if initialise is None:
         return
-    parameters = initialise.__func__.__code__.co_argcount - 2
+    parameters = len(inspect.signature(initialise).parameters) - 1
     with torch.no_grad():
         _HEALTH_CHECK(optimizer)
         for group in optimizer.param_groups:

@@ -85,16 +85,19 @@ class CudaKernelCall:
     to them by address. `run` copies what it needs before it returns.
     """
 
-    def __init__(self, call: KernelCall, source: str, *, shape: LaunchShape | None = None) -> None:
+    def __init__(
+        self, call: KernelCall, source: str, *, shape: LaunchShape | None = None,
+        values: npt.NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
         """Compile and load `source`, which defines the kernel `call.name`, for the members of `call`.
 
-        `shape` overrides the choice of block size and warps.
+        `shape` overrides the choice of block size and warps, `values` is the memory of the value table.
         """
         torch.cuda.init()
         body = call.body
         self.body = body
         self.rows = _table([row_template(body, member) for member in call.members], body.row_words)
-        self.values = np.zeros((len(call.members), body.value_words), dtype=np.int64)
+        self.values = np.zeros((len(call.members), body.value_words), dtype=np.int64) if values is None else values
         self._device = torch.cuda.current_device() if call.device.index is None else call.device.index
         properties = torch.cuda.get_device_properties(self._device)
         sizes = [member.numel for member in call.members]

@@ -26,7 +26,12 @@ class GpuCall:
     def __init__(self, call: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> None:
         name = _names.setdefault(call.body, f"kernel{len(_names)}")
         call = replace(call, name=name)
-        self._call = CudaKernelCall(call, emit(call.body, name))
+        slots = [k for k, slot in enumerate(call.body.slots) if slot.by_value]
+        picks = [[placer.cell_index(member.buffers[k]) for k in slots] for member in call.members]
+        self._picks = np.array(picks, dtype=np.int64).reshape(len(picks), len(slots))
+        self._cells = placer.cells
+        values = _as_they_stand(self._cells, self._picks)
+        self._call = CudaKernelCall(call, emit(call.body, name), values=values)
         self.table = _UploadedTable(call, self._call, placer)
         self.launch = self._call.run
         self.rows_changed = self._call.rows_changed
@@ -34,16 +39,18 @@ class GpuCall:
         rows = self._call.rows
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         self.current_stream = torch._C._cuda_getCurrentRawStream
-        slots = [k for k, slot in enumerate(call.body.slots) if slot.by_value]
-        self.gathers = bool(slots)
-        self._cells = placer.cells
-        self._picks = np.array(
-            [[placer.cell_index(member.buffers[k]) for k in slots] for member in call.members], dtype=np.int64
-        )
+        self.gathers = bool(slots) and values is None
 
     def gather(self) -> None:
         """Copy the host numbers that the members need into the value table."""
         np.take(self._cells, self._picks, out=self._call.values)
+
+
+def _as_they_stand(cells: np.ndarray, picks: np.ndarray) -> np.ndarray | None:
+    """The part of the cells that is a kernel's value table already, if there is one."""
+    if not picks.size or (picks.reshape(-1) != np.arange(picks.flat[0], picks.flat[0] + picks.size)).any():
+        return None
+    return cells[picks.flat[0] : picks.flat[0] + picks.size].reshape(picks.shape)
 
 
 class _UploadedTable(MemberTable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,9 @@ class Placer:
         self.written = _written_inputs(schedule)
         self.position = position
         self._cells: dict[Buffer, int] = {}
-        for buffer in schedule.temps:
+        for buffer in [*_by_value_order(schedule), *schedule.temps]:
             if not buffer.meta.shape and buffer.meta.device.type == "cpu":
-                self._cells[buffer] = len(self._cells)
+                self._cells.setdefault(buffer, len(self._cells))
         self.cells = np.zeros(max(len(self._cells), 1), dtype=np.int64)
         self._spans = np.array([_span_bytes(m) for m in checked] or [0], dtype=np.int64)
         mutated = np.zeros(len(checked) or 1, dtype=bool)
@@ -141,6 +141,15 @@ class CpuCall:
 
 #: Above this many elements a kernel runs long enough to let other Python threads run.
 LONG_RUNNING = 1 << 18
+
+
+def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
+    """Host numbers in the order in which GPU kernels take them, so that the cells are the kernels' value tables."""
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            slots = [k for k, slot in enumerate(step.body.slots) if slot.by_value]
+            for member in step.members:
+                yield from (member.buffers[k] for k in slots)
 
 
 def _units(call: KernelCall, sizes: tuple[int, ...]) -> int:

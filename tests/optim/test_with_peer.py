@@ -1,0 +1,39 @@
+"""PyTorch wraps parts of its optimizers when its own compiler is imported: that changes nothing for us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import torch
+import torch._dynamo
+import quickfuse
+quickfuse.config.raise_internal_errors = True
+for cls in (torch.optim.Adam, torch.optim.SGD):
+    a, b = (torch.nn.Parameter(torch.ones(4)) for _ in range(2))
+    eager, optimizer = cls([a], lr=0.1), cls([b], lr=0.1)
+    step = quickfuse.compile(lambda: optimizer.step())
+    for k in range(3):
+        a.grad, b.grad = torch.full((4,), 1.0 + k), torch.full((4,), 1.0 + k)
+        eager.step()
+        step()
+    assert torch.allclose(a, b), (a, b)
+    assert step.graph_count == 1, step.graph_count
+    assert step.specialisations[0].kernels
+
+@torch.compiler.disable
+def outside(x):
+    return x + 1
+
+def f(x):
+    return outside(x * 2) * 3
+
+assert torch.equal(quickfuse.compile(f)(torch.ones(2)), f(torch.ones(2)))
+"""
+
+
+def test_with_the_peer_imported() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=120, env=environment)
