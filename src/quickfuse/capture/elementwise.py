@@ -27,9 +27,11 @@ _BINARY = (
     "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub atan2 arctan2 hypot copysign "
     "nextafter maximum minimum fmax fmin logaddexp logaddexp2 xlogy heaviside ldexp eq ne lt le gt ge greater greater_equal "
     "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
-    "bitwise_right_shift lerp addcmul addcdiv where clamp clamp_min clamp_max clip masked_fill float_power "
+    "bitwise_right_shift lerp addcmul addcdiv where clamp clamp_min clamp_max clip float_power "
     "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos"
 )
+#: Copies and conversions: where the operand's elements fill their memory, the result has its very strides.
+_KEEPS_LAYOUT = frozenset("clone float double half bfloat16 int long short char byte bool to zeros_like ones_like full_like".split())
 _NAMES = frozenset(f"{_UNARY} {_BINARY}".split())
 _DUNDER = frozenset(f"__{n}__" for n in _NAMES) | frozenset(f"__r{n}__" for n in _NAMES)
 #: In place, but not elementwise in the operand: a copy broadcasts and converts into it.
@@ -41,7 +43,12 @@ def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool
     if kwargs.get("out") is not None or "memory_format" in kwargs or "device" in kwargs:
         return False
     name = getattr(function, "__name__", "")
-    return name in _DUNDER or name in _COPIES or name.strip("_") in _NAMES
+    return name in _DUNDER or name in _COPIES or name in _NAMES or name.strip("_") in _NAMES
+
+
+def keeps_layout(function: Callable[..., Any], tensors: list[TensorProxy]) -> bool:
+    """Whether the result has exactly the strides of the one operand."""
+    return len(tensors) == 1 and getattr(function, "__name__", "") in _KEEPS_LAYOUT and _is_dense(tensors[0].meta)
 
 
 def run_on_one_element(

@@ -319,8 +319,8 @@ _IN_PLACE_OPERATORS = frozenset(
 
 def _is_in_place(target: Any) -> bool:
     """PyTorch's naming rule: a trailing underscore means that the first operand is changed."""
-    if target in _IN_PLACE_OPERATORS:
-        return True
+    if getattr(target, "__module__", None) == "_operator":  # `and_` and `or_` end like that for another reason
+        return target in _IN_PLACE_OPERATORS
     name = target if isinstance(target, str) else name_of(target)
     if name.startswith("__i") and name.endswith("__"):
         return name not in ("__invert__", "__index__", "__int__")

@@ -15,7 +15,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
-from .elementwise import broadcast, is_elementwise, result_stride, run_on_one_element
+from .elementwise import broadcast, is_elementwise, keeps_layout, result_stride, run_on_one_element
 from .values import Symbol, TensorProxy
 
 _META = torch.device("meta")
@@ -108,7 +108,8 @@ def _elementwise(function: Callable[..., Any], args: Any, kwargs: Any, tensors: 
             if tensor.meta.shape != shape:
                 raise OperatorFailed("an operand that is broadcast in place")
             return SameTensor(index)
-    stride = result_stride(shape, [t.meta for t in tensors])
+    kept = keeps_layout(function, tensors)
+    stride = tensors[0].meta.stride if kept else result_stride(shape, [t.meta for t in tensors])
     return TensorMeta(result.dtype, shape, stride, result_device(tensors, args), result.requires_grad)
 
 

@@ -8,6 +8,8 @@ does. `SCALAR_OPS` is the one table of operations; each code generator has a rul
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -168,3 +170,39 @@ def short(dtype: torch.dtype) -> str:
         if name.startswith(long):
             return letter + name[len(long) :]
     return name
+
+
+def walk(*exprs: Expr) -> list[Expr]:
+    """The distinct nodes of some expressions, arguments before their users."""
+    done: dict[int, Expr] = {}
+    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
+    while stack:
+        node, ready = stack.pop()
+        if id(node) in done:
+            continue
+        if ready or not isinstance(node, Op):
+            done[id(node)] = node
+            continue
+        stack.append((node, True))
+        stack.extend((arg, False) for arg in reversed(node.args))
+    return list(done.values())
+
+
+def statements(stores: Iterable[tuple[str, Expr]]) -> list[str]:
+    """Stores as text, with a name for each operation that is used more than once."""
+    stores = list(stores)
+    nodes = walk(*(value for _, value in stores))
+    used = [arg for node in nodes if isinstance(node, Op) for arg in node.args] + [value for _, value in stores]
+    uses = Counter(map(id, used))
+    lines: list[str] = []
+    text: dict[int, str] = {}
+    for node in nodes:
+        if not isinstance(node, Op):
+            text[id(node)] = str(node)
+            continue
+        name = short(node.dtype) if node.name == "cast" else node.name
+        text[id(node)] = f"{name}({', '.join(text[id(arg)] for arg in node.args)})"
+        if uses[id(node)] > 1:
+            lines.append(f"v{len(lines)} = {text[id(node)]}")
+            text[id(node)] = f"v{len(lines) - 1}"
+    return [*lines, *(f"{target} = {text[id(value)]}" for target, value in stores)]

@@ -13,13 +13,12 @@ known when the kernel is compiled, or `None` for a stride that is read from the 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from .expr import Const, Expr, Index, Op, short
+from .expr import Const, Expr, Index, Op, short, statements, walk
 from .loop import Buffer, Extern, HostScalar, Program
 
 
@@ -126,7 +125,7 @@ class KernelBody:
             f"# s{k}: {short(s.dtype)} {s.access} strides {s.strides}{' by value' if s.by_value else ''}"
             for k, s in enumerate(self.slots)
         ]
-        return "\n".join([*head, *_statements(self.stores)])
+        return "\n".join([*head, *statements((f"s{slot}", value) for slot, value in self.stores)])
 
 
 @dataclass(eq=False, slots=True)
@@ -173,41 +172,6 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))
-
-
-def walk(*exprs: Expr) -> list[Expr]:
-    """The distinct nodes of some expressions, arguments before their users."""
-    done: dict[int, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
-    while stack:
-        node, ready = stack.pop()
-        if id(node) in done:
-            continue
-        if ready or not isinstance(node, Op):
-            done[id(node)] = node
-            continue
-        stack.append((node, True))
-        stack.extend((arg, False) for arg in reversed(node.args))
-    return list(done.values())
-
-
-def _statements(stores: tuple[tuple[int, Expr], ...]) -> list[str]:
-    """Stores as text, with a name for each operation that is used more than once."""
-    nodes = walk(*(value for _, value in stores))
-    used = [arg for node in nodes if isinstance(node, Op) for arg in node.args] + [value for _, value in stores]
-    uses = Counter(map(id, used))
-    lines: list[str] = []
-    text: dict[int, str] = {}
-    for node in nodes:
-        if not isinstance(node, Op):
-            text[id(node)] = str(node)
-            continue
-        name = short(node.dtype) if node.name == "cast" else node.name
-        text[id(node)] = f"{name}({', '.join(text[id(arg)] for arg in node.args)})"
-        if uses[id(node)] > 1:
-            lines.append(f"v{len(lines)} = {text[id(node)]}")
-            text[id(node)] = f"v{len(lines) - 1}"
-    return [*lines, *(f"s{slot} = {text[id(value)]}" for slot, value in stores)]
 
 
 def row_template(body: KernelBody, member: Member) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .expr import Expr
+from .expr import Expr, statements
 from .values import TensorMeta
 
 
@@ -77,7 +77,8 @@ class Loop:
     def __str__(self) -> str:
         axes = ", ".join(f"i{k}" for k in range(len(self.shape)))
         head = f"for {axes} in {self.shape}:" if self.shape else "once:"
-        return "\n".join([f"{head}  # {self.device}", *(f"    {s}" for s in self.stores)])
+        lines = statements((str(s.access), s.value) for s in self.stores)
+        return "\n".join([f"{head}  # {self.device}", *(f"    {line}" for line in lines)])
 
 
 @dataclass(eq=False, slots=True)
