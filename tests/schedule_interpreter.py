@@ -134,7 +134,7 @@ class Interpreter:
 def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
     """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
     gm = trace(function, *copy_inputs(inputs))
-    schedule = fuse(lower(gm))
+    schedule = fuse(lower(gm.graph))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     return schedule, Interpreter(schedule, names)
 

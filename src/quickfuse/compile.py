@@ -266,7 +266,7 @@ def _overlaps_itself(meta: TensorMeta) -> bool:
 
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
     with logs.stage("lower"):
-        program = lower(segment)
+        program = lower(segment.graph)
     if logs.enabled("loops"):
         logs.emit("loops", str(program))
     with logs.stage("fuse"):

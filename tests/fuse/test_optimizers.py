@@ -63,7 +63,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 def check_step(optimizer: torch.optim.Optimizer, compiling: bool) -> Schedule:
     before = [copy_of(t.detach()) for t in tensors_of(optimizer)]
     gm, after = captured_step(optimizer, compiling)
-    schedule = fuse(lower(gm))
+    schedule = fuse(lower(gm.graph))
     Interpreter(schedule, [n.name for n in gm.graph.nodes if n.op == "placeholder"])(*before)
     for actual, expected in zip(before, after, strict=True):
         assert_same(actual, expected.detach(), ulps=8)
@@ -197,7 +197,7 @@ def test_compile_time_of_a_thousand_parameters(foreach: bool, compiling: bool) -
     gc.disable()  # as compile.py does
     try:
         start = time.process_time()
-        program = lower(gm)
+        program = lower(gm.graph)
         lowered = time.process_time()
         schedule = fuse(program)
         fused = time.process_time()

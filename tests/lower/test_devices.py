@@ -18,7 +18,7 @@ from trace_helper import copy_inputs, flatten, on_gpu, trace
 
 def check_on_gpu(function: Any, *inputs: Any, on_cpu: tuple[str, ...] = ()) -> Schedule:
     gm = on_gpu(trace(function, *copy_inputs(inputs)), on_cpu)
-    schedule = fuse(lower(gm))
+    schedule = fuse(lower(gm.graph))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     expected, actual = copy_inputs(inputs), copy_inputs(inputs)
     results = flatten(function(*expected))
@@ -82,7 +82,7 @@ def test_division_by_a_number_on_the_gpu() -> None:
 
 def test_copies_between_devices_are_calls() -> None:
     gm = on_gpu(trace(lambda x, y: x.copy_(y + 1), torch.randn(4), torch.randn(4)), ("a1",))
-    before, transfer, after = fuse(lower(gm)).steps
+    before, transfer, after = fuse(lower(gm.graph)).steps
     assert isinstance(before, KernelCall) and isinstance(transfer, Extern) and isinstance(after, KernelCall)
     assert transfer.target is torch.Tensor.to
     assert transfer.outputs[0].meta.device.type == "cuda"
@@ -91,4 +91,4 @@ def test_copies_between_devices_are_calls() -> None:
 def test_operands_on_two_devices_are_left_to_pytorch() -> None:
     gm = on_gpu(trace(lambda x, y: x + y, torch.randn(4), torch.randn(4)), ("a1",))
     with pytest.raises(Unsupported, match="an operand on cpu"):
-        lower(gm)
+        lower(gm.graph)

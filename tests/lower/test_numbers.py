@@ -107,7 +107,7 @@ def test_functions_of_a_number_from_a_tensor(function: Any, operands: tuple[Any,
     expected = function(*(value.item() if o is None else o for o in operands))
     gm = _graph_of(function, *operands, kind=type(expected), tensor=value)
     y = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    (result,) = Interpreter(fuse(lower(gm)), ["x", "y"])(value, y)
+    (result,) = Interpreter(fuse(lower(gm.graph)), ["x", "y"])(value, y)
     assert_same(result, y * expected)
 
 
@@ -119,7 +119,7 @@ def test_what_python_may_refuse(function: Any, operands: tuple[Any, ...]) -> Non
     """Division of integers by zero is an error, negative powers of them are floats: left to Python."""
     gm = _graph_of(function, *operands, kind=int, tensor=torch.tensor(4))
     with pytest.raises(Unsupported):
-        lower(gm)
+        lower(gm.graph)
 
 
 def test_a_tensor_where_a_number_is_expected() -> None:

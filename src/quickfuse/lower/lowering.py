@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, Node
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Load
@@ -26,7 +26,7 @@ from .targets import FUNCTIONS, METHODS
 _IGNORED = frozenset({torch._C._set_grad_enabled})
 
 
-def lower(gm: GraphModule) -> Program:
+def lower(graph: Graph) -> Program:
     """Lower a torch-level graph to loops and calls of PyTorch operators.
 
     Each node's `meta["val"]` holds its `TensorMeta`, its `NumberMeta`, or a tuple or list of these. Inputs that the
@@ -35,7 +35,7 @@ def lower(gm: GraphModule) -> Program:
     Raises:
         Unsupported: where the graph has an operator without a rule that PyTorch cannot safely be called for.
     """
-    return _Lowering().run(gm)
+    return _Lowering().run(graph)
 
 
 class _Lowering:
@@ -44,9 +44,9 @@ class _Lowering:
         self.values: dict[Node, Any] = {}
         self.inputs: list[Tensor] = []
 
-    def run(self, gm: GraphModule) -> Program:
+    def run(self, graph: Graph) -> Program:
         values = self.values
-        for node in gm.graph.nodes:
+        for node in graph.nodes:
             kind = node.op
             if kind == "call_function" or kind == "call_method":
                 values[node] = self._call(kind, node)
