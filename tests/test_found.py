@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from differential import check, outcome, same
 
 import quickfuse
+from differential import check, outcome, same
 from quickfuse import config
 
 T = torch.Tensor

@@ -137,3 +137,53 @@ def test_recompile_limit(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     with pytest.raises(quickfuse.errors.RecompileLimit):
         for n in range(1, 7):
             compiled(torch.zeros(n))
+
+
+def test_replaced_function_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = quickfuse.compile(lambda x: torch.relu(x) + 1)
+    x = torch.tensor([-1.0, 2.0])
+    assert torch.equal(compiled(x), torch.tensor([1.0, 3.0]))
+    monkeypatch.setattr(torch, "relu", lambda x: x * 2)
+    assert torch.equal(compiled(x), torch.tensor([-1.0, 5.0]))
+
+
+def test_replaced_step_of_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    compiled = quickfuse.compile(lambda: optimizer.step())
+    compiled()
+    assert torch.equal(parameter.detach(), torch.full((2,), 0.5))
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, closure=None: None)
+    compiled()
+    assert torch.equal(parameter.detach(), torch.full((2,), 0.5))
+
+
+def test_capture_is_not_tried_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    quickfuse.set_logs(graph_breaks=True)
+    quickfuse.logs.log.propagate = True
+    compiled = quickfuse.compile(lambda x: x + 1 if x.sum() > 0 else x - 1)
+    for k in range(6):
+        x = torch.tensor([1.0 if k % 2 else -1.0])
+        assert torch.equal(compiled(x), x + 1 if k % 2 else x - 1)
+    assert caplog.text.count("runs natively") == config.capture_attempts + 1
+
+
+def test_many_constants_of_graph_and_guards() -> None:
+    """Constants of the computing part and of the guards have names of their own."""
+    layer = torch.nn.LayerNorm(8)
+    x = torch.randn(2, 8)
+    with torch.no_grad():
+        assert torch.allclose(quickfuse.compile(lambda x: layer(x) + 1)(x), layer(x) + 1)
+        assert torch.allclose(quickfuse.compile(layer)(x), layer(x))
+        convolution = torch.nn.Conv2d(3, 4, 3)
+        image = torch.randn(1, 3, 8, 8)
+        assert torch.allclose(quickfuse.compile(lambda x: convolution(x))(image), convolution(image))
+
+
+def test_slices_as_arguments() -> None:
+    compiled = quickfuse.compile(lambda x, s: x[s] + 1)
+    x = torch.arange(6.0)
+    for s in (slice(0, 3), slice(2, 5), slice(0, 3)):
+        assert torch.equal(compiled(x, s), x[s] + 1)
+    assert compiled.graph_count == 2

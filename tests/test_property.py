@@ -98,7 +98,8 @@ def tensors(draw: st.DrawFn) -> list[T]:
 
 
 def _tensor(draw: st.DrawFn, shape: list[int]) -> T:
-    own = [draw(st.sampled_from([n, n, n, 1])) for n in shape[draw(st.integers(0, len(shape))) if draw(st.booleans()) else 0 :]]
+    missing = draw(st.integers(0, len(shape))) if draw(st.booleans()) else 0
+    own = [draw(st.sampled_from([n, n, n, 1])) for n in shape[missing:]]
     dtype = draw(st.sampled_from(DTYPES))
     layout = draw(st.sampled_from(["contiguous", "contiguous", "transposed", "sliced", "expanded", "offset"]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 16)))

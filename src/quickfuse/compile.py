@@ -54,6 +54,7 @@ class Compiled:
         self.specialisations: list[Specialisation] = []
         self.native_reason: str | None = None
         self.last_failure: str | None = None
+        self.failures = 0
         self._lock = threading.RLock()
         self._plain, self._bound = _plain_function(function)
         _live.add(self)
@@ -78,10 +79,11 @@ class Compiled:
 
     def __reduce__(self) -> Any:
         """Pickled by name where the name leads here, as functions are."""
+        path = str(getattr(self, "__qualname__", ""))
         found: Any = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
+        for name in path.split("."):
             found = getattr(found, name, None)
-        return self.__qualname__ if found is self else (Compiled, (self.function, self.settings))
+        return path if found is self else (Compiled, (self.function, self.settings))
 
     @property
     def graph_count(self) -> int:
@@ -92,6 +94,7 @@ class Compiled:
         with self._lock:
             self.specialisations = []
             self.native_reason = None
+            self.failures = 0
 
     def _native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
@@ -142,6 +145,7 @@ class Compiled:
                 hint = f"\n  hint: {reason.hint}" if reason.hint else ""
                 raise errors.GraphBreak(f"{reason.location}: {reason.reason}{hint}") from None
             self._log_native(reason.reason, reason.location)
+            self._give_up_after_failures(reason.reason)
             return None
         except errors.BackendError:
             raise
@@ -156,8 +160,17 @@ class Compiled:
         self.specialisations = [specialisation, *self.specialisations]
         return specialisation
 
+    def _give_up_after_failures(self, reason: str) -> None:
+        """Stop trying: capture costs more than it can ever gain for a function that it cannot follow."""
+        self.failures += 1
+        patience = config.recompile_limit if self.specialisations else config.capture_attempts
+        if self.failures >= patience:
+            self.native_reason = reason
+            self._log_native(f"{reason} (from now on without trying to capture it)")
+
     def _log_native(self, reason: str, location: str = "") -> None:
-        logs.emit("graph_breaks", f"{self.function!r} runs natively: {reason}{f' at {location}' if location else ''}")
+        name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
+        logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
 
     def _log_recompilation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self.specialisations or self._plain is None:

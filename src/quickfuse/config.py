@@ -12,7 +12,10 @@ specialize_floats: bool = False
 #: How many specialisations one function may have before it runs natively.
 recompile_limit: int = 16
 
-#: What happens at that limit: "warn" once and run natively, or "error".
+#: How often capture is tried on a function that it cannot follow, before every call runs natively at once.
+capture_attempts: int = 3
+
+#: What happens at the recompile limit: "warn" once and run natively, or "error".
 on_recompile_limit: str = "warn"
 
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.

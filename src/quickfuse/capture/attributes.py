@@ -22,6 +22,7 @@ from .values import (
     ABSENT,
     DELETED,
     DictMethod,
+    NativeHandler,
     PlannedContext,
     ShadowDict,
     SuperProxy,
@@ -145,7 +146,7 @@ def _module_attribute(i: Interpreter, module: ModuleType, name: str) -> Any:
     stored = i.outside.attributes.get((id(module), name), ABSENT)
     if stored is not ABSENT:
         return stored
-    trusted = is_trusted_module(module.__name__)
+    trusted = is_trusted_module(module.__name__) and _in_trusted_code(i)
     if name not in module.__dict__:
         lazy = torch_lazy_module(module, name)
         if lazy is not None:
@@ -175,6 +176,8 @@ def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
     if name == "__func__" and isinstance(base, (classmethod, staticmethod)):
         return base.__func__
     if isinstance(base, FunctionType):
+        if name == "__get__":
+            return NativeHandler(lambda i, instance, owner=None: base if instance is None else MethodType(base, instance))
         if name in base.__dict__:
             source = i.outside.source_of(base)
             if source is None:
@@ -215,6 +218,12 @@ def _class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
         then(i.outside.wrap(raw, _class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
 
 
+def _in_trusted_code(i: Interpreter) -> bool:
+    """Whether PyTorch or the standard library is looking: what the user's own code reads is guarded wherever it stands,
+    since a user who replaces a function of PyTorch's does it to be noticed."""
+    return not i.frames or is_trusted_module(i.frames[-1].globals.get("__name__"))
+
+
 def _class_source(i: Interpreter, cls: type) -> Source:
     return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
 
@@ -223,7 +232,8 @@ def _guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type,
     """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
     may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
     _guard_absent(i, order[: order.index(owner)], name)
-    if not is_trusted_module(owner.__module__) and isinstance(raw, CODE_TYPES):
+    trusted = is_trusted_module(owner.__module__) and _in_trusted_code(i)
+    if not trusted and isinstance(raw, CODE_TYPES):
         i.outside.guard("is", _class_source(i, owner).attr("__dict__").item(name), raw)
 
 

@@ -38,15 +38,6 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 
-class NativeHandler:
-    """A callable made by capture itself."""
-
-    __slots__ = ("run",)
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = run
-
-
 def type_of(value: Any) -> type:
     """`type(value)` of the value that a stand-in stands for."""
     kind = type(value)
@@ -406,4 +397,4 @@ PURE: frozenset[Any] = frozenset(
     {round, divmod, pow, ord, chr, hex, oct, bin, format, ascii, issubclass, sum, hash, operator.index, operator.not_}
 )
 
-__all__ = ["HANDLERS", "PURE", "NativeHandler", "contains_symbolic", "type_of"]
+__all__ = ["HANDLERS", "PURE", "contains_symbolic", "type_of"]

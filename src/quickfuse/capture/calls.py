@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
+import weakref
 import operator
 from collections.abc import Callable
 from types import (
@@ -25,6 +26,7 @@ from .outside import is_trusted_module
 from .values import (
     ABSENT,
     DictMethod,
+    NativeHandler,
     PlannedContext,
     ShadowDict,
     Symbol,
@@ -61,8 +63,10 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         call(i, function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
     elif isinstance(function, type):
         _construct(i, function, args, kwargs, then)
-    elif kind is builtin_calls.NativeHandler:
+    elif kind is NativeHandler:
         then(function.run(i, *args, **kwargs))
+    elif kind is weakref.ref:
+        then(_referent(i, function))
     elif kind is PeerModule:
         then(_call_peer(i, function.name))
     elif kind in (MethodDescriptorType, WrapperDescriptorType) and args:
@@ -104,6 +108,13 @@ def _call_function(
         i.outside._remember(function, i.outside.roots.constant(function.__qualname__, function))
     torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
+
+
+def _referent(i: Interpreter, reference: weakref.ref[Any]) -> Any:
+    source = i.outside.source_of(reference)
+    if source is None:
+        raise Unsupported("a weak reference made by the captured code")
+    return i.outside.wrap(reference(), source.referent())
 
 
 def _without_peer(function: FunctionType) -> Any:
@@ -268,7 +279,7 @@ def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
         def leave(i: Interpreter, *_: Any) -> None:
             planned.leave(i)
 
-        f.stack.append(builtin_calls.NativeHandler(leave))
+        f.stack.append(NativeHandler(leave))
         f.stack.append(planned.enter(i))
         return
     kind = type(manager)

@@ -31,7 +31,9 @@ _BINARY = (
     "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos"
 )
 #: Copies and conversions: where the operand's elements fill their memory, the result has its very strides.
-_KEEPS_LAYOUT = frozenset("clone float double half bfloat16 int long short char byte bool to zeros_like ones_like full_like".split())
+_KEEPS_LAYOUT = frozenset(
+    "clone float double half bfloat16 int long short char byte bool to zeros_like ones_like full_like".split()
+)
 _NAMES = frozenset(f"{_UNARY} {_BINARY}".split())
 _DUNDER = frozenset(f"__{n}__" for n in _NAMES) | frozenset(f"__r{n}__" for n in _NAMES)
 #: In place, but not elementwise in the operand: a copy broadcasts and converts into it.

@@ -70,7 +70,8 @@ class Outside:
 
     def guard(self, kind: str, source: Source | None, value: Any) -> None:
         """Require a fact, once."""
-        key = (kind, source, id(value) if kind in ("is", "tensor", "condition") else value)
+        by_identity = kind in ("is", "tensor", "condition")
+        key = (kind, source, id(value) if by_identity else repr(value) if type(value) is slice else value)
         if key not in self._seen:
             self._seen.add(key)
             self._keep.append(value)
@@ -85,10 +86,10 @@ class Outside:
         """Require that the objects of one kind stay different objects: the captured code changes some of them, and
         reads each as if it were not one of those."""
         if kind is TensorProxy:
-            found = [p for p in self._stand_ins.values() if type(p) is kind and ("attr", "grad") in p.source.children]
-            sources = [p.source for p in found]
+            tensors = [p.source for p in self._stand_ins.values() if type(p) is TensorProxy and p.source is not None]
+            sources = [source for source in tensors if ("attr", "grad") in source.children]
         elif kind is ShadowDict:
-            sources = [s.source for s in self._stand_ins.values() if type(s) is kind]
+            sources = [s.source for s in self._stand_ins.values() if type(s) is ShadowDict]
         elif kind is list:
             sources = [source for _, _, source, _ in self.lists.values()]
         else:

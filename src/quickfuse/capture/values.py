@@ -155,6 +155,15 @@ class PlannedContext:
         self.leave = leave
 
 
+class NativeHandler:
+    """A callable made by capture itself: `run(interpreter, *args, **kwargs)`."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+
+
 #: Immutable types whose instances are plain constants: comparing values tells all there is to know.
 PLAIN_TYPES: frozenset[type] = frozenset(
     {

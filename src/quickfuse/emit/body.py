@@ -124,9 +124,8 @@ class KernelBodyWriter:
         call = _graph_call(self.segment)
         eager = f"{', '.join(names)}, = {call}" if names else call
         self.constants["_unversioned"] = self.placer.note_changes
-        return [
-            *place, "if _placer.overlapping or _unversioned(_tensors):", f"    {eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])
-        ]  # fmt: skip
+        unfit = "if _placer.overlapping or _unversioned(_tensors):"
+        return [*place, unfit, f"    {eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
 
     def _outputs(self) -> list[Buffer]:
         externs = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
@@ -206,7 +205,7 @@ class KernelBodyWriter:
         if isinstance(value, (list, tuple)):
             inner = ", ".join(self._argument(v) for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if value else "()"
-        name = f"_c{len(self.constants)}"
+        name = f"_a{len(self.constants)}"
         self.constants[name] = value
         return name
 

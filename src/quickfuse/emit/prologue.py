@@ -129,6 +129,8 @@ class Prologue:
             expression = f"_getattr_each({source_list}, {family.key!r})"
         elif family.kind == "item":
             expression = self._items(family, source_list)
+        elif family.kind == "referent":
+            expression = f"[v() for v in {source_list}]"
         else:
             assert family.base is not None
             table = self.name(family.base)
@@ -194,6 +196,8 @@ class Prologue:
             return self.constant(source.owner, "object")
         assert source.base is not None, source
         base = self.name(source.base)
+        if source.kind == "referent":
+            return self._assign(f"{base}()", "v")
         if source.kind == "attr":
             return self._assign(attribute_of(base, source.key), "v")
         key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)

@@ -80,7 +80,7 @@ def _condition(source: Source | None, value: tuple[NumberExpr, bool]) -> str:
 
 FORMATS: dict[str, Any] = {
     "type": lambda s, v: f"type({s}) is {v.__qualname__}",
-    "is": lambda s, v: f"{s} is {getattr(v, '__qualname__', None) or getattr(v, '__name__', None) or v!r}",
+    "is": lambda s, v: f"{s} is {getattr(v, '__qualname__', None) or getattr(v, '__name__', None) or repr(v)}",
     "equal": lambda s, v: f"{s} == {v!r}",
     "length": lambda s, v: f"len({s}) == {v}",
     "keys": lambda s, v: f"list({s}) == {list(v)!r}",

@@ -73,9 +73,9 @@ class New(Recipe):
 class Effect:
     """A change to the user's objects, replayed after the graph.
 
-    `kind`: "setattr" and "delattr" (`key` a name), "setplain" (the same, past a `__setattr__` of the class), "setitem" and "delitem" (`key` a recipe), "refill" (the list or other
-    container `target` gets the elements `value`), "setglobal" (`target` is None, `key` is (globals, name)), "setcell"
-    (a free variable of the compiled function, named `key`).
+    `kind`: "setattr" and "delattr" (`key` a name), "setplain" ("setattr" past a `__setattr__` of the class), "setitem" and
+    "delitem" (`key` a recipe), "refill" (the list or other container `target` gets the elements `value`), "setglobal"
+    (`target` is None, `key` is (globals, name)), "setcell" (a free variable of the compiled function, named `key`).
     """
 
     kind: str

@@ -12,7 +12,7 @@ from .. import errors
 
 
 class Source:
-    """A path. `kind` is one of "local", "global", "closure", "constant", "attr", "item", "type".
+    """A path. `kind` is one of "local", "global", "closure", "constant", "attr", "item", "referent".
 
     * local: `key` is the argument's name
     * global: `key` is the name, `owner` the dictionary of globals
@@ -20,7 +20,7 @@ class Source:
     * constant: `owner` is the object itself: modules, classes and functions only, never a user's data
     * attr: attribute `key` of `base`
     * item: element `key` of `base`; `key` is a Python constant, or itself a source (a dictionary keyed by an object)
-    * slot: attribute `key` of `base`, read past `__getattribute__` from the instance dictionary
+    * referent: what the weak reference `base` refers to
     """
 
     __slots__ = ("__weakref__", "base", "children", "key", "kind", "owner")
@@ -45,6 +45,9 @@ class Source:
     def item(self, key: Any) -> Source:
         return self._child("item", key)
 
+    def referent(self) -> Source:
+        return self._child("referent", "")
+
     def __str__(self) -> str:
         if self.kind == "local":
             return f"L[{self.key!r}]"
@@ -58,6 +61,8 @@ class Source:
             raise errors.QuickfuseError(f"a source of kind {self.kind} needs a base")
         if self.kind == "attr":
             return f"{self.base}.{self.key}"
+        if self.kind == "referent":
+            return f"{self.base}()"
         return f"{self.base}[{self.key if isinstance(self.key, Source) else repr(self.key)}]"
 
     __repr__ = __str__
