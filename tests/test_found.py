@@ -232,6 +232,19 @@ class Doubling:
         object.__setattr__(self, name, value * 2)
 
 
+def test_effects_before_an_operator_that_raises() -> None:
+    """What the function did before an operator fails has happened, and the traceback leads to the operator."""
+
+    def pick(x: T, index: T, log: list[int]) -> T:
+        log.append(1)
+        return x.cumsum(0)[index]
+
+    compiled = check(pick, *((ones(), torch.tensor([index]), []) for index in (1, 9, 2)))
+    with pytest.raises(IndexError) as caught:
+        compiled(ones(), torch.tensor([9]), [])
+    assert caught.traceback[-1].name == "pick"
+
+
 def test_own_setattr_runs_once() -> None:
     """Replaying an assignment does not call the class's `__setattr__` again."""
 
@@ -403,6 +416,33 @@ def test_threads(size: int) -> None:
     finally:
         sys.setswitchinterval(before)
     assert not wrong and compiled.graph_count == 1
+
+
+def test_call_from_within_a_call() -> None:
+    """A finalizer or a callback of the garbage collector may call the function that it interrupts."""
+    compiled = quickfuse.compile(lambda x, s: x * s)
+    compiled(ones(), 2.0)
+    inner: list[float] = []
+
+    def call_again(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            inner.append(compiled(ones(), 7.0)[0].item())
+
+    def work() -> None:
+        outer.extend(compiled(ones(), float(k))[0].item() for k in range(500))
+
+    outer: list[float] = []
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(call_again)
+    gc.set_threshold(1, 1, 1)
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+        thread.join(60)
+    finally:
+        gc.callbacks.remove(call_again)
+        gc.set_threshold(*thresholds)
+    assert outer == [float(k) for k in range(500)] and set(inner) == {7.0}
 
 
 def test_first_call_lets_go_of_its_arguments() -> None:

@@ -63,11 +63,15 @@ class Compiled:
         bound = self._bound
         if bound:
             args = (*bound, *args)
-        for specialisation in self.specialisations:
-            result = specialisation.run(*args, **kwargs)
-            if result is not MISS:
-                return result
-        return self._compile_and_run(args, kwargs)
+        try:
+            for specialisation in self.specialisations:
+                result = specialisation.run(*args, **kwargs)
+                if result is not MISS:
+                    return result
+            return self._compile_and_run(args, kwargs)
+        except glue_source.RunNatively as request:
+            failure = request.__cause__
+        return self._native_after(failure, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As an attribute of a class it is a method, like the function that it stands for."""
@@ -98,6 +102,15 @@ class Compiled:
 
     def _native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
+
+    def _native_after(self, failure: BaseException | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run natively where a specialisation could not, or failed: then the native run fails as well, or we did wrong."""
+        result = self._native(args, kwargs)
+        if isinstance(failure, Exception):
+            if self.settings.raise_internal_errors or config.raise_internal_errors:
+                raise failure
+            self._report_internal_error(failure)
+        return result
 
     def _compile_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         specialisation = None
@@ -257,7 +270,9 @@ def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
             reason = unsupported.reason
     logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
               f"operator: {reason}")  # fmt: skip
-    return graph_body(segment, segment.run), 0
+    body = graph_body(segment, segment.run)
+    body.repeatable = not segment.mutated
+    return body, 0
 
 
 def _why_not_kernels(segment: Segment) -> str | None:
@@ -292,7 +307,9 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
     }
     with logs.stage("kernels"):
         calls, placer = bind(schedule, position, checked, _emit_cpu, _emit_gpu)
-    return KernelBodyWriter(segment, schedule, calls, placer).write(), len(calls)
+    body = KernelBodyWriter(segment, schedule, calls, placer).write()
+    body.repeatable = not segment.mutated
+    return body, len(calls)
 
 
 def _emit_cpu(body: Any, name: str) -> str:

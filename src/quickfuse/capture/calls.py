@@ -5,8 +5,8 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
-import weakref
 import operator
+import weakref
 from collections.abc import Callable
 from types import (
     BuiltinFunctionType,

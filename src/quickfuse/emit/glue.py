@@ -27,12 +27,17 @@ from .prologue import Prologue, attribute_of, lookup_all
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
     r"torch|_(MISS|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
-    r"id|(get|set|del)attr|setplain|[a-z]+\d\w*)"
+    r"id|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
 )
 
 
 #: Functions on whole lists that generated code calls: see `launch.bulk_reads`.
 Helpers = dict[str, Callable[..., Any]]
+
+
+class RunNatively(Exception):
+    """A specialisation asks its caller to run the function natively: it is running already (in a finalizer or signal
+    handler that interrupted it), or an operator failed, which is the `__cause__`, before anything was changed."""
 
 
 class Miss:
@@ -47,7 +52,7 @@ MISS = Miss()
 #: Builtins under names that no argument of the user's hides.
 _NATIVE: dict[str, Any] = {
     "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
-    "_setplain": object.__setattr__,
+    "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively,
 }  # fmt: skip
 
 
@@ -58,13 +63,15 @@ class Body:
     `lines` compute from the variables `_tensors` (all guarded tensors, see `tensor_order`), `_state` (what their check
     said) and the number inputs by their placeholder names; `outputs` are the expressions of the graph's outputs
     afterwards. Names that start with an underscore are ours, others the user's. `numbers` come first, with the guards:
-    where a number cannot be computed, or does not fit, the specialisation does not hold.
+    where a number cannot be computed, or does not fit, the specialisation does not hold. `repeatable` says that it changes
+    nothing, so that the function can run natively after an operator failed, for its effects so far and its traceback.
     """
 
     lines: list[str]
     outputs: list[str]
     constants: dict[str, Any]
     numbers: list[str] = field(default_factory=list)
+    repeatable: bool = False
 
 
 class Glue:
@@ -76,7 +83,7 @@ class Glue:
         """`check` tells what became of the tensors; `helpers` are the functions that read lists in bulk, by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
-            "_MISS": MISS, "torch": torch, "_lookup_all": lookup_all, "_check": check, "_lock": threading.Lock(), **_NATIVE,
+            "_MISS": MISS, "torch": torch, "_lookup_all": lookup_all, "_check": check, **_NATIVE, "_lock": threading.RLock(),
             **{f"_{name}": function for name, function in helpers.items()}, **body.constants,
         }  # fmt: skip
         self.source = self._write(body, name)
@@ -102,6 +109,9 @@ class Glue:
             locked[:0] = ["_state = _check(_tensors)", "if _state < 0: return _MISS"]
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
+            if body.repeatable:
+                locked = ["try:", *(f"    {line}" for line in locked), _ON_ERROR]
+            locked.insert(0, "if _lock._is_owned(): raise _RunNatively")
         guarded = ["try:", *(f"    {line}" for line in [*checks, "pass"]), f"except {_FETCH_ERRORS}: return _MISS"]
         lines = [*guarded, *locked, *epilogue.lines, f"return {result}"]
         self._refuse_collisions("\n".join(lines))
@@ -171,6 +181,7 @@ class Glue:
         return self.source[len("def ") : self.source.index("(")]
 
 
+_ON_ERROR = "except _Exception as _error0: raise _RunNatively from _error0"
 _FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError)"
 
 

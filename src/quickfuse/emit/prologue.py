@@ -93,9 +93,8 @@ class Prologue:
                 by_key = self._place(key)
                 if by_key is not None:
                     found = self._family("lookup", base, by_key[0], None), by_key[1]
-            elif parent is None and source.kind == "item" and type(key) is int:
-                if self._lengths.get(base, 0) >= SMALLEST_FAMILY:
-                    found = self._family("element", base, None, None), key
+            elif source.kind == "item" and type(key) is int and self._lengths.get(base, 0) >= SMALLEST_FAMILY:
+                found = self._family("element", base, None, None), key
         if found is not None:
             found[0].members[found[1]] = source
         self._family_of[source] = found
@@ -267,7 +266,8 @@ class Prologue:
         """The Python condition under which a guard fails."""
         value = guard.value
         if guard.kind == "state":
-            return f"{value[0]} is not {value[1]}" if isinstance(value[1], bool) else f"{value[0]} != {self.constant(value[1])}"
+            setting, usual = value
+            return f"{setting} is not {usual}" if isinstance(usual, bool) else f"{setting} != {self.constant(usual)}"
         if guard.kind == "unique":
             return f"_len({{*map(_id, ({', '.join(self.names(guard.value))}))}}) != {len(guard.value)}"
         if guard.kind == "condition":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: name -> (number of arguments, meaning). x, y: both of one type unless stated; result of the same type unless stated.
 SCALAR_OPS: dict[str, tuple[int, str]] = {
     # conversions (the target is the node's dtype)
-    "cast": (1, "C conversion; float to bool is x != 0; float to int truncates; int to int wraps; to 16 bits rounds to even"),
+    "cast": (1, "C conversion; float to bool is x != 0; float to int truncates; int wraps; to 16 bits rounds to even"),
     "bitcast": (1, "the same bits as another type of the same width"),
     # arithmetic
     "add": (2, "x + y (bool: or)"),
