@@ -99,7 +99,9 @@ class Glue:
         epilogue = Epilogue(prologue, body.outputs)
         result = epilogue.write(segment)
         numbers = [
-            f"{i.name} = {fetched[i.name]}" for i in segment.inputs if not isinstance(i.meta, TensorMeta)
+            f"{i.name} = {fetched[i.name]}"
+            for i in segment.inputs
+            if not isinstance(i.meta, TensorMeta) and i.name != fetched[i.name]
         ]
         self.constants.update(prologue.constants)
         checks = [*prologue.lines, *numbers, *body.numbers]
@@ -112,7 +114,7 @@ class Glue:
             if body.repeatable:
                 locked = ["try:", *(f"    {line}" for line in locked), _ON_ERROR]
             locked.insert(0, "if _lock._is_owned(): raise _RunNatively")
-        guarded = ["try:", *(f"    {line}" for line in [*checks, "pass"]), f"except {_FETCH_ERRORS}: return _MISS"]
+        guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), f"except {_FETCH_ERRORS}: return _MISS"]
         lines = [*guarded, *locked, *epilogue.lines, f"return {result}"]
         self._refuse_collisions("\n".join(lines))
         return "\n".join([f"def {name}{signature_source(segment.code)}:", *(f"    {line}" for line in lines)]) + "\n"
