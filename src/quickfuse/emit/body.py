@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,7 @@ class KernelBodyWriter:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {
             "_graph": segment.run, "_picks": _tensor_picks(segment), "_placer": placer,
+            "math": math,
             "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip
@@ -81,14 +83,9 @@ class KernelBodyWriter:
 
     def write(self) -> Body:
         names = _output_names(self.segment)
-        numbers = [str(scalar) for scalar in self.schedule.program.host_scalars]
+        scalars = self.schedule.program.host_scalars
+        numbers = [str(scalar) for scalar in scalars if scalar.name != scalar.code]
         numbers += [_fits(name) for name in self._integers()]
-        if any(isinstance(s, HostScalar) for s in self.schedule.program.host_scalars) and any(
-            "math." in s.code for s in self.schedule.program.host_scalars
-        ):
-            import math
-
-            self.constants["math"] = math
         call = 0
         for buffer in self.schedule.temps:
             self._allocate(buffer)
