@@ -96,8 +96,10 @@ def _counts_changes(tensor: torch.Tensor, address: int) -> bool:
 def _increment_ir(name: str, handle_offset: int, pointer_offset: int, version_offset: int) -> str:
     """LLVM IR of `(list, indices, count)`, which returns how many of the tensors have no version."""
     return f"""
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 define i64 @{name}(ptr %list, i64 %indices.i, i64 %count) {{
 entry:
+  %final = sub i64 %count, 1
   %indices = inttoptr i64 %indices.i to ptr
   %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS_OFFSET}
   %items = load ptr, ptr %items.p
@@ -108,6 +110,8 @@ head:
   %done = icmp sge i64 %k, %count
   br i1 %done, label %exit, label %body
 body:
+{_pointer_ahead("far", 16, handle_offset, pointer_offset, dereference=False)}
+{_pointer_ahead("near", 8, handle_offset, pointer_offset, dereference=True)}
   %index.p = getelementptr i64, ptr %indices, i64 %k
   %index = load i64, ptr %index.p
   %object.p = getelementptr ptr, ptr %items, i64 %index
@@ -131,3 +135,26 @@ exit:
   ret i64 %missing
 }}
 """
+
+
+def _pointer_ahead(name: str, distance: int, handle_offset: int, pointer_offset: int, *, dereference: bool) -> str:
+    """IR that asks for the memory of the tensor `distance` places ahead: where its pointer to the version stands, or,
+    with `dereference`, the version itself. Tensors are scattered, and waiting for memory is most of the time."""
+    steps = [
+        f"%{name}.k = add i64 %k, {distance}",
+        f"%{name}.inside = icmp slt i64 %{name}.k, %final",
+        f"%{name}.at = select i1 %{name}.inside, i64 %{name}.k, i64 %final",
+        f"%{name}.index.p = getelementptr i64, ptr %indices, i64 %{name}.at",
+        f"%{name}.index = load i64, ptr %{name}.index.p",
+        f"%{name}.object.p = getelementptr ptr, ptr %items, i64 %{name}.index",
+        f"%{name}.object = load ptr, ptr %{name}.object.p",
+        f"%{name}.handle.p = getelementptr i8, ptr %{name}.object, i64 {handle_offset}",
+        f"%{name}.handle = load ptr, ptr %{name}.handle.p",
+        f"%{name}.pointer.p = getelementptr i8, ptr %{name}.handle, i64 {pointer_offset}",
+    ]
+    target = f"%{name}.pointer.p"
+    if dereference:
+        steps.append(f"%{name}.pointer = load ptr, ptr {target}")
+        target = f"%{name}.pointer"
+    steps.append(f"call void @llvm.prefetch.p0(ptr {target}, i32 1, i32 3, i32 1)")
+    return "\n".join(f"  {step}" for step in steps)
