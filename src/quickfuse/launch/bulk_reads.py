@@ -12,14 +12,20 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from . import cpu
 
 _TYPE_OFFSET = 8
 _LIST_SIZE_OFFSET = 16
 _LIST_ITEMS_OFFSET = 24
 
-#: The first field of an object after its header: of a tensor, the pointer to its C++ part.
-_FIRST_FIELD_OFFSET = 16
+#: Where a dictionary keeps the pointer to its table, in CPython 3.11 and 3.12: for prefetching only.
+_DICT_TABLE_OFFSET = 32
+
+#: Where, in a tensor's C++ part, pointers to its storage and its gradient are to be expected: for prefetching only.
+TENSOR_POINTERS = (16, 24, 32, 40)
+TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 _API = ("PyObject_GetAttr", "PyDict_GetItemWithError", "PyList_New", "PyObject_Size", "Py_IncRef", "Py_DecRef")
 
@@ -55,7 +61,7 @@ def functions() -> dict[str, Callable[..., Any]]:
     if not list_layout_holds():
         return python_functions()
     names = {name: f"quickfuse_{name}" for name in python_functions()}
-    addresses = cpu.load(_module(), list(names.values()))
+    addresses = cpu.load(_module(handle_offset() or _TYPE_OFFSET), list(names.values()))
     reading = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)
     comparing = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.py_object)
     counting = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64)
@@ -76,13 +82,27 @@ def list_layout_holds() -> bool:
     return size == 2 and found == [id(p) for p in probe] and kind == id(object)
 
 
-def prefetch_ahead(field_offset: int, length: str) -> str:
+def handle_offset() -> int | None:
+    """Where in a Python tensor object its `at::Tensor` (one pointer) stands."""
+    tensor = torch.empty(1)
+    pointer = tensor._cdata
+    for offset in (16, 24, 32):
+        if ctypes.c_int64.from_address(id(tensor) + offset).value == pointer:
+            return offset
+    return None
+
+
+def prefetch_ahead(length: str, types: tuple[type, ...], field_offset: int, pointers: tuple[int, ...] = ()) -> str:
     """IR that asks for the memory of elements to come: the objects of a model are scattered, and waiting for memory is
-    most of the time. 16 elements ahead the object, 8 ahead what its first field points to. Prefetching never faults, so
-    the field may hold anything."""
+    most of the time.
+
+    16 elements ahead the object, 8 ahead what its field at `field_offset` points to, 4 ahead what the pointers at the
+    offsets `pointers` of that point to. A field is only followed in objects of the given types; prefetching itself never
+    faults, whatever the address.
+    """
     touch = "call void @llvm.prefetch.p0(ptr {0}, i32 0, i32 3, i32 1)"
     lines = [f"%final = sub i64 {length}, 1"]
-    for name, distance in (("far", 16), ("near", 8)):
+    for name, distance in (("far", 16), ("near", 8), ("close", 4)):
         lines += [
             f"%{name}.k = add i64 %k, {distance}",
             f"%{name}.inside = icmp slt i64 %{name}.k, %final",
@@ -90,23 +110,51 @@ def prefetch_ahead(field_offset: int, length: str) -> str:
             f"%{name}.p = getelementptr ptr, ptr %items, i64 %{name}.index",
             f"%{name}.object = load ptr, ptr %{name}.p",
         ]
-    lines += [
-        touch.format("%far.object"),
-        f"%near.field.p = getelementptr i8, ptr %near.object, i64 {field_offset}",
-        "%near.field = load ptr, ptr %near.field.p",
-    ]
+    lines.append(touch.format("%far.object"))
+    lines += _field_of("near", types, field_offset)
     for line in (0, 64, 128):
         lines += [f"%near.line{line} = getelementptr i8, ptr %near.field, i64 {line}", touch.format(f"%near.line{line}")]
+    if pointers:
+        lines += _field_of("close", types, field_offset)
+    for offset in pointers:
+        lines += [
+            f"%close.at{offset} = getelementptr i8, ptr %close.field, i64 {offset}",
+            f"%close.pointer{offset} = load ptr, ptr %close.at{offset}",
+            touch.format(f"%close.pointer{offset}"),
+        ]
     return "\n".join(f"  {line}" for line in lines)
 
 
-def _module() -> str:
+def _field_of(name: str, types: tuple[type, ...], offset: int) -> list[str]:
+    """IR that sets %NAME.field to a field of %NAME.object, or to the list's items where the object has another type."""
+    lines = [
+        f"%{name}.type.p = getelementptr i8, ptr %{name}.object, i64 {_TYPE_OFFSET}",
+        f"%{name}.type = load i64, ptr %{name}.type.p",
+    ]
+    known = "false"
+    for k, kind in enumerate(types):
+        lines.append(f"%{name}.is{k} = icmp eq i64 %{name}.type, {id(kind)}")
+        lines.append(f"%{name}.known{k} = or i1 {known}, %{name}.is{k}")
+        known = f"%{name}.known{k}"
+    return [
+        *lines,
+        f"%{name}.field.p = getelementptr i8, ptr %{name}.object, i64 {offset}",
+        f"%{name}.from = select i1 {known}, ptr %{name}.field.p, ptr %list.items.p",
+        f"%{name}.field = load ptr, ptr %{name}.from",
+    ]
+
+
+def _module(tensor_offset: int) -> str:
     return "\n".join(
         [
             "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
-            _reader("quickfuse_getattr_each", "%value = call ptr {PyObject_GetAttr}(ptr %object, ptr %key)", owned=True),
             _reader(
-                "quickfuse_getitem_each", "%value = call ptr {PyDict_GetItemWithError}(ptr %object, ptr %key)", owned=False
+                "quickfuse_getattr_each", "%value = call ptr {PyObject_GetAttr}(ptr %object, ptr %key)",
+                prefetch_ahead("%size.now", TENSOR_TYPES, tensor_offset, TENSOR_POINTERS), owned=True,
+            ),
+            _reader(
+                "quickfuse_getitem_each", "%value = call ptr {PyDict_GetItemWithError}(ptr %object, ptr %key)",
+                prefetch_ahead("%size.now", (dict,), _DICT_TABLE_OFFSET), owned=False,
             ),
             _tester(
                 "quickfuse_types_are", "ptr %wanted",
@@ -138,7 +186,7 @@ _LIST_PARTS = f"""
 """
 
 
-def _reader(name: str, read: str, *, owned: bool) -> str:
+def _reader(name: str, read: str, ahead: str, *, owned: bool) -> str:
     """A function from a list and a key to the list of what `read` gives for each element.
 
     Running an element's getter may change the list: its length and items are read again for every element.
@@ -167,7 +215,7 @@ read:
   %items = load ptr, ptr %list.items.p
   %object.p = getelementptr ptr, ptr %items, i64 %k
   %object = load ptr, ptr %object.p
-{prefetch_ahead(_FIRST_FIELD_OFFSET, "%size.now")}
+{ahead}
   {read}
   %missing = icmp eq ptr %value, null
   br i1 %missing, label %drop, label %kept

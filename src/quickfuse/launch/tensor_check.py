@@ -19,7 +19,7 @@ import torch
 
 from ..ir.values import TensorMeta
 from . import cpu
-from .bulk_reads import list_layout_holds, prefetch_ahead
+from .bulk_reads import TENSOR_POINTERS, TENSOR_TYPES, handle_offset, list_layout_holds, prefetch_ahead
 
 UNCHANGED, MOVED, MISMATCH = 0, 1, -1
 
@@ -126,7 +126,7 @@ def _torch_library() -> ctypes.CDLL:
 
 @functools.cache
 def _native_check() -> Any:
-    offset = _handle_offset()
+    offset = handle_offset()
     if offset is None or not list_layout_holds():
         return None
     library = _torch_library()
@@ -141,17 +141,7 @@ def _native_check() -> Any:
     return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
 
 
-def _handle_offset() -> int | None:
-    """Where in a Python tensor object its `at::Tensor` (one pointer) stands."""
-    tensor = torch.empty(1)
-    pointer = tensor._cdata
-    for offset in (16, 24, 32):
-        if ctypes.c_int64.from_address(id(tensor) + offset).value == pointer:
-            return offset
-    return None
-
-
-def _check_ir(name: str, handle_offset: int, getters: dict[str, int]) -> str:
+def _check_ir(name: str, offset: int, getters: dict[str, int]) -> str:
     """LLVM IR of the check. `block`: the list, its length, records, record offsets, last objects, last addresses."""
 
     def get(getter: str, result: str, kind: str) -> str:
@@ -201,7 +191,7 @@ head:
 body:
   %object.p = getelementptr i64, ptr %items, i64 %k
   %object = load i64, ptr %object.p
-{prefetch_ahead(handle_offset, "%f1")}
+{prefetch_ahead("%f1", TENSOR_TYPES, offset, TENSOR_POINTERS)}
   %offset.p = getelementptr i64, ptr %offsets, i64 %k
   %offset = load i64, ptr %offset.p
   %record = getelementptr i64, ptr %records, i64 %offset
@@ -209,7 +199,7 @@ body:
   %type.p = inttoptr i64 %type.i to ptr
   %type = load i64, ptr %type.p
 {require("type", "type", "i64", 0)}
-  %handle.i = add i64 %object, {handle_offset}
+  %handle.i = add i64 %object, {offset}
   %handle = inttoptr i64 %handle.i to ptr
 {get("get_data_ptr", "data", "i64")}
   %last.p = getelementptr i64, ptr %addresses, i64 %k

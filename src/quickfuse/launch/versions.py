@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from . import cpu
-from .bulk_reads import list_layout_holds
-from .tensor_check import _handle_offset
+from .bulk_reads import handle_offset, list_layout_holds
 
 #: Words of a tensor's C++ part that are searched for the pointer to its version, and of what that points to.
 _TENSOR_WORDS = 16
@@ -55,11 +54,11 @@ def _note_in_python(positions: list[int], tensors: list[Any]) -> bool:
 
 @functools.cache
 def _native_increment() -> Any:
-    handle_offset, version_place = _handle_offset(), _version_place()
-    if handle_offset is None or version_place is None or not list_layout_holds():
+    offset, version_place = handle_offset(), _version_place()
+    if offset is None or version_place is None or not list_layout_holds():
         return None
     name = "quickfuse_increment_versions"
-    address = cpu.load(_increment_ir(name, handle_offset, *version_place), [name])[name]
+    address = cpu.load(_increment_ir(name, offset, *version_place), [name])[name]
     return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64, ctypes.c_int64)(address)
 
 
