@@ -120,13 +120,14 @@ def _is_function_by_schema(name: str) -> bool:
     packet = getattr(torch.ops.aten, name, None)
     if name in _UNDECLARED or not isinstance(packet, torch._ops.OpOverloadPacket):
         return False
-    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    # Overloads for named axes (up to PyTorch 2.12) cannot be meant: capture gives no names.
+    overloads = [getattr(packet, overload) for overload in packet.overloads() if "name" not in overload]
     checked = [o for o in overloads if _is_in_dispatcher(o) and not _is_out_variant(o)]
     return bool(checked) and all(map(_is_function_of_operands, checked))
 
 
 def _is_in_dispatcher(overload: Any) -> bool:
-    return torch._C._dispatch_has_kernel(overload.name()) and "Dimname" not in str(overload._schema)
+    return torch._C._dispatch_has_kernel(overload.name())
 
 
 def _is_out_variant(overload: Any) -> bool:
