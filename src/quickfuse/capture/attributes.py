@@ -16,7 +16,7 @@ from ..errors import Unsupported
 from ..ir.source import Source
 from . import tensor_attributes
 from .containers import DICT_METHODS
-from .frame import UNBOUND, Frame
+from .frame import Frame
 from .outside import CODE_TYPES, is_trusted_module
 from .values import (
     ABSENT,
@@ -445,6 +445,3 @@ def delete(i: Interpreter, base: Any, name: str) -> None:
         raise Unsupported(f"deleting an attribute of a {type(base).__name__}")
     i.outside.attributes[id(base), name] = DELETED
     i.outside.changed_attributes[id(base), name] = base
-
-
-__all__ = ["UNBOUND", "PeerModule", "delete", "load", "load_cell", "load_global", "load_super", "set_plain", "store"]

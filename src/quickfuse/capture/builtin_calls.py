@@ -30,7 +30,6 @@ from .values import (
     Symbol,
     TensorMethod,
     TensorProxy,
-    contains_symbolic,
     is_constant,
 )
 
@@ -396,5 +395,3 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 PURE: frozenset[Any] = frozenset(
     {round, divmod, pow, ord, chr, hex, oct, bin, format, ascii, issubclass, sum, hash, operator.index, operator.not_}
 )
-
-__all__ = ["HANDLERS", "PURE", "contains_symbolic", "type_of"]

@@ -28,7 +28,6 @@ from .values import (
     DictMethod,
     NativeHandler,
     PlannedContext,
-    ShadowDict,
     Symbol,
     TensorMethod,
     TensorProxy,
@@ -288,6 +287,3 @@ def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
         raise Unsupported(f"the context manager {kind.__name__}")
     f.stack.append(MethodType(leave_method, manager))
     call(i, enter, (manager,), {}, f.stack.append)
-
-
-__all__ = ["ShadowDict", "binary_operator", "call", "enter_context", "is_same"]

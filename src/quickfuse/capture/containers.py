@@ -13,13 +13,10 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..errors import Unsupported
 from .frame import GeneratorValue
 from .values import (
     DELETED,
-    LAZY,
     ShadowDict,
     Symbol,
     TensorProxy,
@@ -383,6 +380,3 @@ def call_native_method(i: Interpreter, instance: Any, name: str, args: Any, kwar
     if kwargs or any(isinstance(a, (FunctionType, MethodType)) for a in args):
         raise Unsupported(f"the method {name} with a function")
     return i.native(getattr(instance, name), *args)
-
-
-__all__ = ["LAZY", "torch"]

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from .attributes import PeerModule, _module_attribute, is_trusted_module
+from .attributes import PeerModule, _module_attribute
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -41,6 +41,3 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
             raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
         return submodule
     return _module_attribute(i, module, name)
-
-
-__all__ = ["import_from", "import_name", "is_trusted_module"]

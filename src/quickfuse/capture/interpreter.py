@@ -6,7 +6,6 @@ object of the user's: what the program does to them is noted, and replayed when 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import partial
 from types import FunctionType
@@ -14,11 +13,11 @@ from typing import Any
 
 from ..errors import Unsupported
 from . import opcodes
-from .frame import UNBOUND, ArgumentsMismatch, Frame, GeneratorValue, bind_arguments, new_cell
+from .frame import ArgumentsMismatch, Frame, GeneratorValue, bind_arguments
 from .graph import GraphBuilder
 from .metadata import OperatorFailed
 from .outside import Outside, is_trusted_module
-from .values import NULL, Symbol, TensorProxy
+from .values import Symbol, TensorProxy
 
 MAX_DEPTH = 200
 CO_GENERATOR = 0x20
@@ -229,11 +228,3 @@ class Interpreter:
         """Note that the captured code made this object, so that it may be changed in place."""
         self.created[id(value)] = value
         return value
-
-
-def make_cells(frame: Frame, index: int) -> None:
-    """MAKE_CELL: an argument that an inner function uses moves into a cell."""
-    frame.locals[index] = new_cell(frame.locals[index])
-
-
-__all__ = ["NULL", "UNBOUND", "Interpreter", "Raised", "make_cells", "operator"]

@@ -9,7 +9,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
-from .values import ABSENT, TensorMethod, TensorProxy
+from .values import TensorMethod, TensorProxy
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -110,6 +110,3 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     proxy.attributes["grad"] = value
     i.outside.changed_attributes[id(proxy), name] = proxy
     i.outside.attributes[id(proxy), name] = value
-
-
-__all__ = ["ABSENT", "load", "store"]

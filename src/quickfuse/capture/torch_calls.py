@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import torch
 
 from ..errors import Unsupported
 from .outside import is_trusted_module
-from .values import PlannedContext, Symbol, TensorProxy, is_constant, symbolic_leaves
+from .values import PlannedContext, Symbol, TensorProxy, is_constant
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -290,5 +289,3 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.overrides.is_tensor_like: _is_tensor,
     torch._C._get_tracing_state: _state(lambda: None),
 }
-
-__all__ = ["HANDLERS", "OPERATORS", "operator", "symbolic_leaves"]

@@ -260,6 +260,3 @@ mismatch:
   ret i64 -1
 }}
 """
-
-
-__all__ = ["MISMATCH", "MOVED", "UNCHANGED", "NativeTensorCheck", "PythonTensorCheck", "tensor_check"]
