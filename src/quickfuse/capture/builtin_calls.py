@@ -24,7 +24,6 @@ from .containers import iterate, native_iterator
 from .frame import UNBOUND, GeneratorValue
 from .values import (
     ABSENT,
-    PlannedContext,
     ShadowDict,
     SuperProxy,
     Symbol,
@@ -364,10 +363,6 @@ def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
 
 def _warn(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("a warning")
-
-
-def _null_context(i: Interpreter, value: Any = None) -> PlannedContext:
-    return PlannedContext(lambda _: value, lambda _: None)
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {

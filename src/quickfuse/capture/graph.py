@@ -46,7 +46,6 @@ class GraphBuilder:
         self.mutated: set[str] = set()
         self.grad_enabled = torch.is_grad_enabled()
         self.differentiable = False
-        self.operator_count = 0
         self._emitted_grad = self.grad_enabled
         self._location = location
         self._on_autograd_use = on_autograd_use
@@ -123,7 +122,6 @@ class GraphBuilder:
         self.sync_grad_mode()
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["location"] = self._location()
-        self.operator_count += 1
         self._note_mutation(target, args, kwargs)
         if self.grad_enabled:
             for tensor in tensors:

@@ -42,7 +42,6 @@ class Interpreter:
         self.outside = Outside(self.location)
         self.graph = GraphBuilder(self.location, self.outside.guard_requires_grad, self.outside.guard)
         self.created: dict[int, Any] = {}
-        self.instruction_count = 0
 
     def release(self) -> None:
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""

@@ -335,7 +335,3 @@ class Outside:
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""
         return self._stand_ins.get(id(value))
-
-    def remember_inside(self, value: Any) -> None:
-        """Keep an object alive for as long as its identity is used."""
-        self._keep.append(value)

@@ -151,10 +151,6 @@ def _is_grad_enabled(i: Interpreter) -> bool:
     return i.graph.grad_enabled
 
 
-def _false(i: Interpreter, *args: Any) -> bool:
-    return False
-
-
 def _has_torch_function(i: Interpreter, *args: Any) -> bool:
     return False
 

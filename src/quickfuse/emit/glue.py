@@ -188,7 +188,16 @@ _FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, Arithmetic
 
 
 def tensor_order(segment: Segment) -> list[Source]:
-    """Sources of all guarded tensors, in the order in which they are checked: by family, then index."""
+    """Sources of all guarded tensors, in the order in which they are checked: by family, then index.
+
+    Several steps of compilation ask for it, and finding it goes through every guard: it is found once.
+    """
+    if segment._tensor_order is None:
+        segment._tensor_order = _find_tensor_order(segment)
+    return segment._tensor_order
+
+
+def _find_tensor_order(segment: Segment) -> list[Source]:
     prologue = Prologue(segment.guards, [])
     placed = {g.source: prologue._place(g.source) for g in segment.guards if g.kind == "tensor" and g.source is not None}
     families: dict[Any, list[tuple[int, Source]]] = {}

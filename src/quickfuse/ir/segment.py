@@ -101,6 +101,7 @@ class Segment:
     mutated: frozenset[str] = frozenset()
     needs_grad: bool = False
     _module: torch.fx.GraphModule | None = None
+    _tensor_order: list[Source] | None = None
 
     @property
     def module(self) -> torch.fx.GraphModule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -175,8 +175,3 @@ def _span_bytes(meta: TensorMeta) -> int:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
     return (last + 1) * meta.dtype.itemsize
-
-
-def dynamic_buffers(calls: Iterable[Any]) -> set[Buffer]:
-    """Buffers whose memory is made anew in each call."""
-    return {buffer for call in calls for buffer in call.table._dynamic}
