@@ -6,18 +6,9 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from ..ir.bytecode import Decoded, decode, local_names
+from ..ir.frame import UNBOUND
 from ..ir.source import Source
-from .bytecode import Decoded, decode, local_names
-
-
-class Unbound:
-    """Marks a local variable without a value."""
-
-    def __repr__(self) -> str:
-        return "<unbound>"
-
-
-UNBOUND = Unbound()
 
 
 class Frame:

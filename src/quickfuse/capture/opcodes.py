@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from . import attributes, builtin_calls, calls, containers, imports
-from .bytecode import PY312
+from ..ir.bytecode import PY312
 from .frame import UNBOUND, Frame, GeneratorValue, new_cell
 from .values import NULL, ShadowDict, Symbol, TensorProxy, is_constant
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.frame import NULL
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from ..ir.values import TensorMeta
@@ -93,7 +94,6 @@ class _Missing:
 
 LAZY = _Missing("LAZY")
 DELETED = _Missing("DELETED")
-NULL = _Missing("NULL")
 ABSENT = _Missing("ABSENT")
 
 

@@ -1,0 +1,89 @@
+"""A suspended frame of the user's program: what CPython keeps for a running function, as real values.
+
+Capture ends a segment by describing such frames, the driver performs single instructions on them, and capture begins
+the next segment from them.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import Any
+
+from .bytecode import Decoded, decode
+
+
+class Marker:
+    """A value of a frame that is no object of the program's."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
+#: A local variable without a value.
+UNBOUND = Marker("UNBOUND")
+#: What PUSH_NULL leaves on the stack.
+NULL = Marker("NULL")
+
+
+class FrameState:
+    """One suspended frame.
+
+    * `locals` has a value for each name of `local_names(code)`: `UNBOUND` where there is none. Cell and free variables
+      hold their `CellType` object once MAKE_CELL or COPY_FREE_VARS has run.
+    * `stack` may hold `NULL` and, below an exception handler's values, the positions that it pushed (`lasti`).
+    * `position` is the index of the next instruction in `decode(code).instructions`.
+    * `keyword_names` is what KW_NAMES left for the CALL that follows.
+    * `handled` are the exceptions whose handlers are running, innermost last; None for what was handled outside.
+    * `replacement` is what the caller gets in place of the frame's return value: the new object, for an `__init__` that
+      runs as part of a call of its class. `UNBOUND` for other frames.
+    """
+
+    __slots__ = (
+        "code", "globals", "handled", "keyword_names", "lasti", "locals", "position", "replacement",
+        "stack",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        code: CodeType,
+        globals_: dict[str, Any],
+        locals_: list[Any],
+        stack: list[Any],
+        position: int,
+        keyword_names: tuple[str, ...] = (),
+        handled: list[BaseException | None] | None = None,
+        replacement: Any = UNBOUND,
+    ) -> None:
+        self.code = code
+        self.globals = globals_
+        self.locals = locals_
+        self.stack = stack
+        self.position = position
+        self.lasti = position
+        self.keyword_names = keyword_names
+        self.handled: list[BaseException | None] = [] if handled is None else handled
+        self.replacement = replacement
+
+    @property
+    def decoded(self) -> Decoded:
+        return decode(self.code)
+
+    @property
+    def line(self) -> int:
+        instructions = self.decoded.instructions
+        return instructions[min(self.position, len(instructions) - 1)].line
+
+    @property
+    def location(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+    def __repr__(self) -> str:
+        return f"<frame of {self.code.co_qualname} at {self.location}, instruction {self.position}>"
