@@ -15,62 +15,88 @@ from typing import Any, TypeVar, overload
 import torch
 
 from . import backends, config, errors, logs
-from .capture import capture
+from .capture import capture, resume
+from .drive.driver import NO_SEGMENT, Driver
 from .emit import glue as glue_source
-from .emit.body import KernelBodyWriter, graph_body
-from .emit.llvm import emit as emit_llvm
+from .emit.glue import MISS, RunNatively, Suspension
 from .errors import Unsupported
-from .fuse import fuse
-from .ir.segment import Segment
-from .ir.values import TensorMeta
-from .launch import bind, bulk_reads, tensor_check
-from .lower import lower
+from .ir.frame import FrameState
+from .ir.segment import Break, Segment
 from .module import CompiledModule
 from .report import save_report
+from .specialise import Specialisation, helpers, specialise
 
 F = TypeVar("F", bound=Callable[..., Any])
 MODES = ("default", "reduce-overhead", "max-autotune")
 OPTIONS = ("raise_internal_errors",)
-MISS = glue_source.MISS
+
+#: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
+FEWEST_INSTRUCTIONS = 4
+
+#: How many specialisations may differ in the value of one number before the number's value counts as changing.
+VOLATILE_AFTER = 4
 
 
-class Specialisation:
-    """One compiled version of a function: valid while its guards hold."""
+class Point:
+    """A place in the program where a segment may begin: the call itself, or where a break left off.
 
-    def __init__(self, segment: Segment, glue: glue_source.Glue, run: Callable[..., Any], kernels: int) -> None:
-        self.segment = segment
-        self.glue = glue
-        self.run = run
-        self.kernels = kernels
+    `specialisations` are tried in order, the most recently used first.
+    """
+
+    __slots__ = ("capturable", "failures", "frames", "last_failure", "specialisations", "useful", "volatile")
+
+    def __init__(self, codes: tuple[Any, ...] = ()) -> None:
+        self.specialisations: list[Specialisation] = []
+        self.capturable = True
+        self.failures = 0
+        self.useful = False
+        self.last_failure: str | None = None
+        self.volatile: frozenset[str] = frozenset()
+        self.frames = codes  # keeps the code objects alive whose identities name this place
 
 
 class Compiled:
-    """A compiled function. Call it like the original; `specialisations` and `graph_count` tell what was compiled."""
+    """A compiled function. Call it like the original; `graph_count` and `breaks` tell what became of it."""
 
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.settings = settings
-        self.specialisations: list[Specialisation] = []
         self.native_reason: str | None = None
-        self.last_failure: str | None = None
-        self.failures = 0
         self._lock = threading.RLock()
-        self._plain, self._bound = _plain_function(function)
+        self._plain, self._bound = plain_function(function)
+        self._begin()
         _live.add(self)
+
+    def _begin(self) -> None:
+        self.entry = Point()
+        self.points: dict[Any, Point] = {}
+        self.breaks: list[Break] = []
+        self.native_reason = None
+        self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self._bound
         if bound:
             args = (*bound, *args)
         try:
-            for specialisation in self.specialisations:
+            tried = self.entry.specialisations
+            for specialisation in tried:
                 result = specialisation.run(*args, **kwargs)
                 if result is not MISS:
+                    if specialisation is not tried[0]:
+                        self.entry.specialisations = _moved_to_front(tried, tried.index(specialisation))
+                    if type(result) is Suspension:
+                        break
                     return result
-            return self._compile_and_run(args, kwargs)
-        except glue_source.RunNatively as request:
+            else:
+                result = self._compile_and_run(args, kwargs)
+                if type(result) is not Suspension:
+                    return result
+        except RunNatively as request:
             failure = request.__cause__
+        else:
+            return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -89,16 +115,24 @@ class Compiled:
             found = getattr(found, name, None)
         return path if found is self else (Compiled, (self.function, self.settings))
 
+    # what was compiled ------------------------------------------------------------------------------------------
+
+    @property
+    def specialisations(self) -> list[Specialisation]:
+        """Every compiled segment, those that begin with the call first."""
+        return [s for point in (self.entry, *self.points.values()) for s in point.specialisations]
+
     @property
     def graph_count(self) -> int:
-        return len(self.specialisations)
+        """The number of graphs with operators in them."""
+        return sum(s.segment.operators > 0 for s in self.specialisations)
 
     def reset(self) -> None:
         """Forget every specialisation."""
         with self._lock:
-            self.specialisations = []
-            self.native_reason = None
-            self.failures = 0
+            self._begin()
+
+    # running ----------------------------------------------------------------------------------------------------
 
     def _native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
@@ -107,7 +141,7 @@ class Compiled:
         """Run natively where a specialisation could not, or failed: then the native run fails as well, or we did wrong."""
         result = self._native(args, kwargs)
         if isinstance(failure, Exception):
-            if self.settings.raise_internal_errors or config.raise_internal_errors:
+            if self._raise_internal_errors():
                 raise failure
             self._report_internal_error(failure)
         return result
@@ -115,8 +149,13 @@ class Compiled:
     def _compile_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         specialisation = None
         with self._lock:
-            if self._may_compile():
-                specialisation = self._specialise(args, kwargs)
+            if self._plain is None:
+                self._log_native("a callable that is not a Python function")
+            elif self.native_reason is None and not disabled.depth and self._may_compile(self.entry):
+                plain, whole = self._plain, self.settings.fullgraph
+                specialisation = self._specialise(
+                    self.entry, args, kwargs, lambda volatile: capture(plain, args, kwargs, whole=whole, volatile=volatile)
+                )
         if specialisation is not None:
             result = specialisation.run(*args, **kwargs)
             if result is not MISS:
@@ -124,90 +163,169 @@ class Compiled:
             self._log_native("a guard that does not hold right after capture")
         return self._native(args, kwargs)
 
-    def _may_compile(self) -> bool:
-        if self._plain is None:
-            self._log_native("a callable that is not a Python function")
-            return False
-        if self.native_reason is not None or _disabled.depth:
-            return False
-        if len(self.specialisations) < config.recompile_limit:
+    def _run_segment(self, key: Any, frames: list[FrameState]) -> Any:
+        """The driver's hook: run the segment that begins with these frames, compiling it if need be."""
+        point = self.points.get(key)
+        if point is None:
+            point = self.points.setdefault(key, Point(tuple(frame.code for frame in frames)))
+        try:
+            for index, specialisation in enumerate(point.specialisations):
+                result = specialisation.run(frames)
+                if result is not MISS:
+                    if index:
+                        point.specialisations = _moved_to_front(point.specialisations, index)
+                    return result
+            if not point.capturable or disabled.depth:
+                return NO_SEGMENT
+            with self._lock:
+                made = None
+                if self._may_compile(point, frames[-1]):
+                    made = self._specialise(point, (frames,), {}, lambda volatile: resume(frames, volatile))
+            if made is None:
+                return NO_SEGMENT
+            result = made.run(frames)
+        except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
+            return NO_SEGMENT
+        if result is MISS:
+            self._log_at("a guard that does not hold right after capture", frames[-1])
+            return NO_SEGMENT
+        return result
+
+    def _is_useful(self, key: Any) -> bool:
+        point = self.points.get(key)
+        return point is not None and point.useful
+
+    # compiling --------------------------------------------------------------------------------------------------
+
+    def _may_compile(self, point: Point, frame: FrameState | None = None) -> bool:
+        if len(point.specialisations) < config.recompile_limit:
             return True
-        failing = self.last_failure or "unknown (turn on QUICKFUSE_LOGS=recompiles to see it)"
+        assert self._plain is not None
+        place = f"{self._plain.__qualname__}" if frame is None else f"{self._plain.__qualname__} from {frame.location} on"
         message = (
-            f"{self._plain.__qualname__} was compiled {len(self.specialisations)} times; the guard that keeps failing is "
-            f"{failing}. It now runs natively. Pass what changes as a tensor, or raise config.recompile_limit."
+            f"{place} was compiled {len(point.specialisations)} times; the guard that keeps failing is "
+            f"{point.last_failure or 'a tensor guard'}. It now runs natively. Pass what changes as a tensor, or raise "
+            "config.recompile_limit."
         )
         if config.on_recompile_limit == "error":
             raise errors.RecompileLimit(message)
         logs.log.warning(message)
-        self.native_reason = message
+        if frame is None:
+            self.native_reason = message
+        else:
+            point.capturable = False
+            self.driver.leave_function(frame, message)
         return False
 
-    def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialisation | None:
-        """Capture and compile for these arguments; None where the call has to run natively."""
-        self._log_recompilation(args, kwargs)
+    def _specialise(
+        self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[[frozenset[str]], Segment]
+    ) -> Specialisation | None:
+        """Capture and compile a segment; None where there is none to be had."""
+        self._note_failed_guards(point, args, kwargs)
         assert self._plain is not None
         collecting = gc.isenabled()
         gc.disable()  # capture makes many objects and no garbage: collecting would take a third of its time
         try:
             with logs.stage("capture"):
-                segment = capture(self._plain, args, kwargs)
-            specialisation = compile_segment(segment, self._plain, self.settings)
+                segment = begin(point.volatile)
+            if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
+                point.capturable = False
+                return None
+            specialisation = specialise(segment, self._plain, self.settings.backend)
         except Unsupported as reason:
             if self.settings.fullgraph:
-                hint = f"\n  hint: {reason.hint}" if reason.hint else ""
-                raise errors.GraphBreak(f"{reason.location}: {reason.reason}{hint}") from None
-            self._log_native(reason.reason, reason.location)
-            self._give_up_after_failures(reason.reason)
+                raise errors.GraphBreak(_describe(reason)) from None
+            self._give_up_after_failures(point, reason)
             return None
         except errors.BackendError:
             raise
         except Exception as error:
-            if self.settings.raise_internal_errors or config.raise_internal_errors:
-                raise
+            if self._raise_internal_errors():
+                raise errors.InternalError(f"{type(error).__name__}: {error}") from error
+            point.capturable = False
             self._report_internal_error(error)
             return None
         finally:
             if collecting:
                 gc.enable()
-        self.specialisations = [specialisation, *self.specialisations]
+        point.specialisations = [specialisation, *point.specialisations]
+        point.useful |= segment.operators > 0
+        if segment.pause is not None:
+            self._note_break(segment)
         return specialisation
 
-    def _give_up_after_failures(self, reason: str) -> None:
-        """Stop trying: capture costs more than it can ever gain for a function that it cannot follow."""
-        self.failures += 1
-        patience = config.recompile_limit if self.specialisations else config.capture_attempts
-        if self.failures >= patience:
-            self.native_reason = reason
-            self._log_native(f"{reason} (from now on without trying to capture it)")
+    def _note_break(self, segment: Segment) -> None:
+        assert segment.pause is not None
+        pause = segment.pause
+        self.breaks.append(pause)
+        hint = f"; {pause.hint}" if pause.hint else ""
+        logs.emit("graph_breaks", f"graph break at {pause.location}: {pause.reason}{hint}")
+        if pause.loop_end is not None:
+            top = segment.frames[-1]
+            self.driver.leave_loop(FrameState(top.code, top.globals, [], [], top.position), pause.loop_end)
+
+    def _give_up_after_failures(self, point: Point, reason: Unsupported) -> None:
+        """Stop trying: capture costs more than it can ever gain for what it cannot follow."""
+        self._log_native(reason.reason, reason.location)
+        point.failures += 1
+        patience = config.recompile_limit if point.specialisations else config.capture_attempts
+        if point.failures >= patience:
+            point.capturable = False
+            if point is self.entry:
+                self.native_reason = reason.reason
+                self._log_native(f"{reason.reason} (from now on without trying to capture it)")
+
+    def _note_failed_guards(self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
+        if not point.specialisations or self._plain is None:
+            return
+        reasons = []
+        changing = []
+        for specialisation in point.specialisations:
+            failed = glue_source.first_failure(specialisation.segment, self._plain, args, kwargs, helpers())
+            location = f"  # {failed.location}" if failed is not None and failed.location else ""
+            reasons.append(f"    - {failed or 'a tensor guard'}{location}")
+            if failed is not None:
+                point.last_failure = f"{failed}{location}"
+                changing += failed.number_sources()
+        if not self.settings.fullgraph:
+            often = {name for name in changing if changing.count(name) >= VOLATILE_AFTER}
+            point.volatile |= often
+        if not logs.enabled("recompiles"):
+            return
+        code = self._plain.__code__
+        head = f"Recompiling function {self._plain.__qualname__} in {code.co_filename}:{code.co_firstlineno}"
+        logs.emit("recompiles", "\n".join([head, "    triggered by the following guard failure(s):", *reasons]))
+
+    # saying so --------------------------------------------------------------------------------------------------
+
+    def _raise_internal_errors(self) -> bool:
+        return self.settings.raise_internal_errors or config.raise_internal_errors
 
     def _log_native(self, reason: str, location: str = "") -> None:
         name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
         logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
 
-    def _log_recompilation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self.specialisations or self._plain is None:
-            return
-        code = self._plain.__code__
-        reasons = []
-        for specialisation in self.specialisations:
-            failed = glue_source.first_failure(
-                specialisation.segment, self._plain, args, kwargs, bulk_reads.functions()
-            )
-            reasons.append(f"    - {failed or 'a tensor guard'}")
-            self.last_failure = failed or self.last_failure
-        if not logs.enabled("recompiles"):
-            return
-        head = f"Recompiling function {self._plain.__qualname__} in {code.co_filename}:{code.co_firstlineno}"
-        logs.emit("recompiles", "\n".join([head, "    triggered by the following guard failure(s):", *reasons]))
+    def _log_at(self, reason: str, frame: FrameState) -> None:
+        logs.emit("graph_breaks", f"{frame.code.co_qualname} at {frame.location}: {reason}")
 
     def _report_internal_error(self, error: Exception) -> None:
-        self.native_reason = f"internal error: {type(error).__name__}: {error}"
+        if not self.points:
+            self.native_reason = f"internal error: {type(error).__name__}: {error}"
         path = save_report(self.function, error)
         logs.log.warning(
             "internal error while compiling %s (%s: %s); it runs natively. Details: %s",
             getattr(self.function, "__qualname__", self.function), type(error).__name__, error, path,
         )  # fmt: skip
+
+
+def _describe(reason: Unsupported) -> str:
+    hint = f"\n  hint: {reason.hint}" if reason.hint else ""
+    return f"{reason.location}: {reason.reason}{hint}"
+
+
+def _moved_to_front(specialisations: list[Specialisation], index: int) -> list[Specialisation]:
+    return [specialisations[index], *specialisations[:index], *specialisations[index + 1 :]]
 
 
 class Settings:
@@ -236,107 +354,16 @@ class _Disabled(threading.local):
     depth = 0
 
 
-_disabled = _Disabled()
+disabled = _Disabled()
 _live: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
 
-def compile_segment(segment: Segment, function: FunctionType, settings: Settings) -> Specialisation:
-    """Everything after capture."""
-    if logs.enabled("guards"):
-        logs.emit("guards", "\n".join(f"{g}  # {g.location}" for g in segment.guards))
-    if logs.enabled("graph"):
-        logs.emit("graph", str(segment.graph))
-    order = glue_source.tensor_order(segment)
-    expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
-    check = tensor_check([expected[source] for source in order]) if order else None
-    if settings.backend is backends.QUICKFUSE:
-        body, kernels = _kernels(segment, [expected[s][1] for s in order])
-    else:
-        body, kernels = graph_body(segment, settings.backend.compile(segment)), 0
-    with logs.stage("glue"):
-        glue = glue_source.Glue(segment, body, check, bulk_reads.functions(), _identifier(function))
-        run = glue.function(function)
-    logs.emit("glue", glue.source)
-    return Specialisation(segment, glue, run, kernels)
-
-
-def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
-    """Kernels for the graph, or the graph itself where there are none to be had."""
-    reason = _why_not_kernels(segment)
-    if reason is None:
-        try:
-            return _lowered(segment, checked)
-        except Unsupported as unsupported:
-            reason = unsupported.reason
-    logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
-              f"operator: {reason}")  # fmt: skip
-    body = graph_body(segment, segment.run)
-    body.repeatable = not segment.mutated
-    return body, 0
-
-
-def _why_not_kernels(segment: Segment) -> str | None:
-    if segment.needs_grad:
-        return "its results need gradients"
-    for graph_input in segment.inputs:
-        meta = graph_input.meta
-        if isinstance(meta, TensorMeta):
-            if graph_input.name in segment.mutated and _overlaps_itself(meta):
-                return f"{graph_input.source} overlaps itself and is changed in place"
-            if meta.device.type not in ("cpu", "cuda"):
-                return f"no code generator for the device {meta.device}"
-    return None
-
-
-def _overlaps_itself(meta: TensorMeta) -> bool:
-    return any(s == 0 and n > 1 for s, n in zip(meta.stride, meta.shape, strict=True))
-
-
-def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
-    with logs.stage("lower"):
-        program = lower(segment.graph)
-    if logs.enabled("loops"):
-        logs.emit("loops", str(program))
-    with logs.stage("fuse"):
-        schedule = fuse(program)
-    position_of = {source: k for k, source in enumerate(glue_source.tensor_order(segment))}
-    position = {
-        buffer: position_of[graph_input.source]
-        for buffer, graph_input in zip(program.inputs, segment.inputs, strict=True)
-        if buffer is not None
-    }
-    with logs.stage("kernels"):
-        calls, placer = bind(schedule, position, checked, _emit_cpu, _emit_gpu)
-    body = KernelBodyWriter(segment, schedule, calls, placer).write()
-    body.repeatable = not segment.mutated
-    return body, len(calls)
-
-
-def _emit_cpu(body: Any, name: str) -> str:
-    source = emit_llvm(body, name)
-    logs.emit("kernels", source)
-    return source
-
-
-def _emit_gpu(body: Any, name: str) -> str:
-    from .emit.triton import emit as emit_triton
-
-    source = emit_triton(body, name)
-    logs.emit("kernels", source)
-    return source
-
-
-def _identifier(function: FunctionType) -> str:
-    name = function.__name__
-    return name if name.isidentifier() else "compiled"
-
-
-def _plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
+def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
     """The Python function behind a callable, and the arguments that are bound to it already."""
     if isinstance(function, FunctionType):
         return function, ()
     if isinstance(function, MethodType):
-        inner, bound = _plain_function(function.__func__)
+        inner, bound = plain_function(function.__func__)
         return inner, (*bound, function.__self__)
     return None, ()
 

@@ -30,5 +30,9 @@ class BackendError(QuickfuseError):
     """A custom backend raised. The cause is chained; the message names the backend."""
 
 
+class InternalError(QuickfuseError):
+    """The compiler itself failed, with `raise_internal_errors` set. The cause is chained."""
+
+
 class RecompileLimit(QuickfuseError):
     """A function was specialised more often than `config.recompile_limit`, with `config.on_recompile_limit="error"`."""

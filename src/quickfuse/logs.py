@@ -1,7 +1,7 @@
 """What quickfuse says, and when: `QUICKFUSE_LOGS=recompiles,graph_breaks` or `quickfuse.set_logs(recompiles=True)`.
 
 Channels: `recompiles` (a guard failed and why), `graph_breaks` (what runs natively and why), `guards`, `graph`,
-`loops` (the lowered program), `glue` (the generated Python), `kernels` (the generated LLVM IR and Triton code).
+`loops` (the lowered program), `segments` (the generated Python), `kernels` (the generated LLVM IR and Triton code).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-CHANNELS = ("recompiles", "graph_breaks", "guards", "graph", "loops", "glue", "kernels")
+CHANNELS = ("recompiles", "graph_breaks", "guards", "graph", "loops", "segments", "kernels")
 
 log = logging.getLogger("quickfuse")
 

@@ -1,74 +1,187 @@
-"""Python bytecode -> a torch.fx graph, guards, and what to do to the user's objects afterwards."""
+"""Python bytecode -> a torch.fx graph, guards, and what to do to the user's objects afterwards.
+
+A segment begins with a call (`capture`) or with suspended frames (`resume`), and ends with the return or with a break.
+Where capture cannot go on, it is run again, up to the instruction before: capture is deterministic, and nothing of the
+user's was touched.
+"""
 
 from __future__ import annotations
 
-from types import FunctionType
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from ..ir.segment import Segment
+from ..ir.bytecode import local_names
+from ..ir.frame import NULL, UNBOUND, FrameState
+from ..ir.segment import Break, Segment
+from ..ir.source import Source
 from .effects import RecipeBook
-from .frame import ArgumentsMismatch, bind_arguments
-from .interpreter import Interpreter, Raised
-from .torch_calls import prepare_step
+from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
+from .interpreter import CO_COROUTINES, CO_GENERATOR, Interpreter, LongLoop, Raised
+from .values import Unread
+
+#: How often a capture is run again, each time up to an earlier instruction.
+_MOST_ATTEMPTS = 4
 
 
-def capture(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:
-    """Run `function` symbolically on these arguments, without touching any object of the user's.
+def capture(
+    function: FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    whole: bool = False,
+    volatile: frozenset[str] = frozenset(),
+) -> Segment:
+    """The first segment of a call of `function`, without touching any object of the user's.
+
+    `whole` asks for the whole call. `volatile` names sources of numbers whose values keep changing: see `Outside`.
 
     Raises:
-        Unsupported: where the function does something that has to happen in Python; `location` tells where.
+        Unsupported: where the function does something that has to happen in Python, and the call cannot be suspended
+            there, or is wanted whole; `location` tells where.
     """
-    interpreter = Interpreter()
-    try:
-        return _capture(interpreter, function, args, kwargs)
-    except Unsupported as error:
-        if not error.location:
-            error.location = interpreter.location()
-            error.stack = [frame.location for frame in interpreter.frames]
-        raise
-    finally:
-        interpreter.release()
+    if function.__code__.co_flags & (CO_GENERATOR | CO_COROUTINES):
+        raise Unsupported("a function that is a generator or a coroutine")
+
+    def begin(i: Interpreter) -> None:
+        _begin_call(i, function, args, kwargs)
+
+    return _segment(begin, function.__code__, whole, volatile)
 
 
-def _capture(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:
+def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset()) -> Segment:
+    """The segment that begins with these suspended frames.
+
+    Raises:
+        Unsupported: where not even the first instruction can be captured.
+    """
+
+    def begin(i: Interpreter) -> None:
+        _begin_frames(i, frames)
+
+    segment = _segment(begin, frames[-1].code, False, volatile)
+    segment.resumes = True
+    return segment
+
+
+def _segment(begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str]) -> Segment:
+    stop_at = -1
+    pause: Break | None = None
+    for _ in range(_MOST_ATTEMPTS):
+        i = Interpreter(stop_at, volatile)
+        try:
+            begin(i)
+            try:
+                i.run()
+                return _finish(i, code, pause)
+            except Unsupported as reason:
+                _locate(reason, i)
+                if whole or (stop_at >= 0 and i.performed >= stop_at):
+                    raise
+                stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
+                pause = Break(reason.reason, reason.hint, reason.location, reason.stack)
+                if isinstance(reason, LongLoop):
+                    pause.loop_end = reason.loop_end
+            except Raised as raised:
+                text = f"an exception: {type(raised.exception).__name__}: {raised.exception}"
+                if whole or (stop_at >= 0 and i.raised_at >= stop_at):
+                    raise Unsupported(text) from raised.exception
+                stop_at = i.raised_at
+                pause = Break(text)
+        finally:
+            i.release()
+    raise Unsupported(pause.reason if pause is not None else "a capture that does not settle")
+
+
+def _locate(reason: Unsupported, i: Interpreter) -> None:
+    if not reason.location:
+        reason.location = i.location()
+        reason.stack = [frame.location for frame in i.frames]
+
+
+def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _check_surroundings(i)
     i.outside.guard_function(function, i.outside.roots.constant(function.__qualname__, function))
     try:
         bound = bind_arguments(function, args, kwargs)
     except ArgumentsMismatch:
         raise Unsupported("a call that does not fit the signature") from None
-    names = function.__code__.co_varnames
+    code = function.__code__
+    names = code.co_varnames
     values = []
-    for name, value in zip(names, bound, strict=False):
-        if type(value) is dict and function.__code__.co_flags & 0x08 and name == names[len(bound) - 1]:
-            root = i.outside.roots.local(name)
+    for index, (name, value) in enumerate(zip(names, bound, strict=False)):
+        root = i.outside.roots.local(name)
+        if code.co_flags & 0x08 and index == len(bound) - 1:
             i.outside.guard("keys", root, tuple(value))
             values.append(i.mark_created({k: i.outside.wrap(v, root.item(k)) for k, v in value.items()}))
         else:
-            values.append(i.outside.wrap(value, i.outside.roots.local(name)))
-    prepare_step(i, function, bound[-1] if bound and type(bound[-1]) is tuple else tuple(bound))
-    grad_before = i.graph.grad_enabled
-    try:
-        result = i.run_function(function, values)
-    except Raised as raised:
-        raise Unsupported(f"an exception: {type(raised.exception).__name__}: {raised.exception}") from raised.exception
-    if i.graph.grad_enabled != grad_before:
-        raise Unsupported("grad mode is left changed")
+            values.append(Unread(value, root))
+    i.push_frame(function, values, i.results.append, None)
+
+
+def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
+    _check_surroundings(i)
+    deliver: Callable[[Any], None] = i.results.append
+    for depth, state in enumerate(frames):
+        if state.replacement is not UNBOUND:
+            source = _slot(i, frames, depth, "replacement", 0, "new object")
+            deliver = Constructed(i.outside.wrap(state.replacement, source), deliver)
+        frame = Frame(state.code, state.globals, deliver, None)
+        frame.position = state.position
+        frame.keyword_names = state.keyword_names
+        for index, (name, value) in enumerate(zip(local_names(state.code), state.locals, strict=True)):
+            if value is not UNBOUND:
+                source = _slot(i, frames, depth, "locals", index, repr(name))
+                frame.locals[index] = _variable(i, value, source)
+        for index, value in enumerate(state.stack):
+            source = _slot(i, frames, depth, "stack", index, str(index))
+            frame.stack.append(NULL if value is NULL else i.outside.wrap(value, source))
+        for index, exception in enumerate(state.handled):
+            source = _slot(i, frames, depth, "handled", index, str(index))
+            frame.exceptions.append(i.outside.wrap(exception, source))
+        i.frames.append(frame)
+        deliver = frame.stack.append
+
+
+def _slot(i: Interpreter, frames: list[FrameState], depth: int, place: str, index: int, label: str) -> Source:
+    letter = {"locals": "L", "stack": "S", "handled": "exceptions"}.get(place, place)
+    within = "" if depth == len(frames) - 1 else f"{frames[depth].code.co_name}: "
+    return i.outside.roots.slot(depth, place, index, f"{within}{letter}[{label}]")
+
+
+def _variable(i: Interpreter, value: Any, source: Source) -> Any:
+    if type(value) is CellType:
+        i.outside.remember_cell(value, source)
+        return value
+    return Unread(value, source)
+
+
+def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
+    """The segment of an interpreter that is done or has stopped."""
     book = RecipeBook(i)
-    recipe = book.recipe(result)
+    stopped = bool(i.frames)
+    frames = [book.frame(frame) for frame in i.frames]
+    result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
+    if stopped and pause is not None and not pause.location:
+        pause.location = i.location()
+        pause.stack = [frame.location for frame in i.frames]
     return Segment(
-        function.__code__,
+        code,
         i.graph.finish(book.outputs),
         i.graph.inputs,
         i.outside.guards,
-        recipe,
+        result,
         effects,
         frozenset(i.graph.mutated),
         i.graph.differentiable,
+        frames=frames,
+        pause=pause if stopped else None,
+        operators=i.graph.operators,
+        performed=i.performed,
     )
 
 
@@ -76,6 +189,7 @@ def _check_surroundings(i: Interpreter) -> None:
     """Settings of PyTorch that change what every operator does: guarded, and captured only in their usual state."""
     for setting, value in (
         ("torch.is_grad_enabled()", torch.is_grad_enabled()),
+        ("torch.is_inference_mode_enabled()", torch.is_inference_mode_enabled()),
         ("torch._C._is_any_autocast_enabled()", torch._C._is_any_autocast_enabled()),
         ("torch._C._len_torch_function_stack()", torch._C._len_torch_function_stack()),
         ("torch._C._len_torch_dispatch_stack()", torch._C._len_torch_dispatch_stack()),
@@ -90,4 +204,4 @@ def _check_surroundings(i: Interpreter) -> None:
         raise Unsupported("forward-mode differentiation")
 
 
-__all__ = ["capture"]
+__all__ = ["capture", "resume"]

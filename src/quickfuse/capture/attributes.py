@@ -16,14 +16,14 @@ from ..errors import Unsupported
 from ..ir.source import Source
 from . import tensor_attributes
 from .containers import DICT_METHODS
-from .frame import Frame
+from .frame import Frame, GeneratorValue
 from .outside import CODE_TYPES, is_trusted_module
 from .values import (
     ABSENT,
     DELETED,
-    DictMethod,
+    ContainerMethod,
     NativeHandler,
-    PlannedContext,
+    ShadowContainer,
     ShadowDict,
     SuperProxy,
     Symbol,
@@ -38,6 +38,9 @@ Then = Callable[[Any], None]
 
 _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
 
+#: Attributes that every exception has.
+_EXCEPTION_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__".split())
+
 #: Attributes of functions, classes and modules that are plain data.
 _CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
@@ -47,10 +50,10 @@ _CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
 def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
     stored = i.outside.global_stores.get((id(globals_), name))
-    if stored is not None:
+    if stored is not None and stored[1] is not DELETED:
         return stored[1]
     trusted = is_trusted_module(globals_.get("__name__"))
-    if name in globals_:
+    if name in globals_ and stored is None:
         return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
     if name in _BUILTINS:
         if not trusted:
@@ -61,6 +64,13 @@ def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
 
 def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
     i.outside.global_stores[id(globals_), name] = (globals_, value)
+
+
+def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
+    load_global(i, globals_, name)
+    if name not in globals_ and (id(globals_), name) not in i.outside.global_stores:
+        raise_program(i, NameError(f"name '{name}' is not defined"))
+    i.outside.global_stores[id(globals_), name] = (globals_, DELETED)
 
 
 def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
@@ -83,7 +93,10 @@ def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
 
 def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
     name = f.names[index]
-    if len(i.frames) and f is i.frames[0] and f.function_source is None:
+    known = i.outside.source_of(f.locals[index])
+    if known is not None:
+        return known.attr("cell_contents"), False
+    if f is i.frames[0] and f.function_source is None:
         return i.outside.roots.closure(name), False
     source = f.function_source
     if source is None:
@@ -117,7 +130,14 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     elif kind is ShadowDict:
         if name not in DICT_METHODS:
             raise Unsupported(f"the attribute {name} of a dictionary")
-        then(DictMethod(base, name))
+        then(ContainerMethod(base, name))
+    elif kind is ShadowContainer:
+        if not callable(getattr(type(base.real), name, None)):
+            i.native(getattr, base.real, name)
+            raise Unsupported(f"the attribute {name} of a {type(base.real).__name__}")
+        then(ContainerMethod(base, name))
+    elif kind is GeneratorValue:
+        then(generator_method(base, name))
     elif kind is ModuleType or isinstance(base, ModuleType):
         then(_module_attribute(i, base, name))
     elif isinstance(base, type):
@@ -135,11 +155,50 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     elif is_constant(base) or (kind in (list, dict, tuple, set) and not i.outside.is_outside(base)):
         then(i.native(getattr, base, name))
     elif kind in (list, tuple, set):
-        then(MethodType(getattr(kind, name), base) if callable(getattr(kind, name, None)) else getattr(base, name))
-    elif kind is PlannedContext:
-        raise Unsupported(f"the attribute {name} of a context manager")
+        then(MethodType(getattr(kind, name), base) if callable(getattr(kind, name, None)) else i.native(getattr, base, name))
     else:
         _object_attribute(i, base, name, then)
+
+
+def generator_method(generator: GeneratorValue, name: str) -> NativeHandler:
+    """`generator.send`, `throw`, `close` and `__next__`."""
+
+    def element(i: Interpreter, found: bool, value: Any) -> Any:
+        if not found:
+            raise_program(i, i.mark_created(StopIteration() if value is None else StopIteration(value)))
+        return value
+
+    def throw(i: Interpreter, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        exception = kind if isinstance(kind, BaseException) else value
+        if not isinstance(exception, BaseException):
+            exception = i.call_now(kind, () if value is None else (value,))
+        return element(i, *i.throw_into(generator, exception))
+
+    def close(i: Interpreter) -> None:
+        from .interpreter import Raised
+
+        if generator.done or generator.frame.position == 0:
+            generator.done = True
+            return
+        try:
+            found, _ = i.throw_into(generator, i.mark_created(GeneratorExit()))
+        except Raised as raised:
+            if not isinstance(raised.exception, (GeneratorExit, StopIteration)):
+                raise
+            return
+        if found:
+            raise_program(i, RuntimeError("generator ignored GeneratorExit"))
+
+    methods: dict[str, Callable[..., Any]] = {
+        "__next__": lambda i: element(i, *i.resume_generator(generator)),
+        "send": lambda i, value: element(i, *i.resume_generator(generator, value)),
+        "__iter__": lambda i: generator,
+        "throw": throw,
+        "close": close,
+    }
+    if name not in methods:
+        raise Unsupported(f"the attribute {name} of a generator")
+    return NativeHandler(methods[name])
 
 
 def _module_attribute(i: Interpreter, module: ModuleType, name: str) -> Any:
@@ -205,7 +264,7 @@ def _class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
             return
         then(i.native(getattr, cls, name))
         return
-    _guard_class_attribute(i, cls.__mro__, owner, name, raw)
+    guard_class_attribute(i, cls.__mro__, owner, name, raw)
     if isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
@@ -228,7 +287,7 @@ def _class_source(i: Interpreter, cls: type) -> Source:
     return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
 
 
-def _guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
+def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
     """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
     may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
     _guard_absent(i, order[: order.index(owner)], name)
@@ -258,7 +317,7 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
     for owner in order[order.index(cls) + 1 :]:
         if name in owner.__dict__:
             raw = owner.__dict__[name]
-            _guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
+            guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
             _bind(i, raw, instance, kind, then)
             return
     raise_program(i, AttributeError(f"'super' object has no attribute '{name}'"))
@@ -296,9 +355,36 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if name == "__class__":
         then(kind)
         return
-    if kind.__getattribute__ is not object.__getattribute__ and not issubclass(kind, BaseException):
-        raise Unsupported(f"an object whose class {kind.__name__} defines __getattribute__")
-    if isinstance(base, BaseException) and not i.outside.is_outside(base):
+    getter = lookup_class(kind, "__getattribute__")[1]
+    if isinstance(getter, FunctionType):
+        _custom_attribute(i, base, name, getter, then)
+        return
+    load_plain(i, base, name, then)
+
+
+def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType, then: Then) -> None:
+    """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
+    from .calls import call
+    from .interpreter import Raised
+
+    fallback = lookup_class(type(base), "__getattr__")[1]
+    if not isinstance(fallback, FunctionType):
+        call(i, getter, (base, name), {}, then)
+        return
+    try:
+        value = i.call_now(getter, (base, name))
+    except Raised as raised:
+        if not isinstance(raised.exception, AttributeError):
+            raise
+        call(i, fallback, (base, name), {}, then)
+        return
+    then(value)
+
+
+def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
+    """`object.__getattribute__(base, name)`, and `__getattr__` where that finds nothing."""
+    kind = type(base)
+    if isinstance(base, BaseException) and not i.outside.is_outside(base) and name in _EXCEPTION_DATA:
         then(i.native(getattr, base, name))
         return
     stored = i.outside.attributes.get((id(base), name), ABSENT)
@@ -317,7 +403,7 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if raw is not ABSENT:
         if outside and instance is not None:
             i.outside.guard("absent", _dict_source(i, base), (name,))
-        _guard_class_attribute(i, kind.__mro__, owner, name, raw)
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
             _bind(i, raw, base, kind, then)
         else:
@@ -346,7 +432,7 @@ def _is_data_descriptor(raw: Any) -> bool:
 
 def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
     if isinstance(raw, property):
-        _guard_class_attribute(i, type(base).__mro__, owner, name, raw)
+        guard_class_attribute(i, type(base).__mro__, owner, name, raw)
         _bind(i, raw, base, type(base), then)
         return
     if name == "__dict__":
@@ -406,7 +492,10 @@ def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
     if kind is TensorProxy:
         tensor_attributes.store(i, base, name, value)
         return
-    if isinstance(base, (type, ModuleType, FunctionType)) or kind in (ShadowDict, Symbol):
+    if kind is FunctionType and id(base) in i.created:
+        i.native(setattr, base, name, value)
+        return
+    if isinstance(base, (type, ModuleType, FunctionType)) or kind in (ShadowDict, ShadowContainer, Symbol):
         raise Unsupported(f"setting an attribute of a {kind.__name__}")
     setter = lookup_class(kind, "__setattr__")[1]
     if isinstance(setter, FunctionType):
@@ -438,10 +527,21 @@ def delete(i: Interpreter, base: Any, name: str) -> None:
     """`del base.name`."""
     if type(base) is TensorProxy:
         raise Unsupported("deleting an attribute of a tensor")
-    if id(base) in i.created:
-        i.native(delattr, base, name)
+    if isinstance(own := lookup_class(type(base), "__delattr__")[1], FunctionType):
+        i.call_now(own, (base, name))
         return
-    if not i.outside.is_outside(base) or isinstance(lookup_class(type(base), "__delattr__")[1], FunctionType):
+    delete_plain(i, base, name)
+
+
+def delete_plain(i: Interpreter, base: Any, name: str) -> None:
+    """`object.__delattr__(base, name)`."""
+    raw = lookup_class(type(base), name)[1]
+    if id(base) in i.created:
+        i.native(object.__delattr__, base, name)
+        return
+    if not i.outside.is_outside(base) or (raw is not ABSENT and _is_data_descriptor(raw)):
         raise Unsupported(f"deleting an attribute of a {type(base).__name__}")
+    missing: list[Any] = []
+    load_plain(i, base, name, missing.append)
     i.outside.attributes[id(base), name] = DELETED
     i.outside.changed_attributes[id(base), name] = base

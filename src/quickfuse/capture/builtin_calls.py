@@ -19,11 +19,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from . import attributes, containers
+from . import attributes, construction, containers
 from .containers import iterate, native_iterator
 from .frame import UNBOUND, GeneratorValue
+from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .values import (
     ABSENT,
+    ShadowContainer,
     ShadowDict,
     SuperProxy,
     Symbol,
@@ -43,7 +45,7 @@ def type_of(value: Any) -> type:
         return value.cls  # type: ignore[no-any-return]
     if kind is Symbol:
         return value.kind  # type: ignore[no-any-return]
-    if kind is ShadowDict:
+    if kind is ShadowDict or kind is ShadowContainer:
         return type(value.real)
     if kind is GeneratorValue:
         return type(x for x in ())
@@ -60,7 +62,7 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
 
 def _isinstance(i: Interpreter, value: Any, kinds: Any) -> bool:
     kind = type_of(value)
-    if type(value) in (TensorProxy, Symbol, ShadowDict, GeneratorValue):
+    if type(value) in (TensorProxy, Symbol, ShadowDict, ShadowContainer, GeneratorValue):
         return any(_is_subclass_of(kind, k) for k in _flatten(kinds))
     if any(not _has_native_check(k) for k in _flatten(kinds)):
         raise Unsupported("isinstance with a class that defines the check")
@@ -142,15 +144,31 @@ def _zip(i: Interpreter, *values: Any, strict: bool = False) -> Any:
 
 
 def _map(i: Interpreter, function: Any, *values: Any) -> Iterator[Any]:
-    return (i.call_now(function, args) for args in zip(*(native_iterator(i, v) for v in values), strict=False))
+    return MapIterator(i, function, *(native_iterator(i, v) for v in values))
 
 
 def _filter(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
-    source = native_iterator(i, values)
-    return (v for v in source if i.truth(v if function is None else i.call_now(function, (v,))))
+    return FilterIterator(i, function, native_iterator(i, values))
+
+
+def _starmap(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
+    return StarMapIterator(i, function, native_iterator(i, values))
+
+
+def _takewhile(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
+    return TakeWhileIterator(i, function, native_iterator(i, values))
 
 
 def _reversed(i: Interpreter, value: Any) -> Any:
+    method = containers.lookup(type(value), "__reversed__")
+    if isinstance(method, FunctionType):
+        return i.call_now(method, (value,))
+    if type(value) is TensorProxy:
+        return iter(containers.iterate(i, value)[::-1])
+    contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
+    native = (list, tuple, str, bytes, range, dict, *containers.VIEWS)
+    if isinstance(contents, native) and not i.outside.is_outside(contents):
+        return i.native(reversed, contents)
     return iter(list(iterate(i, value))[::-1])
 
 
@@ -304,7 +322,7 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
 
 
 def _callable(i: Interpreter, value: Any) -> bool:
-    return False if type(value) in (TensorProxy, Symbol, ShadowDict) else callable(value)
+    return False if type(value) in (TensorProxy, Symbol, ShadowDict, ShadowContainer) else callable(value)
 
 
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
@@ -343,11 +361,53 @@ def _item_now(i: Interpreter, base: Any, key: Any) -> Any:
     return result[0]
 
 
+def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
+    """`base.get(key, default)`, as mapping patterns look keys up."""
+    if not isinstance(base, dict) and type(base) is not ShadowDict:
+        raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
+    return _item_now(i, base, key) if containers.contains(i, base, key) else default
+
+
+def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+    """The values that a class pattern takes out of its subject, None where it does not match."""
+    if not isinstance(cls, type):
+        raise Unsupported("a class pattern without a class")
+    if not _isinstance(i, subject, cls):
+        return None
+    if not count:
+        positional: tuple[str, ...] = ()
+    elif cls.__flags__ & (1 << 22):  # int, str, list, ...: one positional pattern, for the subject itself
+        return None if count > 1 else (subject, *_attributes(i, subject, names))
+    else:
+        positional = getattr(cls, "__match_args__", ())
+        if len(positional) < count:
+            raise Unsupported("a class pattern with too many positional patterns")
+    values = _attributes(i, subject, (*positional[:count], *names))
+    return None if any(v is ABSENT_ATTRIBUTE for v in values) else tuple(values)
+
+
+def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[Any]:
+    return [_getattr(i, subject, name, ABSENT_ATTRIBUTE) for name in names]
+
+
 def _chain(i: Interpreter, *values: Any) -> Any:
     return itertools.chain(*(native_iterator(i, v) for v in values))
 
 
+def _over_iterators(function: Any) -> Callable[..., Any]:
+    """A function of itertools that takes iterables and plain numbers."""
+
+    def handler(i: Interpreter, *values: Any, **options: Any) -> Any:
+        plain = [
+            i.outside.concrete(v) if v is None or type(v) in (int, Symbol) else native_iterator(i, v) for v in values
+        ]
+        return i.native(function, *plain, **{name: i.outside.concrete(v) for name, v in options.items()})
+
+    return handler
+
+
 def _copy(i: Interpreter, value: Any) -> Any:
+    value = i.outside.contents(value)
     if type(value) is list:
         return i.mark_created(list(value))
     if type(value) is ShadowDict or type(value) is dict:
@@ -374,8 +434,20 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
     delattr: lambda i, base, name: attributes.delete(i, base, name),
     object.__setattr__: _set_plain,
+    object.__new__: construction.new_object,
+    tuple.__new__: construction.new_tuple,
     abs: _abs,
-    functools.reduce: _reduce, functools.partial: _partial, itertools.chain: _chain,
+    functools.reduce: _reduce, functools.partial: _partial, itertools.chain: _chain, itertools.starmap: _starmap,
+    itertools.takewhile: _takewhile,
+    **{
+        function: _over_iterators(function)
+        for function in (itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.pairwise,
+                         itertools.combinations, itertools.permutations, itertools.combinations_with_replacement)
+    },
+    itertools.count: lambda i, *numbers: itertools.count(*map(i.outside.concrete, numbers)),
+    itertools.repeat: lambda i, value, *times: itertools.repeat(value, *map(i.outside.concrete, times)),
+    itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
+        MapIterator(i, iter, native_iterator(i, values))),
     collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict, collections.deque: _deque,
     typing.cast: lambda i, kind, value: value,
     operator.getitem: _item_now,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import inspect
 import operator
@@ -20,14 +19,17 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from . import attributes, builtin_calls, containers, torch_calls
 from .attributes import PeerModule, lookup_class
+from .construction import construct
 from .frame import Frame
 from .metadata import name_of
+from .native_methods import call_method
 from .outside import is_trusted_module
 from .values import (
     ABSENT,
-    DictMethod,
+    ContainerMethod,
     NativeHandler,
-    PlannedContext,
+    ShadowContainer,
+    ShadowDict,
     Symbol,
     TensorMethod,
     TensorProxy,
@@ -52,8 +54,8 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         then(handler(i, *args, **kwargs))
     elif kind is TensorMethod:
         then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
-    elif kind is DictMethod:
-        then(containers.DICT_METHODS[function.name](i, function.shadow, *args, **kwargs))
+    elif kind is ContainerMethod:
+        then(containers.call_container_method(i, function.shadow, function.name, args, kwargs))
     elif torch_calls.is_operator(function):
         then(torch_calls.call_operator(i, function, args, kwargs))
     elif kind is FunctionType:
@@ -61,7 +63,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     elif kind is functools.partial:
         call(i, function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
     elif isinstance(function, type):
-        _construct(i, function, args, kwargs, then)
+        construct(i, function, args, kwargs, then)
     elif kind is NativeHandler:
         then(function.run(i, *args, **kwargs))
     elif kind is weakref.ref:
@@ -69,7 +71,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     elif kind is PeerModule:
         then(_call_peer(i, function.name))
     elif kind in (MethodDescriptorType, WrapperDescriptorType) and args:
-        then(containers.call_native_method(i, args[0], function.__name__, args[1:], kwargs))
+        then(_call_descriptor(i, function, args, kwargs))
     elif kind is BuiltinFunctionType:
         then(_call_builtin(i, function, args, kwargs))
     else:
@@ -77,6 +79,16 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         if not isinstance(owner_call, FunctionType):
             raise Unsupported(f"a call of a {kind.__name__}")
         attributes.load(i, function, "__call__", lambda method: call(i, method, args, kwargs, then))
+
+
+def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A method of a built-in type, called as `list.append(instance, value)`."""
+    instance = args[0]
+    if type(instance) in (ShadowContainer, ShadowDict):
+        return containers.call_container_method(i, instance, function.__name__, args[1:], kwargs)
+    if type(instance) is TensorProxy:
+        return torch_calls.call_tensor_method(i, instance, function.__name__, args[1:], kwargs)
+    return call_method(i, function, instance, args[1:], kwargs)
 
 
 def _handler_of(function: Any) -> Callable[..., Any] | None:
@@ -134,7 +146,10 @@ def _call_peer(i: Interpreter, name: str) -> None:
 def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = function.__self__
     if owner is not None and not isinstance(owner, type) and type(owner).__name__ != "module":
-        return containers.call_native_method(i, owner, function.__name__, args, kwargs)
+        unbound = getattr(type(owner), function.__name__, None)
+        if unbound is None:
+            raise Unsupported(f"the native function {name_of(function)}")
+        return call_method(i, unbound, owner, args, kwargs)
     if function in builtin_calls.PURE:
         args = tuple(i.outside.concrete(a) for a in args)
         if contains_symbolic(args) or contains_symbolic(kwargs):
@@ -142,29 +157,6 @@ def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         if all(is_constant(a) or isinstance(a, type) or not i.outside.is_outside(a) for a in args):
             return i.native(function, *args, **kwargs)
     raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")
-
-
-# classes --------------------------------------------------------------------------------------------------------
-
-
-def _construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-    """Make an instance: exceptions natively, ordinary Python classes by running `__init__` symbolically."""
-    if issubclass(cls, BaseException):
-        concrete = tuple(i.outside.concrete(a) for a in args)
-        if contains_symbolic(concrete) or isinstance(lookup_class(cls, "__init__")[1], FunctionType):
-            raise Unsupported(f"an exception of type {cls.__name__} with tensors in it")
-        then(i.mark_created(i.native(cls, *concrete, **kwargs)))
-        return
-    if type(cls) not in (type, abc.ABCMeta) or lookup_class(cls, "__new__")[1] is not object.__dict__["__new__"]:
-        raise Unsupported(f"making a {cls.__name__}")
-    _, init = lookup_class(cls, "__init__")
-    instance = i.mark_created(i.native(object.__new__, cls))
-    if isinstance(init, FunctionType):
-        call(i, init, (instance, *args), kwargs, lambda _: then(instance))
-    elif args or kwargs:
-        raise Unsupported(f"making a {cls.__name__}")
-    else:
-        then(instance)
 
 
 # operators ------------------------------------------------------------------------------------------------------
@@ -184,6 +176,19 @@ _NATIVE_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, range)
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """A binary operator or comparison, given to `then`."""
     left_kind, right_kind = type(left), type(right)
+    if left_kind is ShadowContainer or right_kind is ShadowContainer:
+        if function is operator.iadd and left_kind is ShadowContainer and type(left.real) is list:
+            containers.call_container_method(i, left, "extend", (right,), {})
+            then(left)
+            return
+        _binary_on_contents(i, function, left, right, then)
+        return
+    if left_kind is ShadowDict or right_kind is ShadowDict:
+        left, right = (containers.as_plain_dict(i, v) if type(v) is ShadowDict else v for v in (left, right))
+        if function in _IN_PLACE_OF:
+            raise Unsupported("a dictionary changed in place by an operator")
+        binary_operator(i, function, left, right, then)
+        return
     if left_kind is TensorProxy or right_kind is TensorProxy:
         then(torch_calls.tensor_operator(i, function, left, right))
         return
@@ -197,6 +202,18 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         then(_container_operator(i, function, left, right))
         return
     _object_operator(i, function, left, right, then)
+
+
+def _binary_on_contents(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """An operator on lists, sets or deques of the user's."""
+    if function in _IN_PLACE_OF and type(left) is ShadowContainer:
+        contents = i.outside.contents(left)
+        if not isinstance(contents, set) or contains_symbolic(right := i.outside.contents(right)):
+            raise Unsupported(f"{name_of(function)} of a {type(contents).__name__} of the user's")
+        i.native(function, contents, right)
+        then(left)
+        return
+    binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
 
 
 def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
@@ -259,6 +276,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         if left is None or right is None:
             return False
         raise Unsupported("the identity of a number")
+    left, right = i.outside.contents(left), i.outside.contents(right)
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
@@ -272,18 +290,13 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
 
 def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
     """BEFORE_WITH: push what leaves the context, then what entering gives."""
-    planned = manager if type(manager) is PlannedContext else torch_calls.plan_context(manager)
-    if planned is not None:
-
-        def leave(i: Interpreter, *_: Any) -> None:
-            planned.leave(i)
-
-        f.stack.append(NativeHandler(leave))
-        f.stack.append(planned.enter(i))
-        return
     kind = type(manager)
-    enter, leave_method = lookup_class(kind, "__enter__")[1], lookup_class(kind, "__exit__")[1]
-    if not isinstance(enter, FunctionType) or not isinstance(leave_method, FunctionType):
-        raise Unsupported(f"the context manager {kind.__name__}")
-    f.stack.append(MethodType(leave_method, manager))
-    call(i, enter, (manager,), {}, f.stack.append)
+    methods = []
+    for name in ("__enter__", "__exit__"):
+        owner, method = lookup_class(kind, name)
+        if not isinstance(method, FunctionType):
+            raise Unsupported(f"the context manager {kind.__name__}")
+        attributes.guard_class_attribute(i, kind.__mro__, owner, name, method)
+        methods.append(method)
+    f.stack.append(MethodType(methods[1], manager))
+    call(i, methods[0], (manager,), {}, f.stack.append)

@@ -1,28 +1,28 @@
 """Containers and iteration: items, membership, length, and the methods of the user's dictionaries.
 
-Containers made by captured code are real ones and are changed in place. Lists of the user's are copies (`Outside`
-compares them at the end); dictionaries of the user's are `ShadowDict`s.
+Containers made by captured code are real ones and are changed in place. Lists, sets and deques of the user's are
+`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s.
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
 import operator
 from collections.abc import Callable, Iterator
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from .frame import GeneratorValue
+from .iterators import ITERATORS, GeneratorIterator, ObjectIterator
 from .values import (
     DELETED,
+    ShadowContainer,
     ShadowDict,
     Symbol,
     TensorProxy,
     contains_symbolic,
     is_constant,
-    symbolic_leaves,
 )
 
 if TYPE_CHECKING:
@@ -34,18 +34,10 @@ SEQUENCES = (list, tuple, str, bytes, range)
 DICT_LIKE = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 SETS = (set, frozenset)
 
-#: Iterators that captured code makes: they run natively, and pull symbolic values out of what they iterate over.
-ITERATORS: tuple[type, ...] = (
-    *(type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values())),
-    type(reversed([])), type(x for x in ()), zip, map, filter, enumerate, itertools.chain, itertools.count,
-    itertools.repeat, itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.accumulate,
-    itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.combinations, itertools.permutations,
-)  # fmt: skip
-
 VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
-def _raise(exception: BaseException) -> Any:
+def raise_here(exception: BaseException) -> Any:
     from .interpreter import Raised
 
     raise Raised(exception)
@@ -60,66 +52,72 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     if kind is GeneratorValue or isinstance(value, ITERATORS):
         return value
     if kind is Symbol:
-        _raise(TypeError(f"'{value.kind.__name__}' object is not iterable"))
+        raise_here(TypeError(f"'{value.kind.__name__}' object is not iterable"))
     if kind is TensorProxy:
         if value.meta.ndim == 0:
-            _raise(TypeError("iteration over a 0-d tensor"))
+            raise_here(TypeError("iteration over a 0-d tensor"))
         return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
     if kind is ShadowDict:
         return iter(i.outside.dict_keys(value))
-    if isinstance(value, SEQUENCES + DICT_LIKE + VIEWS) or kind is collections.deque:
-        return iter(value)
-    if isinstance(value, SETS) and not i.outside.is_outside(value):
-        return iter(value)
-    method = getattr(kind, "__iter__", None)
+    method = lookup(kind, "__iter__")
     if isinstance(method, FunctionType):
         return make_iterator(i, i.call_now(method, (value,)))
-    if isinstance(getattr(kind, "__next__", None), FunctionType):
-        return drive_object(i, value)
+    if kind is ShadowContainer:
+        return iter(i.outside.open(value))
+    if isinstance(value, SEQUENCES) or (
+        isinstance(value, (*DICT_LIKE, *VIEWS, *SETS, collections.deque)) and not i.outside.is_outside(value)
+    ):
+        return iter(value)
+    if isinstance(lookup(kind, "__next__"), FunctionType):
+        return ObjectIterator(i, value)
+    if isinstance(method := lookup(kind, "__getitem__"), FunctionType):
+        raise Unsupported("iterating by __getitem__")
+    if value is None or is_constant(value):
+        raise_here(TypeError(f"'{kind.__name__}' object is not iterable"))
     raise Unsupported(f"iterating over a {kind.__name__}")
+
+
+def lookup(kind: type, name: str) -> Any:
+    """A method as the interpreter finds it: on the class, not on the instance."""
+    for owner in kind.__mro__:
+        if name in owner.__dict__:
+            return owner.__dict__[name]
+    return None
 
 
 def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
     """An iterator that native functions such as `zip` can use, also over generators of the captured code."""
     iterator = make_iterator(i, value)
-    return drive(i, iterator) if type(iterator) is GeneratorValue else iterator  # type: ignore[no-any-return]
-
-
-def drive(i: Interpreter, generator: GeneratorValue) -> Iterator[Any]:
-    """Run a generator of the captured code from native code."""
-    while True:
-        found, element = i.resume_generator(generator)
-        if not found:
-            return
-        yield element
-
-
-def drive_object(i: Interpreter, value: Any) -> Iterator[Any]:
-    """Run an object with a Python `__next__` from native code."""
-    from .interpreter import Raised
-
-    while True:
-        try:
-            element = i.call_now(type(value).__next__, (value,))
-        except Raised as raised:
-            if isinstance(raised.exception, StopIteration):
-                return
-            raise
-        yield element
+    if type(iterator) is GeneratorValue:
+        return GeneratorIterator(i, iterator)
+    if i.outside.is_outside(iterator):
+        raise Unsupported("advancing an iterator from outside")
+    return iterator if isinstance(iterator, ITERATORS) else ObjectIterator(i, iterator)
 
 
 def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
     """(True, element) or, at the end, (False, None)."""
     if type(iterator) is GeneratorValue:
         return i.resume_generator(iterator)
+    if i.outside.is_outside(iterator):
+        raise Unsupported("advancing an iterator from outside")
+    if not isinstance(iterator, ITERATORS):
+        if not isinstance(lookup(type(iterator), "__next__"), FunctionType):
+            raise Unsupported(f"advancing a {type(iterator).__name__}")
+        iterator = ObjectIterator(i, iterator)
     try:
         return True, next(iterator)
-    except StopIteration:
-        return False, None
+    except StopIteration as stop:
+        return False, stop.value
+    except (RuntimeError, ValueError) as error:  # a container that changed during iteration, or zip(strict=True)
+        if isinstance(error, Unsupported):
+            raise
+        return raise_here(error)
 
 
 def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     """All elements."""
+    value = i.outside.contents(value)
     if type(value) in (list, tuple):
         return value  # type: ignore[no-any-return]
     return list(native_iterator(i, value))
@@ -149,27 +147,46 @@ def concrete_key(i: Interpreter, key: Any) -> Any:
     return key
 
 
+def hashable(i: Interpreter, value: Any) -> Any:
+    """A value as an element of a set or a key of a dictionary that captured code makes."""
+    value = i.outside.concrete(value)
+    kind = type(value)
+    if isinstance(value, tuple):
+        return kind([hashable(i, v) for v in value]) if kind is tuple else value
+    if kind in (ShadowDict, ShadowContainer):
+        raise_here(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
+    if isinstance(lookup(kind, "__hash__"), FunctionType) or isinstance(lookup(kind, "__eq__"), FunctionType):
+        raise Unsupported(f"hashing a {kind.__name__}")
+    return value
+
+
 def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
+    base = i.outside.contents(base)
     kind = type(base)
+    if isinstance(method := lookup(kind, "__getitem__"), FunctionType):
+        from .calls import call
+
+        call(i, method, (base, key), {}, then)
+        return
     key = concrete_key(i, key)
     if kind is TensorProxy:
         then(i.graph.call("call_function", operator.getitem, (base, key), {}))
     elif kind is ShadowDict:
         then(_shadow_item(i, base, key))
-    elif isinstance(base, SEQUENCES) and not isinstance(kind.__dict__.get("__getitem__"), FunctionType):
+    elif isinstance(base, SEQUENCES):
         then(_created(i, i.native(operator.getitem, base, key)))
     elif isinstance(base, (dict, collections.deque)) and not i.outside.is_outside(base):
         then(_inside_item(i, base, key))
-    elif isinstance(base, type) and is_constant(key) | isinstance(key, type):
+    elif is_constant(base) or (isinstance(base, type) and _is_type_argument(key)):
         then(i.native(operator.getitem, base, key))
     else:
-        method = getattr(kind, "__getitem__", None)
-        if not isinstance(method, FunctionType):
-            raise Unsupported(f"an item of a {kind.__name__}")
-        from .calls import call
+        raise Unsupported(f"an item of a {kind.__name__}")
 
-        call(i, method, (base, key), {}, then)
+
+def _is_type_argument(key: Any) -> bool:
+    """What may stand in the brackets of a generic type, or of an enumeration."""
+    return is_constant(key) or isinstance(key, (type, list)) or (isinstance(key, tuple) and all(map(_is_type_argument, key)))
 
 
 def _created(i: Interpreter, value: Any) -> Any:
@@ -182,7 +199,7 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
             base[key] = i.call_now(base.default_factory, ())
             return base[key]
         if not isinstance(base, collections.Counter):
-            _raise(KeyError(key))
+            raise_here(KeyError(key))
     return i.native(operator.getitem, base, key)
 
 
@@ -193,7 +210,7 @@ def _shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
         return value
     factory = getattr(shadow.real, "default_factory", None)
     if factory is None:
-        _raise(KeyError(key))
+        raise_here(KeyError(key))
     factory = i.outside.wrap(factory, shadow.source.attr("default_factory"))
     value = i.call_now(factory, ())
     set_item(i, shadow, key, value)
@@ -202,9 +219,14 @@ def _shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
 
 def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     """`base[key] = value`."""
+    base = i.outside.contents(base)
     kind = type(base)
+    if isinstance(method := lookup(kind, "__setitem__"), FunctionType):
+        i.call_now(method, (base, key, value))
+        return
     key = concrete_key(i, key)
     if kind is TensorProxy:
+        value = i.outside.contents(value)
         i.graph.call("call_function", operator.setitem, (base, key, value), {})
     elif kind is ShadowDict:
         stored = i.outside.stored_key(key)
@@ -212,53 +234,54 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
         base.entries[stored] = value
         base.changes[stored] = None
     elif kind is list or (isinstance(base, (dict, collections.deque)) and not i.outside.is_outside(base)):
+        if isinstance(base, dict):
+            key = hashable(i, key)
         if isinstance(key, slice):
             value = list(iterate(i, value))
         i.native(operator.setitem, base, key, value)
     else:
-        method = getattr(kind, "__setitem__", None)
-        if not isinstance(method, FunctionType):
-            raise Unsupported(f"setting an item of a {kind.__name__}")
-        i.call_now(method, (base, key, value))
+        raise Unsupported(f"setting an item of a {kind.__name__}")
 
 
 def delete_item(i: Interpreter, base: Any, key: Any) -> None:
     """`del base[key]`."""
+    base = i.outside.contents(base)
+    if isinstance(method := lookup(type(base), "__delitem__"), FunctionType):
+        i.call_now(method, (base, key))
+        return
     key = concrete_key(i, key)
     if type(base) is ShadowDict:
         stored = i.outside.stored_key(key)
         if i.outside.dict_get(base, stored) is DELETED:
-            _raise(KeyError(key))
+            raise_here(KeyError(key))
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None
-    elif type(base) is list or (isinstance(base, dict) and not i.outside.is_outside(base)):
+    elif type(base) is list or (isinstance(base, (list, dict, collections.deque)) and not i.outside.is_outside(base)):
         i.native(operator.delitem, base, key)
     else:
-        method = getattr(type(base), "__delitem__", None)
-        if not isinstance(method, FunctionType):
-            raise Unsupported(f"deleting an item of a {type(base).__name__}")
-        i.call_now(method, (base, key))
+        raise Unsupported(f"deleting an item of a {type(base).__name__}")
 
 
 def contains(i: Interpreter, container: Any, element: Any) -> bool:
     """`element in container`."""
+    container = i.outside.contents(container)
     kind = type(container)
+    if isinstance(method := lookup(kind, "__contains__"), FunctionType):
+        return i.truth(i.call_now(method, (container, element)))
     if kind is ShadowDict:
         return i.outside.dict_get(container, i.outside.stored_key(element)) is not DELETED
     if isinstance(container, DICT_LIKE + SETS) and not i.outside.is_outside(container):
         return bool(i.native(operator.contains, container, i.outside.concrete(element)))
     if isinstance(container, (str, bytes, range)):
         return bool(i.native(operator.contains, container, i.outside.concrete(element)))
-    if isinstance(container, (list, tuple, *VIEWS)) or kind is GeneratorValue or isinstance(container, ITERATORS):
-        return any(_equal(i, candidate, element) for candidate in native_iterator(i, container))
-    method = getattr(kind, "__contains__", None)
-    if isinstance(method, FunctionType):
-        return i.truth(i.call_now(method, (container, element)))
+    iterated = (list, tuple, collections.deque, GeneratorValue, *VIEWS, *ITERATORS)
+    if isinstance(container, iterated) or isinstance(lookup(kind, "__iter__"), FunctionType):
+        return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
     raise Unsupported(f"membership in a {kind.__name__}")
 
 
-def _equal(i: Interpreter, left: Any, right: Any) -> bool:
+def equal(i: Interpreter, left: Any, right: Any) -> bool:
     if left is right:
         return True
     left, right = i.outside.concrete(left), i.outside.concrete(right)
@@ -273,12 +296,15 @@ def _equal(i: Interpreter, left: Any, right: Any) -> bool:
 
 def length_of(i: Interpreter, value: Any) -> int | None:
     """`len(value)` of a container, None where `value` has no length that capture knows."""
+    value = i.outside.contents(value)
     kind = type(value)
+    if isinstance(lookup(kind, "__len__"), FunctionType):
+        return None
     if kind is ShadowDict:
         return i.outside.dict_length(value)
     if kind is TensorProxy:
         if not value.meta.shape:
-            _raise(TypeError("len() of a 0-d tensor"))
+            raise_here(TypeError("len() of a 0-d tensor"))
         return int(value.meta.shape[0])
     if isinstance(value, SEQUENCES) or (
         isinstance(value, DICT_LIKE + SETS + VIEWS + (collections.deque,)) and not i.outside.is_outside(value)
@@ -303,7 +329,7 @@ def _dict_get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None)
 def _dict_pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
     value = i.outside.dict_get(shadow, i.outside.stored_key(key))
     if value is DELETED:
-        return _raise(KeyError(key)) if default is DELETED else default
+        return raise_here(KeyError(key)) if default is DELETED else default
     delete_item(i, shadow, key)
     return value
 
@@ -344,39 +370,30 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
     "__contains__": contains,
     "__len__": length_of,
     "__iter__": make_iterator,
-}
-
-#: Methods of lists and other containers made by captured code that never look at what the elements are.
-NATIVE_METHODS: dict[type, frozenset[str]] = {
-    list: frozenset("append extend insert pop clear reverse copy __getitem__ __len__ __iter__".split()),
-    tuple: frozenset("__getitem__ __len__ __iter__".split()),
-    dict: frozenset("keys values items get pop popitem setdefault update clear copy __getitem__ __setitem__".split()),
-    set: frozenset("add discard remove union difference intersection update clear copy issubset issuperset pop".split()),
-    frozenset: frozenset("union difference intersection issubset issuperset copy".split()),
-    collections.deque: frozenset("append appendleft extend pop popleft clear rotate copy".split()),
+    "popitem": lambda i, d: _dict_popitem(i, d),
+    "__eq__": lambda i, d, other: equal(i, as_plain_dict(i, d), other),
 }
 
 
-def call_native_method(i: Interpreter, instance: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """A method of a container that captured code made, or of a plain constant."""
-    kind = next((k for k in NATIVE_METHODS if isinstance(instance, k)), None)
-    if kind is None or i.outside.is_outside(instance) and kind is not list:
-        if is_constant(instance) and is_constant(args := tuple(i.outside.concrete(a) for a in args)):
-            return i.native(getattr(instance, name), *args, **kwargs)
-        if isinstance(instance, str) and name in ("join", "format"):
-            parts = [list(iterate(i, a)) if not is_constant(a) else a for a in args]
-            if not any(True for _ in symbolic_leaves(parts)):
-                return i.native(getattr(instance, name), *parts, **kwargs)
-        raise Unsupported(f"the method {name} of a {type(instance).__name__}")
-    if name in NATIVE_METHODS[kind]:
-        if name in ("extend", "update", "union", "difference", "intersection"):
-            args = tuple(as_plain_dict(i, a) if type(a) is ShadowDict else iterate(i, a) for a in args)
-        elif kind is not list or name in ("pop", "insert"):
-            args = (*(i.outside.concrete(a) for a in args[:1]), *args[1:])
-        result = i.native(getattr(instance, name), *args, **kwargs)
-        return list(result) if isinstance(result, VIEWS) else result
-    if contains_symbolic(instance) or contains_symbolic(args):
-        raise Unsupported(f"the method {name} of a {kind.__name__} of tensors or numbers")
-    if kwargs or any(isinstance(a, (FunctionType, MethodType)) for a in args):
-        raise Unsupported(f"the method {name} with a function")
-    return i.native(getattr(instance, name), *args)
+def _dict_popitem(i: Interpreter, shadow: ShadowDict) -> tuple[Any, Any]:
+    keys = i.outside.dict_keys(shadow)
+    if not keys:
+        raise_here(KeyError("popitem(): dictionary is empty"))
+    return keys[-1], _dict_pop(i, shadow, keys[-1])
+
+
+def call_container_method(i: Interpreter, shadow: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """A method of a dictionary, list, set or deque of the user's."""
+    if type(shadow) is ShadowDict:
+        return DICT_METHODS[name](i, shadow, *args, **kwargs)
+    kind = type(shadow.real)
+    if shadow.items is None and getattr(shadow.real, "maxlen", None) is None and len(args) == 1:
+        if name == ("add" if kind is set else "append"):
+            shadow.added.append(args[0])
+            return None
+        if name == ("update" if kind is set else "extend"):
+            shadow.added.extend(iterate(i, args[0]))
+            return None
+    from .native_methods import call_method
+
+    return call_method(i, getattr(kind, name), i.outside.open(shadow), args, kwargs)

@@ -1,25 +1,58 @@
-"""From stand-ins to recipes: how the generated code makes the result, and what it does to the user's objects."""
+"""From stand-ins to recipes: how the generated code makes values, and what it does to the user's objects."""
 
 from __future__ import annotations
 
 import collections
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+import functools
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..errors import Unsupported
-from ..ir.segment import Build, Constant, Effect, Existing, New, Output, Recipe
+from ..ir.bytecode import local_names
+from ..ir.frame import NULL, UNBOUND
+from ..ir.segment import (
+    Build,
+    Call,
+    Cell,
+    Computed,
+    Constant,
+    Effect,
+    Existing,
+    FrameRecipe,
+    Generator,
+    New,
+    Output,
+    Recipe,
+)
 from ..ir.source import Source
 from .attributes import lookup_class
 from .builtin_calls import type_of
-from .frame import GeneratorValue
-from .values import DELETED, ShadowDict, Symbol, TensorProxy, is_constant
+from .frame import Constructed, Frame, GeneratorValue
+from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
+from .liveness import live_locals
+from .outside import CODE_TYPES, SEQUENCE_TYPES
+from .revival import make_exception, make_function, make_partial
+from .values import (
+    DELETED,
+    ContainerMethod,
+    NativeHandler,
+    ShadowContainer,
+    ShadowDict,
+    SuperProxy,
+    Symbol,
+    TensorMethod,
+    TensorProxy,
+    Unread,
+    is_constant,
+)
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-_CODE = (FunctionType, BuiltinFunctionType, type, ModuleType)
-_CONTAINERS = (list, tuple, set, frozenset, collections.deque)
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_CONTAINERS = (list, tuple, set, frozenset)
+_DICTS = (dict, collections.OrderedDict, collections.Counter)
 
 
 class RecipeBook:
@@ -47,27 +80,59 @@ class RecipeBook:
         if kind is TensorProxy:
             return Existing(value.source) if value.source is not None else self._output(value)
         if kind is Symbol:
-            return Existing(value.expr) if isinstance(value.expr, Source) else self._output(value)
+            return self._number(value)
+        if kind in (Unread, ShadowDict, ShadowContainer):
+            return Existing(value.source)
+        shadow = self.i.outside.replaced.get(id(value))
+        if shadow is not None:
+            return Existing(shadow.source)
         source = self.i.outside.source_of(value)
-        if kind is ShadowDict or (source is not None and id(value) not in self.i.created):
-            return Existing(source) if not isinstance(value, _CODE) else Constant(value)  # type: ignore[arg-type]
+        if source is not None and id(value) not in self.i.created:
+            by_path = not isinstance(value, CODE_TYPES) or self.i.outside.is_by_code(value)
+            return Existing(source) if by_path else Constant(value)
         if is_constant(value):
             return Constant(value)
-        if isinstance(value, FunctionType) and id(value) in self.i.created:
-            raise Unsupported("a function made by the captured code that outlives it")
-        if isinstance(value, _CODE):
+        if kind is FunctionType and id(value) in self.i.created:
+            return self._function(value)
+        if isinstance(value, (*CODE_TYPES, CodeType)):
             return Constant(value)
+        return self._made_here(value, kind)
+
+    def _made_here(self, value: Any, kind: type) -> Recipe:
+        """An object that the captured code made."""
+        if kind is CellType:
+            return self._cell(value)
         if kind is MethodType:
             return Build(MethodType, [self.recipe(value.__func__), self.recipe(value.__self__)])
+        if kind is functools.partial:
+            keywords = self.recipe(dict(value.keywords))
+            return Call(make_partial, [self.recipe(value.func), self.recipe(value.args), keywords])
         if kind in _DICTS:
             return self._dict(value)
+        if kind is collections.defaultdict:
+            made = Call(collections.defaultdict, [self.recipe(value.default_factory)])
+            return self._filled(value, made)
+        if kind is collections.deque:
+            return self._filled(value, Call(collections.deque, [Constant(()), Constant(value.maxlen)]))
         if kind in _CONTAINERS or isinstance(value, tuple):
             return self._container(value)
         if kind is slice:
             return Build(slice, [self.recipe(v) for v in (value.start, value.stop, value.step)])
         if kind is GeneratorValue:
-            raise Unsupported("a generator that outlives the captured code")
-        if id(value) in self.i.created and type(value).__flags__ & (1 << 9) and not isinstance(value, BaseException):
+            return self._generator(value)
+        if isinstance(value, ITERATORS):
+            return self._iterator(value)
+        if kind is TensorMethod:
+            return Call(getattr, [self.recipe(value.proxy), Constant(value.name)])
+        if kind is ContainerMethod:
+            return Call(getattr, [Existing(value.shadow.source), Constant(value.name)])
+        if kind is SuperProxy:
+            return Call(super, [Constant(value.cls), self.recipe(value.instance)])
+        if isinstance(value, BaseException):
+            return self._exception(value)
+        if isinstance(value, (type({}.keys()), type({}.values()), type({}.items()))):
+            raise Unsupported("a view of a dictionary that outlives the captured code")
+        if id(value) in self.i.created and kind.__flags__ & (1 << 9) and kind is not NativeHandler:
             return self._object(value)
         raise Unsupported(f"a {type_of(value).__name__} that outlives the captured code")
 
@@ -75,37 +140,137 @@ class RecipeBook:
         self.outputs.append(value)
         return Output(len(self.outputs) - 1)
 
+    def _number(self, symbol: Symbol) -> Recipe:
+        """A number: by its path, by arithmetic on paths, or, if it comes out of a tensor, by `item()` on an output."""
+        if not symbol.from_tensor:
+            return Existing(symbol.expr) if isinstance(symbol.expr, Source) else Computed(symbol.expr)  # type: ignore[arg-type]
+        if self.i.graph.mutated:  # the tensor may hold another number by now
+            return self._output(symbol)
+        if symbol.tensor is not None:
+            return Call(torch.Tensor.item, [self.recipe(symbol.tensor)])
+        assert symbol.operation is not None
+        function, operands = symbol.operation
+        return Call(function, [self.recipe(operand) for operand in operands])
+
     def _container(self, value: Any) -> Recipe:
-        if isinstance(value, collections.deque) and value.maxlen is not None:
-            raise Unsupported("a bounded deque that outlives the captured code")
         build = Build(type(value), [])
         self._recipes[id(value)] = build
         build.items.extend(self.recipe(v) for v in value)
         return build
 
     def _dict(self, value: Any) -> Recipe:
-        if isinstance(value, collections.defaultdict):
-            raise Unsupported("a defaultdict that outlives the captured code")
         build = Build(type(value), [])
         self._recipes[id(value)] = build
-        build.items.extend((self.recipe(k), self.recipe(v)) for k, v in value.items())
+        build.items.extend((self.recipe(k), self.recipe(v)) for k, v in dict.items(value))
         return build
 
+    def _filled(self, value: Any, made: Call) -> Recipe:
+        """A container that is made empty and filled afterwards."""
+        self._recipes[id(value)] = made
+        if isinstance(value, dict):
+            made.items = [(self.recipe(k), self.recipe(v)) for k, v in value.items()]
+        else:
+            made.items = [self.recipe(v) for v in value]
+        return made
+
+    def _cell(self, cell: CellType) -> Recipe:
+        if id(cell) not in self.i.created:
+            return Constant(cell)  # of a function that is the same in every call
+        made = Cell()
+        self._recipes[id(cell)] = made
+        try:
+            made.content = self.recipe(cell.cell_contents)
+        except ValueError:
+            made.content = None
+        return made
+
+    def _function(self, function: FunctionType) -> Recipe:
+        closure = self.recipe(function.__closure__) if function.__closure__ else Constant(None)
+        extras = {
+            name: getattr(function, name)
+            for name in ("__kwdefaults__", "__annotations__", "__name__", "__qualname__", "__module__", "__doc__")
+            if getattr(function, name)
+        }
+        extras.update(function.__dict__)
+        return Call(
+            make_function,
+            [
+                Constant(function.__code__), Constant(function.__globals__), self.recipe(function.__defaults__), closure,
+                self.recipe(extras),
+            ],
+        )  # fmt: skip
+
+    def _iterator(self, iterator: Any) -> Recipe:
+        if isinstance(iterator, ObjectIterator):
+            return self.recipe(iterator.parts[0])
+        function, arguments, *state = take_apart(iterator)
+        parts: list[Recipe] = [Constant(function), self.recipe(arguments)]
+        if state and state[0] is not None:
+            parts.append(self.recipe(state[0]))
+        return Call(put_together, parts)
+
+    def _generator(self, generator: GeneratorValue) -> Recipe:
+        if generator.done:
+            return Call(iter, [Constant(())])
+        return Generator(self.frame(generator.frame))
+
+    def _exception(self, exception: BaseException) -> Recipe:
+        made = Call(
+            make_exception,
+            [
+                Constant(type(exception)), self.recipe(exception.args), self.recipe(dict(exception.__dict__)),
+                self.recipe(exception.__cause__), Constant(exception.__suppress_context__),
+            ],
+        )  # fmt: skip
+        return made
+
     def _object(self, value: Any) -> Recipe:
-        if not hasattr(value, "__dict__") or type(value).__setattr__ is not object.__setattr__:
-            raise Unsupported(f"a {type(value).__name__} that outlives the captured code")
         made = New(type(value), {})
         self._recipes[id(value)] = made
-        made.attributes.update({name: self.recipe(v) for name, v in value.__dict__.items()})
+        made.attributes.update({name: self.recipe(v) for name, v in getattr(value, "__dict__", {}).items()})
+        for cls in type(value).__mro__:
+            slots = cls.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                mangled = f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+                if name not in ("__dict__", "__weakref__") and hasattr(value, mangled):
+                    made.slots[mangled] = self.recipe(object.__getattribute__(value, mangled))
+        if isinstance(value, dict):
+            made.items = [(self.recipe(k), self.recipe(v)) for k, v in dict.items(value)]
+        elif isinstance(value, (list, set)):
+            made.items = [self.recipe(v) for v in (list if isinstance(value, list) else set).__iter__(value)]
         return made
+
+    # frames -----------------------------------------------------------------------------------------------------
+
+    def frame(self, frame: Frame) -> FrameRecipe:
+        """A frame as a segment leaves it. Variables that nothing reads any more are dropped."""
+        live = live_locals(frame.code, frame.position)
+        names = local_names(frame.code)
+        return FrameRecipe(
+            frame.code,
+            frame.globals,
+            [
+                None if v is UNBOUND or (n not in live and type(v) is not CellType) else self.recipe(v)
+                for n, v in zip(names, frame.locals, strict=True)
+            ],
+            [None if v is NULL else self.recipe(v) for v in frame.stack],
+            frame.position,
+            frame.keyword_names,
+            [self.recipe(e) for e in frame.exceptions],
+            self.recipe(frame.on_result.instance) if type(frame.on_result) is Constructed else None,
+        )
 
     # effects ----------------------------------------------------------------------------------------------------
 
     def effects(self) -> list[Effect]:
         """Every change of the user's objects, to be replayed in this order."""
-        effects = [*self._attributes(), *self._dictionaries(), *self._lists(), *self._variables()]
+        effects = [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
+        graph = self.i.graph
+        if graph.grad_enabled != graph.grad_at_start:
+            mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
+            effects.append(Effect("do", None, None, mode))
         return effects
 
     def _attributes(self) -> list[Effect]:
@@ -141,21 +306,38 @@ class RecipeBook:
     def _key(self, key: Any) -> Recipe:
         return self.recipe(self.i.outside.key_value(key))
 
-    def _lists(self) -> list[Effect]:
+    def _containers(self) -> list[Effect]:
         effects = []
-        for shadow, _, source, original in self.i.outside.lists.values():
-            if len(shadow) != len(original) or any(a is not b for a, b in zip(shadow, original, strict=True)):
-                self._changed_types.append(list)
-                build = Build(list, [self.recipe(v) for v in shadow])
-                effects.append(Effect("refill", Existing(source), None, build))
+        for shadow in self.i.outside.containers:
+            kind = type(shadow.real)
+            assert kind in SEQUENCE_TYPES
+            target = Existing(shadow.source)
+            if shadow.items is None:
+                if shadow.added:
+                    self._changed_types.append(kind)
+                    effects.append(Effect("extend", target, kind, self.recipe(list(shadow.added))))
+            elif _changed(shadow):
+                self._changed_types.append(kind)
+                effects.append(Effect("refill", target, kind, self.recipe(list(shadow.items))))
         return effects
 
     def _variables(self) -> list[Effect]:
         outside = self.i.outside
         effects = [
-            Effect("setglobal", None, (globals_, name), self.recipe(value))
+            Effect("delglobal", None, (globals_, name))
+            if value is DELETED
+            else Effect("setglobal", None, (globals_, name), self.recipe(value))
             for (_, name), (globals_, value) in outside.global_stores.items()
         ]
         for cell, value in outside.cell_stores.values():
-            effects.append(Effect("setcell", None, cell, self.recipe(value)))
+            if outside.source_of(cell) is not None:
+                self._changed_types.append(CellType)
+            effects.append(Effect("setcell", self.recipe(cell), None, self.recipe(value)))
         return effects
+
+
+def _changed(shadow: ShadowContainer) -> bool:
+    """Whether the captured code left a container with other contents than it found."""
+    if isinstance(shadow.items, set):
+        return shadow.items != set(shadow.original)
+    return list(map(id, shadow.items)) != list(map(id, shadow.original))

@@ -16,7 +16,7 @@ class Frame:
 
     __slots__ = (
         "code", "decoded", "exceptions", "function_source", "generator", "globals", "keyword_names", "lasti", "locals",
-        "names", "on_result", "position", "stack",
+        "loops", "names", "on_result", "position", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +35,8 @@ class Frame:
         self.keyword_names: tuple[str, ...] = ()
         self.exceptions: list[BaseException | None] = []
         self.generator: GeneratorValue | None = None
+        #: For each loop that came round: when it did so first, and how far capture had come then.
+        self.loops: dict[int, tuple[int, int]] = {}
 
     @property
     def line(self) -> int:
@@ -46,13 +48,30 @@ class Frame:
         return f"{self.code.co_filename}:{self.line}"
 
 
+class Constructed:
+    """What happens to the return value of an `__init__` that runs as part of a call of its class: the caller gets the
+    new object."""
+
+    __slots__ = ("instance", "then")
+
+    def __init__(self, instance: Any, then: Callable[[Any], None]) -> None:
+        self.instance = instance
+        self.then = then
+
+    def __call__(self, result: Any) -> None:
+        if result is not None:
+            raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+        self.then(self.instance)
+
+
 class GeneratorValue:
     """A generator made by the captured code and consumed inside it."""
 
-    __slots__ = ("done", "frame", "running")
+    __slots__ = ("done", "frame", "function", "running")
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: Frame, function: FunctionType) -> None:
         self.frame = frame
+        self.function = function
         self.done = False
         self.running = False
 

@@ -46,7 +46,8 @@ class GraphBuilder:
         self.mutated: set[str] = set()
         self.grad_enabled = torch.is_grad_enabled()
         self.differentiable = False
-        self._emitted_grad = self.grad_enabled
+        self.operators = 0
+        self.grad_at_start = self._emitted_grad = self.grad_enabled
         self._location = location
         self._on_autograd_use = on_autograd_use
         self._guard = guard
@@ -120,6 +121,7 @@ class GraphBuilder:
         if name_of(target).strip("_").removeprefix("foreach_") in _RANGE_CHECKED or "alpha" in kwargs:
             self._guard_range((args, kwargs), structure, tensors)
         self.sync_grad_mode()
+        self.operators += 1
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["location"] = self._location()
         self._note_mutation(target, args, kwargs)
@@ -181,11 +183,12 @@ class GraphBuilder:
         """`tensor.item()`: a number that only running the graph tells."""
         if tensor.meta.numel != 1 or tensor.meta.dtype.is_complex:
             raise Unsupported("item() of a complex tensor or of several elements")
+        self.operators += 1
         kind = float if tensor.meta.dtype.is_floating_point else bool if tensor.meta.dtype is torch.bool else int
         node = self.graph.create_node("call_method", "item", (self.node_of(tensor),), {})
         node.meta["val"] = NumberMeta(kind, from_tensor=True)
         node.meta["location"] = self._location()
-        return Symbol(kind, None, None, node=node, from_tensor=True)
+        return Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
 
     # numbers ----------------------------------------------------------------------------------------------------
 

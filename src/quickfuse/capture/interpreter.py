@@ -2,18 +2,22 @@
 
 It keeps its own stack of frames, so that calls of Python functions are inlined without recursion. It never changes an
 object of the user's: what the program does to them is noted, and replayed when compiled code runs.
+
+Between two instructions of the outermost loop, every frame is explicit data: there a segment can end. Code that a native
+function calls back (a sort key, `__bool__`) runs in a nested loop instead; if that has to stop, the segment ends before
+the instruction that called the native function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
 from . import opcodes
-from .frame import ArgumentsMismatch, Frame, GeneratorValue, bind_arguments
+from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_arguments
 from .graph import GraphBuilder
 from .metadata import OperatorFailed
 from .outside import Outside, is_trusted_module
@@ -22,6 +26,9 @@ from .values import Symbol, TensorProxy
 MAX_DEPTH = 200
 CO_GENERATOR = 0x20
 CO_COROUTINES = 0x80 | 0x100 | 0x200
+
+#: How many instructions a loop of the user's may take without touching a tensor before it is left to CPython.
+LONGEST_PLAIN_LOOP = 2_500
 
 _dispatch: dict[str, Callable[..., None]] = {}
 
@@ -34,37 +41,55 @@ class Raised(Exception):
         self.exception = exception
 
 
-class Interpreter:
-    """Captures one call."""
+class LongLoop(Unsupported):
+    """A loop that does nothing for tensors goes on and on: capture should have stopped after `stop_at` instructions,
+    for the loop to run natively until the instruction `loop_end`."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop_at: int, loop_end: int) -> None:
+        super().__init__("a long loop without tensors")
+        self.stop_at = stop_at
+        self.loop_end = loop_end
+
+
+class Interpreter:
+    """Captures one segment, of at most `stop_at` instructions."""
+
+    def __init__(self, stop_at: int = -1, volatile: frozenset[str] = frozenset()) -> None:
         self.frames: list[Frame] = []
-        self.outside = Outside(self.location)
+        self.outside = Outside(self.location, volatile)
         self.graph = GraphBuilder(self.location, self.outside.guard_requires_grad, self.outside.guard)
         self.created: dict[int, Any] = {}
+        self.results: list[Any] = []
+        self.stop_at = stop_at
+        self.performed = 0
+        self.raised_at = 0
+        self.nesting = 0
 
     def release(self) -> None:
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
         self.created.clear()
+        self.results.clear()
+        self.frames.clear()
         self.outside.release()
 
     # running ----------------------------------------------------------------------------------------------------
 
-    def run_function(self, function: FunctionType, values: list[Any]) -> Any:
-        """Run a function whose arguments are bound already, to its return value."""
-        result: list[Any] = []
-        self.push_frame(function, values, result.append, None)
-        self.run_until(0)
-        return result[0]
+    def run(self) -> bool:
+        """Run until the outermost frame returns (True; `results` has its value) or `stop_at` instructions are performed.
 
-    def run_until(self, depth: int) -> None:
-        """Run until only `depth` frames are left."""
+        Raises:
+            Raised: an exception leaves the outermost frame; `raised_at` instructions came before the one that raised it.
+            Unsupported: `performed` instructions came before the one that capture cannot follow.
+        """
         frames = self.frames
-        while len(frames) > depth:
+        stop_at = self.stop_at
+        while frames:
             frame = frames[-1]
             instructions = frame.decoded.instructions
             try:
                 while True:
+                    if self.performed == stop_at:
+                        return False
                     position = frame.position
                     name, arg, value, _ = instructions[position]
                     frame.lasti = position
@@ -73,12 +98,43 @@ class Interpreter:
                     if handler is None:
                         handler = self._find(name)
                     handler(self, frame, arg, value)
-                    if frames[-1] is not frame if frames else True:
+                    self.performed += 1
+                    if not frames or frames[-1] is not frame:
                         break
             except Raised as raised:
-                self._unwind(raised.exception, depth)
+                self.raised_at = self.performed
+                self._unwind(raised.exception, 0)
+                self.performed += 1
             except OperatorFailed as failed:
                 raise Unsupported(f"an operator that raises: {failed}") from failed
+        return True
+
+    def run_until(self, depth: int) -> None:
+        """Run, within an instruction, until only `depth` frames are left."""
+        frames = self.frames
+        self.nesting += 1
+        try:
+            while len(frames) > depth:
+                frame = frames[-1]
+                instructions = frame.decoded.instructions
+                try:
+                    while True:
+                        position = frame.position
+                        name, arg, value, _ = instructions[position]
+                        frame.lasti = position
+                        frame.position = position + 1
+                        handler = _dispatch.get(name)
+                        if handler is None:
+                            handler = self._find(name)
+                        handler(self, frame, arg, value)
+                        if not frames or frames[-1] is not frame:
+                            break
+                except Raised as raised:
+                    self._unwind(raised.exception, depth)
+                except OperatorFailed as failed:
+                    raise Unsupported(f"an operator that raises: {failed}") from failed
+        finally:
+            self.nesting -= 1
 
     def _find(self, name: str) -> Callable[..., None]:
         handler = getattr(opcodes, f"op_{name}", None)
@@ -89,6 +145,7 @@ class Interpreter:
 
     def _unwind(self, exception: BaseException, depth: int) -> None:
         """Give an exception to the innermost handler, popping frames as CPython does."""
+        self._chain(exception)
         while len(self.frames) > depth:
             frame = self.frames[-1]
             handler = frame.decoded.handler_for(frame.lasti)
@@ -102,7 +159,42 @@ class Interpreter:
             self.frames.pop()
             if frame.generator is not None:
                 frame.generator.done = True
+                if isinstance(exception, StopIteration):
+                    stop = exception
+                    exception = self.mark_created(RuntimeError("generator raised StopIteration"))
+                    exception.__cause__ = exception.__context__ = stop
         raise Raised(exception)
+
+    def _chain(self, exception: BaseException) -> None:
+        """Set `__context__` as CPython does for an exception that is raised while another one is handled."""
+        handled = next((e for f in reversed(self.frames) for e in reversed(f.exceptions) if e is not None), None)
+        if handled is None or handled is exception:
+            return
+        if id(exception) not in self.created and self.outside.is_outside(exception):
+            raise Unsupported("raising an exception from outside in an exception handler")
+        if exception.__context__ is None and not _leads_to(handled, exception):
+            exception.__context__ = handled
+
+    def note_loop(self, frame: Frame, head: int) -> None:
+        """A loop comes round, to the instruction `head`.
+
+        Raises:
+            LongLoop: if it did nothing for tensors for a long time.
+        """
+        if self.nesting or is_trusted_module(frame.globals.get("__name__")):
+            return
+        progress = self.graph.operators + self.outside.tensors_read
+        performed = self.performed + 1
+        first = frame.loops.get(head)
+        if first is None or first[1] != progress:
+            frame.loops[head] = (performed, progress)
+        elif performed - first[0] > LONGEST_PLAIN_LOOP:
+            instructions = frame.decoded.instructions
+            start = instructions[head]
+            end = frame.lasti + 1
+            if start.name == "FOR_ITER":
+                end = start.value + (1 if opcodes.PY312 else 0)
+            raise LongLoop(first[0], end)
 
     def location(self) -> str:
         """The user's innermost line: frames of PyTorch and the standard library are passed over."""
@@ -127,7 +219,7 @@ class Interpreter:
         for k, cell in enumerate(function.__closure__ or (), len(frame.names) - len(code.co_freevars)):
             frame.locals[k] = cell
         if code.co_flags & CO_GENERATOR:
-            generator = GeneratorValue(frame)
+            generator = GeneratorValue(frame, function)
             frame.generator = generator
             on_result(generator)
             return
@@ -144,7 +236,27 @@ class Interpreter:
             values = bind_arguments(function, args, kwargs, partial(self.outside.default, function, source))
         except ArgumentsMismatch:
             raise Unsupported(f"a call that does not fit the signature of {function.__qualname__}") from None
-        self.push_frame(function, values, on_result, source)
+        if function.__code__.co_flags & 0x08:
+            self.mark_created(values[-1])
+        if self._goes_to_caller(on_result):
+            self.push_frame(function, values, on_result, source)
+            return
+        result: list[Any] = []
+        depth = len(self.frames)
+        self.push_frame(function, values, result.append, source)
+        self.run_until(depth)
+        on_result(result[0])
+
+    def _goes_to_caller(self, on_result: Callable[[Any], None]) -> bool:
+        """Whether a result simply lands on the stack of the calling frame, so that a segment may end within the call."""
+        if type(on_result) is Constructed:
+            on_result = on_result.then
+        return (
+            type(on_result) is BuiltinFunctionType
+            and bool(self.frames)
+            and on_result.__self__ is self.frames[-1].stack
+            and on_result.__name__ == "append"
+        )
 
     def call_now(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Call anything and run it to its result before going on."""
@@ -156,7 +268,7 @@ class Interpreter:
         self.run_until(depth)
         return result[0]
 
-    def resume_generator(self, generator: GeneratorValue) -> tuple[bool, Any]:
+    def resume_generator(self, generator: GeneratorValue, sent: Any = None) -> tuple[bool, Any]:
         """Run a generator to its next yield: (True, value), or to its end: (False, return value)."""
         if generator.done:
             return False, None
@@ -167,12 +279,34 @@ class Interpreter:
         frame = generator.frame
         frame.on_result = result.append
         if frame.position == 0:
+            if sent is not None:
+                raise Raised(TypeError("can't send non-None value to a just-started generator"))
             frame.stack.clear()
         else:
-            frame.stack.append(None)
+            frame.stack.append(sent)
         generator.running = True
         self.frames.append(frame)
         try:
+            self.run_until(depth)
+        finally:
+            generator.running = False
+        return not generator.done, result[0]
+
+    def throw_into(self, generator: GeneratorValue, exception: BaseException) -> tuple[bool, Any]:
+        """Raise an exception where a generator is suspended, and run it to its next yield or its end."""
+        frame = generator.frame
+        if generator.done or frame.position == 0:
+            generator.done = True
+            raise Raised(exception)
+        if generator.running:
+            raise Raised(ValueError("generator already executing"))
+        depth = len(self.frames)
+        result: list[Any] = []
+        frame.on_result = result.append
+        generator.running = True
+        self.frames.append(frame)
+        try:
+            self._unwind(exception, depth)
             self.run_until(depth)
         finally:
             generator.running = False
@@ -184,10 +318,10 @@ class Interpreter:
         """Run a pure native function now. What it raises is raised in the captured program."""
         try:
             return function(*args, **kwargs)
-        except Unsupported:
+        except (Unsupported, Raised, OperatorFailed):
             raise
         except Exception as error:
-            raise Raised(error) from None
+            raise Raised(self.mark_created(error.with_traceback(None))) from None
 
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
@@ -227,3 +361,13 @@ class Interpreter:
         """Note that the captured code made this object, so that it may be changed in place."""
         self.created[id(value)] = value
         return value
+
+
+def _leads_to(exception: BaseException, wanted: BaseException) -> bool:
+    """Whether `wanted` is in the chain of contexts of `exception`."""
+    seen: BaseException | None = exception
+    while seen is not None:
+        if seen is wanted:
+            return True
+        seen = seen.__context__
+    return False

@@ -7,10 +7,11 @@ from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from . import attributes, builtin_calls, calls, containers, imports
 from ..ir.bytecode import PY312
+from ..ir.frame import NULL
+from . import attributes, builtin_calls, calls, containers, imports
 from .frame import UNBOUND, Frame, GeneratorValue, new_cell
-from .values import NULL, ShadowDict, Symbol, TensorProxy, is_constant
+from .values import ShadowContainer, ShadowDict, Symbol, TensorProxy, Unread, is_constant
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -66,6 +67,8 @@ def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         raise_in_program(
             UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
         )
+    if type(local) is Unread:
+        local = f.locals[arg] = i.outside.read(local)
     f.stack.append(local)
 
 
@@ -82,6 +85,8 @@ def op_STORE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_DELETE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if f.locals[arg] is UNBOUND:
+        op_LOAD_FAST(i, f, arg, value)
     f.locals[arg] = UNBOUND
 
 
@@ -99,8 +104,12 @@ def op_STORE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     attributes.store_global(i, f.globals, value, f.stack.pop())
 
 
+def op_DELETE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    attributes.delete_global(i, f.globals, value)
+
+
 def op_MAKE_CELL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.locals[arg] = i.mark_created(new_cell(f.locals[arg]))
+    f.locals[arg] = i.mark_created(new_cell(i.outside.read(f.locals[arg])))
 
 
 def op_LOAD_CLOSURE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -251,7 +260,12 @@ def op_JUMP_FORWARD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.position = value
 
 
-op_JUMP_BACKWARD = op_JUMP_BACKWARD_NO_INTERRUPT = op_JUMP_FORWARD
+op_JUMP_BACKWARD_NO_INTERRUPT = op_JUMP_FORWARD
+
+
+def op_JUMP_BACKWARD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.position = value
+    i.note_loop(f, value)
 
 
 def op_POP_JUMP_IF_TRUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -274,10 +288,27 @@ def op_POP_JUMP_IF_NOT_NONE(i: Interpreter, f: Frame, arg: int, value: Any) -> N
         f.position = value
 
 
-op_POP_JUMP_FORWARD_IF_TRUE = op_POP_JUMP_BACKWARD_IF_TRUE = op_POP_JUMP_IF_TRUE
-op_POP_JUMP_FORWARD_IF_FALSE = op_POP_JUMP_BACKWARD_IF_FALSE = op_POP_JUMP_IF_FALSE
-op_POP_JUMP_FORWARD_IF_NONE = op_POP_JUMP_BACKWARD_IF_NONE = op_POP_JUMP_IF_NONE
-op_POP_JUMP_FORWARD_IF_NOT_NONE = op_POP_JUMP_BACKWARD_IF_NOT_NONE = op_POP_JUMP_IF_NOT_NONE
+op_POP_JUMP_FORWARD_IF_TRUE = op_POP_JUMP_IF_TRUE
+op_POP_JUMP_FORWARD_IF_FALSE = op_POP_JUMP_IF_FALSE
+op_POP_JUMP_FORWARD_IF_NONE = op_POP_JUMP_IF_NONE
+op_POP_JUMP_FORWARD_IF_NOT_NONE = op_POP_JUMP_IF_NOT_NONE
+
+
+def _backward(jump: Any) -> Any:
+    """A conditional jump at the end of a loop."""
+
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        jump(i, f, arg, value)
+        if f.position == value:
+            i.note_loop(f, value)
+
+    return operation
+
+
+op_POP_JUMP_BACKWARD_IF_TRUE = _backward(op_POP_JUMP_IF_TRUE)
+op_POP_JUMP_BACKWARD_IF_FALSE = _backward(op_POP_JUMP_IF_FALSE)
+op_POP_JUMP_BACKWARD_IF_NONE = _backward(op_POP_JUMP_IF_NONE)
+op_POP_JUMP_BACKWARD_IF_NOT_NONE = _backward(op_POP_JUMP_IF_NOT_NONE)
 
 
 def op_JUMP_IF_TRUE_OR_POP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -325,11 +356,12 @@ def op_GET_YIELD_FROM_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> No
 
 
 def op_SEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if f.stack.pop() is not None:
-        raise Unsupported("sending a value into an inner generator")
+    sent = f.stack.pop()
     receiver = f.stack[-1]
     if type(receiver) is GeneratorValue:
-        found, element = i.resume_generator(receiver)
+        found, element = i.resume_generator(receiver, sent)
+    elif sent is not None:
+        raise Unsupported(f"sending a value into a {type(receiver).__name__}")
     else:
         found, element = containers.next_of(i, receiver)
     if found:
@@ -386,6 +418,7 @@ def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     defaults = f.stack.pop() if arg & 0x01 else None
     function = FunctionType(code, f.globals, code.co_name, defaults, closure)
     function.__kwdefaults__ = keyword_defaults
+    function.__qualname__ = code.co_qualname
     if isinstance(annotations, tuple):
         function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
     f.stack.append(i.mark_created(function))
@@ -404,8 +437,8 @@ def op_RETURN_CONST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if arg == 3:  # a generator that raises StopIteration
-        raise_in_program(RuntimeError("generator raised StopIteration"))
+    if arg == 3:  # an exception leaves a generator: `Interpreter._unwind` sees to it
+        pass
     elif arg == 5:
         _unary(i, f, operator.pos, "__pos__")
     elif arg == 6:
@@ -434,14 +467,13 @@ def op_BUILD_LIST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_BUILD_SET(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.mark_created({i.outside.concrete(v) for v in _take(f, arg)}))
+    f.stack.append(i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])))
 
 
 def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     values = _take(f, 2 * arg)
-    f.stack.append(
-        i.mark_created({i.outside.concrete(k): v for k, v in zip(values[::2], values[1::2], strict=True)})
-    )
+    pairs = [(containers.hashable(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
+    f.stack.append(i.mark_created(i.native(dict, pairs)))
 
 
 def op_BUILD_CONST_KEY_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -451,6 +483,32 @@ def op_BUILD_CONST_KEY_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> No
 
 def op_BUILD_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(slice(*_take(f, arg)))
+
+
+def op_GET_LEN(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(builtin_calls.HANDLERS[len](i, f.stack[-1]))
+
+
+def op_MATCH_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    kind = builtin_calls.type_of(f.stack[-1])
+    f.stack.append(bool(kind.__flags__ & (1 << 5)))
+
+
+def op_MATCH_MAPPING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    kind = builtin_calls.type_of(f.stack[-1])
+    f.stack.append(bool(kind.__flags__ & (1 << 6)))
+
+
+def op_MATCH_KEYS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    keys, subject = f.stack[-1], f.stack[-2]
+    values = [builtin_calls.load_item_or(i, subject, key, NULL) for key in keys]
+    f.stack.append(None if any(v is NULL for v in values) else tuple(values))
+
+
+def op_MATCH_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    names = f.stack.pop()
+    cls = f.stack.pop()
+    f.stack.append(builtin_calls.match_class(i, f.stack.pop(), cls, arg, names))
 
 
 def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -471,33 +529,46 @@ def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_LIST_APPEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     element = f.stack.pop()
-    f.stack[-arg].append(element)
+    _add(i, f.stack[-arg], "append", element)
 
 
 def op_SET_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    element = i.outside.concrete(f.stack.pop())
-    f.stack[-arg].add(element)
+    element = f.stack.pop()
+    _add(i, f.stack[-arg], "add", element)
 
 
 def op_MAP_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     element = f.stack.pop()
-    key = i.outside.concrete(f.stack.pop())
-    f.stack[-arg][key] = element
+    key = f.stack.pop()
+    containers.set_item(i, f.stack[-arg], key, element)
 
 
 def op_LIST_EXTEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elements = f.stack.pop()
-    f.stack[-arg].extend(containers.iterate(i, elements))
+    _add(i, f.stack[-arg], "extend", containers.iterate(i, elements))
 
 
 def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elements = f.stack.pop()
-    f.stack[-arg].update(i.outside.concrete(e) for e in containers.iterate(i, elements))
+    _add(i, f.stack[-arg], "update", containers.iterate(i, elements))
+
+
+def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
+    """Add to a list or set that is being built."""
+    if type(target) is ShadowContainer:
+        containers.call_container_method(i, target, method, (operand,), {})
+    elif type(target) is set:
+        operand = containers.hashable(i, operand) if method == "add" else [containers.hashable(i, v) for v in operand]
+        i.native(getattr(target, method), operand)
+    else:
+        getattr(target, method)(operand)
 
 
 def op_DICT_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    elements = f.stack.pop()
-    f.stack[-arg].update(containers.as_plain_dict(i, elements))
+    elements = containers.as_plain_dict(i, f.stack.pop())
+    target = f.stack[-arg]
+    for key, element in elements.items():
+        containers.set_item(i, target, key, element)
 
 
 def op_DICT_MERGE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -556,6 +627,9 @@ def op_POP_EXCEPT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     wanted = f.stack.pop()
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
     f.stack.append(i.native(isinstance, f.stack[-1], wanted))
 
 
@@ -570,11 +644,15 @@ def op_RAISE_VARARGS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         raise_in_program(f.exceptions[-1])  # type: ignore[arg-type]
     cause = f.stack.pop() if arg == 2 else None
     exception = f.stack.pop()
-    if isinstance(exception, type):
-        exception = i.native(exception)
+    if isinstance(exception, type) and issubclass(exception, BaseException):
+        exception = i.call_now(exception, ())
     if not isinstance(exception, BaseException):
         raise_in_program(TypeError("exceptions must derive from BaseException"))
     if arg == 2:
+        if isinstance(cause, type) and issubclass(cause, BaseException):
+            cause = i.call_now(cause, ())
+        if i.outside.is_outside(exception) or not (cause is None or isinstance(cause, BaseException)):
+            raise Unsupported("the cause of an exception from outside")
         exception.__cause__ = cause
     raise_in_program(exception)
 

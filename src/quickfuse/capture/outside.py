@@ -29,13 +29,24 @@ from ..errors import Unsupported
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source, SourceRoots
 from .metadata import meta_of
-from .values import DELETED, LAZY, PLAIN_TYPES, ShadowDict, Symbol, TensorProxy, is_constant
+from .values import (
+    DELETED,
+    LAZY,
+    PLAIN_TYPES,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    Unread,
+    is_constant,
+)
 
 #: Objects that are what they are: compared by identity and never looked into.
 CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescriptorType, WrapperDescriptorType,
               GetSetDescriptorType, classmethod, staticmethod, property)  # fmt: skip
 
 DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
+SEQUENCE_TYPES = frozenset({list, set, collections.deque})
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 LARGEST_CONTAINER = 100_000
 
@@ -49,21 +60,28 @@ def is_trusted_module(name: str | None) -> bool:
 
 
 class Outside:
-    """Everything that the capture of one call has read so far."""
+    """Everything that the capture of one segment has read so far.
 
-    def __init__(self, location: Callable[[], str]) -> None:
+    `volatile` names sources whose numbers keep changing: no guard on the value of one is worth having.
+    """
+
+    def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
         self.roots = SourceRoots()
+        self.tensors_read = 0
+        self._volatile = volatile
+        self._by_code: set[int] = set()
         self.guards: list[Guard] = []
         self._location = location
         self._sources: dict[int, Source] = {}
         self._stand_ins: dict[int, Any] = {}
         self._keep: list[Any] = []
         self._seen: set[Any] = set()
-        self.lists: dict[int, tuple[list[Any], list[Any], Source, list[Any]]] = {}
+        self.containers: list[ShadowContainer] = []
         self.attributes: dict[tuple[int, str], Any] = {}
         self.changed_attributes: dict[tuple[int, str], Any] = {}
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
+        self.replaced: dict[int, Any] = {}
         self._symbols: dict[Source, Symbol] = {}
 
     # guards -----------------------------------------------------------------------------------------------------
@@ -71,7 +89,7 @@ class Outside:
     def guard(self, kind: str, source: Source | None, value: Any) -> None:
         """Require a fact, once."""
         by_identity = kind in ("is", "tensor", "condition")
-        key = (kind, source, id(value) if by_identity else repr(value) if type(value) is slice else value)
+        key = (kind, source, id(value) if by_identity else repr(value) if type(value) in (slice, set) else value)
         if key not in self._seen:
             self._seen.add(key)
             self._keep.append(value)
@@ -90,8 +108,11 @@ class Outside:
             sources = [source for source in tensors if ("attr", "grad") in source.children]
         elif kind is ShadowDict:
             sources = [s.source for s in self._stand_ins.values() if type(s) is ShadowDict]
-        elif kind is list:
-            sources = [source for _, _, source, _ in self.lists.values()]
+        elif kind in SEQUENCE_TYPES:
+            sources = [shadow.source for shadow in self.containers if type(shadow.real) is kind]
+        elif kind is CellType:
+            sources = [s for cell in self._keep if type(cell) is CellType and (s := self._sources.get(id(cell))) is not None]
+            sources = list(dict.fromkeys(sources))
         else:
             found = {id(o): o for o in self._keep if type(o) is kind and id(o) in self._sources}
             sources = [self._sources[key] for key in found]
@@ -102,6 +123,10 @@ class Outside:
         """Require that nobody gives a function of the user's another body or other defaults."""
         if is_trusted_module(function.__module__):
             return
+        if id(function) in self._by_code:
+            for name in ("__defaults__", "__kwdefaults__"):
+                self.wrap(getattr(function, name), source.attr(name))
+            return
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
             if value is not None:
@@ -110,20 +135,22 @@ class Outside:
     def default(self, function: FunctionType, source: Source | None, name: str, key: Any) -> Any:
         """A default argument: constants as they are, what the user could change by its path."""
         value = getattr(function, name)[key]
+        if source is not None and id(function) in self._by_code:
+            table = self.wrap(getattr(function, name), source.attr(name))
+            return self.dict_get(table, key) if type(table) is ShadowDict else table[key]
         if source is None or is_constant(value) or isinstance(value, CODE_TYPES) or is_trusted_module(function.__module__):
             return value
         return self.wrap(value, source.attr(name).item(key))
 
     def release(self) -> None:
         """Let go of the user's objects."""
-        for table in (self._stand_ins, self._sources, self.lists, self.attributes, self.changed_attributes,
-                      self.global_stores, self.cell_stores):  # fmt: skip
+        for table in (self._stand_ins, self._sources, self.containers, self.attributes, self.changed_attributes,
+                      self.global_stores, self.cell_stores, self._keep, self._symbols):  # fmt: skip
             table.clear()
-        self._keep.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
-        if type(value) is TensorProxy or type(value) is ShadowDict:
+        if type(value) in (TensorProxy, ShadowDict, ShadowContainer):
             return value.source  # type: ignore[no-any-return]
         source = self._sources.get(id(value))
         return source
@@ -151,7 +178,9 @@ class Outside:
             self.guard("equal", source, value)
             return value
         if isinstance(value, CODE_TYPES):
-            if not trusted:
+            if kind is FunctionType and "<locals>" in value.__qualname__ and _is_transient(source):
+                self._function_by_code(value, source)
+            elif not trusted:
                 self.guard("is", source, value)
             self._remember(value, source)
             return value
@@ -169,8 +198,11 @@ class Outside:
         if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
             return self._tuple(value, source)
         self._remember(value, source)
-        if kind is list:
-            return self._list(value, source)
+        if kind in SEQUENCE_TYPES:
+            container = ShadowContainer(value, source)
+            self._stand_ins[id(value)] = container
+            self.containers.append(container)
+            return container
         if kind in DICT_TYPES:
             shadow = ShadowDict(value, source)
             self._stand_ins[id(value)] = shadow
@@ -216,6 +248,7 @@ class Outside:
         proxy = TensorProxy(meta, source=source, real=value, cls=cls)
         self._stand_ins[id(value)] = proxy
         self._keep.append(value)
+        self.tensors_read += 1
         return proxy
 
     def _tuple(self, value: Any, source: Source) -> Any:
@@ -223,16 +256,58 @@ class Outside:
         elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
         return tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
 
-    def _list(self, value: list[Any], source: Source) -> list[Any]:
+    def _function_by_code(self, function: FunctionType, source: Source) -> None:
+        """A function that the program makes anew each time: what counts is its code, and what it closes over."""
+        self.guard("type", source, FunctionType)
+        self.guard("is", source.attr("__code__"), function.__code__)
+        self.guard("is", source.attr("__globals__"), function.__globals__)
+        self._by_code.add(id(function))
+
+    def is_by_code(self, value: Any) -> bool:
+        """Whether a function is known by its code, so that another function object may stand at its source."""
+        return id(value) in self._by_code
+
+    def remember_cell(self, cell: CellType, source: Source) -> None:
+        """A cell of a suspended frame."""
+        first = self._sources.get(id(cell))
+        if first is not None and first is not source:
+            self.guard("same", source, first)
+        self._remember(cell, source)
+
+    def read(self, value: Any) -> Any:
+        """The stand-in of a variable of a suspended frame, now that it is read."""
+        return self.wrap(value.value, value.source) if type(value) is Unread else value
+
+    # containers -------------------------------------------------------------------------------------------------
+
+    def open(self, shadow: ShadowContainer) -> Any:
+        """The contents of a list, set or deque of the user's, as a container that may be changed in place."""
+        if shadow.items is not None:
+            return shadow.items
+        value, source = shadow.real, shadow.source
         if len(value) > LARGEST_CONTAINER:
-            raise Unsupported(f"a list of {len(value)} elements ({source})")
+            raise Unsupported(f"a {type(value).__name__} of {len(value)} elements ({source})")
+        if str(source) in self._volatile:
+            raise Unsupported("looking into a container whose length keeps changing")
+        if type(value) is set:
+            if not all(is_constant(v) for v in value):
+                raise Unsupported("looking into a set of objects")
+            self.guard("equal", source, set(value))
+            shadow.items = set(value)
+            shadow.original = list(value)
+            return shadow.items
         self.guard("length", source, len(value))
-        shadow: list[Any] = []
-        self._stand_ins[id(value)] = shadow
-        self._sources[id(shadow)] = source
-        shadow.extend(self.wrap(v, source.item(k)) for k, v in enumerate(value))
-        self.lists[id(shadow)] = (shadow, value, source, list(shadow))
-        return shadow
+        elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
+        shadow.original = list(elements)
+        shadow.items = elements if type(value) is list else collections.deque(elements, value.maxlen)
+        shadow.items.extend(shadow.added)
+        self.replaced[id(shadow.items)] = shadow
+        self._keep.append(shadow.items)
+        return shadow.items
+
+    def contents(self, value: Any) -> Any:
+        """A container of the user's as the container of its stand-ins; other values as they are."""
+        return self.open(value) if type(value) is ShadowContainer else value
 
     def _partial(self, value: functools.partial[Any], source: Source) -> Any:
         self.guard("type", source, functools.partial)
@@ -253,6 +328,8 @@ class Outside:
             return value
         if value.from_tensor:
             raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+        if self._volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self._volatile:
+            raise Unsupported("a number that keeps changing where its value matters")
         if isinstance(value.expr, Source):
             self.guard("equal", value.expr, value.hint)
         else:
@@ -335,3 +412,11 @@ class Outside:
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""
         return self._stand_ins.get(id(value))
+
+
+def _is_transient(source: Source) -> bool:
+    """Whether a path begins at an argument or a variable: what it leads to may be another object at each call."""
+    root = source
+    while root.base is not None:
+        root = root.base
+    return root.kind in ("local", "slot")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -11,7 +12,7 @@ import torch
 
 from ..errors import Unsupported
 from .outside import is_trusted_module
-from .values import PlannedContext, Symbol, TensorProxy, is_constant
+from .values import Symbol, TensorProxy, is_constant
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def _builtins_of(owner: Any) -> set[Any]:
-    return {f for f in (getattr(owner, name, None) for name in dir(owner)) if type(f) is BuiltinFunctionType}
+    names = [name for name in dir(owner) if not name.startswith("__")]
+    return {f for f in (getattr(owner, name, None) for name in names) if type(f) is BuiltinFunctionType}
 
 
 def _functions_of(module: ModuleType) -> set[Any]:
@@ -93,6 +95,7 @@ def _operands(i: Interpreter, target: Any, value: Any) -> Any:
 
 
 def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
+    value = i.outside.contents(value)
     kind = type(value)
     if kind is TensorProxy:
         return value
@@ -175,6 +178,7 @@ def _capture_health_check(i: Interpreter, optimizer: Any) -> None:
 
 
 def _group_by_device_and_dtype(i: Interpreter, lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
+    lists = [i.outside.contents(members) for members in i.outside.contents(lists)]
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
     for index, tensor in enumerate(lists[0]):
         key = (tensor.meta.device, tensor.meta.dtype)
@@ -192,45 +196,14 @@ def _group_by_device_and_dtype(i: Interpreter, lists: list[list[Any]], with_indi
 # grad modes -----------------------------------------------------------------------------------------------------
 
 
-def _grad_context(mode: bool) -> Callable[..., PlannedContext]:
-    def make(i: Interpreter, function: Any = None) -> PlannedContext:
-        if function is not None:
-            raise Unsupported("decorating a function inside captured code")
-        before: list[bool] = []
-
-        def enter(i: Interpreter) -> None:
-            before.append(i.graph.grad_enabled)
-            i.graph.grad_enabled = mode
-
-        def leave(i: Interpreter) -> None:
-            i.graph.grad_enabled = before.pop()
-
-        return PlannedContext(enter, leave)
-
-    return make
-
-
-def _set_grad_enabled(i: Interpreter, mode: Any) -> PlannedContext:
-    before = i.graph.grad_enabled
+def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
+    """The one primitive that `torch.no_grad` and its like, which are Python, come down to."""
     i.graph.grad_enabled = i.truth(mode)
 
-    def leave(i: Interpreter) -> None:
-        i.graph.grad_enabled = before
 
-    return PlannedContext(lambda i: None, leave)
-
-
-def _no_context(i: Interpreter, *args: Any, **kwargs: Any) -> PlannedContext:
-    return PlannedContext(lambda i: None, lambda i: None)
-
-
-def plan_context(manager: Any) -> PlannedContext | None:
-    """What entering a context manager of PyTorch's means, None for others."""
-    if type(manager) is torch.no_grad:
-        return _grad_context(False)(None)  # type: ignore[arg-type]
-    if type(manager) is torch.enable_grad:
-        return _grad_context(True)(None)  # type: ignore[arg-type]
-    return None
+def _no_context(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """A context manager that only matters to the profiler."""
+    return i.mark_created(contextlib.nullcontext())
 
 
 # optimizers -----------------------------------------------------------------------------------------------------
@@ -268,10 +241,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: _is_compiling,
     torch.is_tensor: _is_tensor,
     torch.is_grad_enabled: _is_grad_enabled,
-    torch.set_grad_enabled: _set_grad_enabled,
-    torch._C._set_grad_enabled: lambda i, mode: _set_grad_enabled(i, mode) and None,
-    torch.no_grad: _grad_context(False),
-    torch.enable_grad: _grad_context(True),
+    torch._C._set_grad_enabled: _set_grad_enabled,
     torch.autograd.profiler.record_function: _no_context,
     torch.get_default_dtype: _default_dtype,
     torch.cuda.is_available: _state(torch.cuda.is_available),

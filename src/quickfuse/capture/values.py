@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.frame import NULL
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from ..ir.values import TensorMeta
@@ -53,7 +52,7 @@ class Symbol:
     has no hint either, and cannot steer control flow.
     """
 
-    __slots__ = ("expr", "from_tensor", "hint", "kind", "node", "operation")
+    __slots__ = ("expr", "from_tensor", "hint", "kind", "node", "operation", "tensor")
 
     def __init__(
         self,
@@ -64,7 +63,9 @@ class Symbol:
         operation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
         node: torch.fx.Node | None = None,
         from_tensor: bool = False,
+        tensor: TensorProxy | None = None,
     ) -> None:
+        self.tensor = tensor
         self.kind = kind
         self.hint = hint
         self.expr = expr
@@ -115,6 +116,33 @@ class ShadowDict:
         self.removed: dict[Any, None] = {}
 
 
+class ShadowContainer:
+    """A list, set or deque that belongs to the user, as the captured code sees it: the real one is not touched.
+
+    `items` is a container of the same kind that holds stand-ins and is changed in place; None until something looks at
+    the contents. Adding at the end needs no look: `added` has what was added before that.
+    """
+
+    __slots__ = ("added", "items", "original", "real", "source")
+
+    def __init__(self, real: Any, source: Source) -> None:
+        self.real = real
+        self.source = source
+        self.items: Any = None
+        self.added: list[Any] = []
+        self.original: list[Any] = []
+
+
+class Unread:
+    """A variable or stack entry of a suspended frame that nothing read yet: its guards come with the first read."""
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, value: Any, source: Source) -> None:
+        self.value = value
+        self.source = source
+
+
 class TensorMethod:
     """`x.name` for a tensor of the graph, not yet called."""
 
@@ -125,12 +153,12 @@ class TensorMethod:
         self.name = name
 
 
-class DictMethod:
-    """`d.name` for a `ShadowDict`, not yet called."""
+class ContainerMethod:
+    """`c.name` for a `ShadowDict` or `ShadowContainer`, not yet called."""
 
     __slots__ = ("name", "shadow")
 
-    def __init__(self, shadow: ShadowDict, name: str) -> None:
+    def __init__(self, shadow: ShadowDict | ShadowContainer, name: str) -> None:
         self.shadow = shadow
         self.name = name
 
@@ -143,16 +171,6 @@ class SuperProxy:
     def __init__(self, cls: type, instance: Any) -> None:
         self.cls = cls
         self.instance = instance
-
-
-class PlannedContext:
-    """A context manager that capture understands: `enter(interpreter)` and `leave(interpreter)`."""
-
-    __slots__ = ("enter", "leave")
-
-    def __init__(self, enter: Callable[[Any], Any], leave: Callable[[Any], None]) -> None:
-        self.enter = enter
-        self.leave = leave
 
 
 class NativeHandler:
@@ -189,7 +207,7 @@ def contains_symbolic(value: Any) -> bool:
 def symbolic_leaves(value: Any) -> Iterator[Any]:
     """The tensors and symbols in `value` and in the lists, tuples and dictionaries in it."""
     kind = type(value)
-    if kind is TensorProxy or kind is Symbol:
+    if kind in (TensorProxy, Symbol, ShadowContainer, ShadowDict):
         yield value
     elif kind in (list, tuple, set, frozenset) or isinstance(value, tuple):
         for element in value:

@@ -13,20 +13,23 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import is_
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from ..ir.segment import Build, Constant, Effect, Existing, New, Output, Recipe, Segment
+from ..ir.frame import NULL, UNBOUND, FrameState
+from ..ir.guard import Guard
+from ..ir.segment import Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
-from .prologue import Prologue, attribute_of, lookup_all
+from .epilogue import Epilogue, segment_recipes, sources_in
+from .prologue import Prologue, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|frames|Suspension|FrameState|UNBOUND|NULL|generator|Cell|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
 )
 
@@ -49,10 +52,17 @@ class Miss:
 
 MISS = Miss()
 
+
+class Suspension(list[FrameState]):
+    """What a specialisation returns where the program has to go on in Python: its frames, outermost first."""
+
+    __slots__ = ()
+
 #: Builtins under names that no argument of the user's hides.
 _NATIVE: dict[str, Any] = {
     "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
-    "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively,
+    "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Suspension": Suspension,
+    "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType,
 }  # fmt: skip
 
 
@@ -116,8 +126,10 @@ class Glue:
             locked.insert(0, "if _lock._is_owned(): raise _RunNatively")
         guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), f"except {_FETCH_ERRORS}: return _MISS"]
         lines = [*guarded, *locked, *epilogue.lines, f"return {result}"]
-        self._refuse_collisions("\n".join(lines))
-        return "\n".join([f"def {name}{signature_source(segment.code)}:", *(f"    {line}" for line in lines)]) + "\n"
+        if not segment.resumes:
+            self._refuse_collisions("\n".join(lines))
+        signature = "(_frames)" if segment.resumes else signature_source(segment.code)
+        return "\n".join([f"def {name}{signature}:", *(f"    {line}" for line in lines)]) + "\n"
 
     def _refuse_collisions(self, source: str) -> None:
         """Arguments are variables of the generated function: no other variable may have their names."""
@@ -135,30 +147,7 @@ class Glue:
 
     def _wanted(self) -> list[Source]:
         """Sources that the body and the epilogue use."""
-        found = [i.source for i in self.segment.inputs]
-        seen: set[int] = set()
-
-        def visit(recipe: Any) -> None:
-            if recipe is None or id(recipe) in seen:
-                return
-            seen.add(id(recipe))
-            if isinstance(recipe, Existing):
-                found.append(recipe.source)
-            elif isinstance(recipe, Build):
-                for item in recipe.items:
-                    for part in item if isinstance(item, tuple) else (item,):
-                        visit(part)
-            elif isinstance(recipe, New):
-                for part in recipe.attributes.values():
-                    visit(part)
-
-        visit(self.segment.result)
-        for effect in self.segment.effects:
-            visit(effect.target)
-            visit(effect.value)
-            if isinstance(effect.key, Recipe):
-                visit(effect.key)
-        return found
+        return [i.source for i in self.segment.inputs] + [s for r in segment_recipes(self.segment) for s in sources_in(r)]
 
     def _tensor_list(self, prologue: Prologue) -> str:
         """The list of all tensors that have a guard, graph inputs first, in the order of `tensor_order`."""
@@ -174,9 +163,10 @@ class Glue:
         namespace["_CELLS"] = dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True))
         exec(compile(self.source, filename, "exec"), namespace)
         made: FunctionType = namespace[self._name()]
-        made.__defaults__ = like.__defaults__
-        made.__kwdefaults__ = like.__kwdefaults__
-        made.__qualname__ = like.__qualname__
+        if not self.segment.resumes:
+            made.__defaults__ = like.__defaults__
+            made.__kwdefaults__ = like.__kwdefaults__
+            made.__qualname__ = like.__qualname__
         return made
 
     def _name(self) -> str:
@@ -232,108 +222,10 @@ def signature_source(code: CodeType) -> str:
     return f"({', '.join(parts)})"
 
 
-class Epilogue:
-    """Writes the statements that make the result and replay the effects."""
-
-    def __init__(self, prologue: Prologue, outputs: list[str]) -> None:
-        self.lines: list[str] = []
-        self._prologue = prologue
-        self._outputs = outputs
-        self._made: dict[int, str] = {}
-
-    def write(self, segment: Segment) -> str:
-        """Emit all effects; returns the expression of the result."""
-        result = self.value(segment.result)
-        prepared = [(e, self._operands(e)) for e in segment.effects]
-        for effect, operands in prepared:
-            self.lines.append(self._statement(effect, *operands))
-        return result
-
-    def _operands(self, effect: Effect) -> tuple[str, str, str]:
-        target = self.value(effect.target) if effect.target is not None else ""
-        key = self.value(effect.key) if isinstance(effect.key, Recipe) else ""
-        value = self.value(effect.value) if effect.value is not None else ""
-        return target, key, value
-
-    def _statement(self, effect: Effect, target: str, key: str, value: str) -> str:
-        constant = self._prologue.constant
-        if effect.kind == "setattr":
-            return set_attribute(target, effect.key, value)
-        if effect.kind == "setplain":
-            return f"_setplain({target}, {effect.key!r}, {value})"
-        if effect.kind == "delattr":
-            return f"_delattr({target}, {effect.key!r})"
-        if effect.kind == "setitem":
-            return f"{target}[{key}] = {value}"
-        if effect.kind == "delitem":
-            return f"del {target}[{key}]"
-        if effect.kind == "refill":
-            return f"{target}[:] = {value}"
-        if effect.kind == "setglobal":
-            globals_, name = effect.key
-            return f"{constant(globals_, 'globals')}[{name!r}] = {value}"
-        return f"{constant(effect.key, 'cell')}.cell_contents = {value}"
-
-    def value(self, recipe: Recipe) -> str:
-        """The expression of a value; containers and objects are made once and named."""
-        if isinstance(recipe, Constant):
-            return self._prologue.constant(recipe.value)
-        if isinstance(recipe, Existing):
-            return self._prologue.name(recipe.source)
-        if isinstance(recipe, Output):
-            return self._outputs[recipe.index]
-        known = self._made.get(id(recipe))
-        if known is not None:
-            return known
-        name = f"_made{len(self._made)}"
-        self._made[id(recipe)] = name
-        if isinstance(recipe, New):
-            self._write_object(name, recipe)
-        elif isinstance(recipe, Build):
-            self._write_container(name, recipe)
-        return name
-
-    def _write_object(self, name: str, recipe: New) -> None:
-        cls = self._prologue.constant(recipe.cls)
-        self.lines.append(f"{name} = {cls}.__new__({cls})")
-        for attribute, value in recipe.attributes.items():
-            self.lines.append(set_attribute(name, attribute, self.value(value)))
-
-    def _write_container(self, name: str, recipe: Build) -> None:
-        cls = recipe.cls
-        if issubclass(cls, dict):
-            self.lines.append(f"{name} = {self._prologue.constant(cls)}()")
-            for key, value in recipe.items:
-                self.lines.append(f"{name}[{self.value(key)}] = {self.value(value)}")
-        elif cls is list:
-            self.lines.append(f"{name} = []")
-            items = ", ".join(self.value(item) for item in recipe.items)
-            self.lines.append(f"{name} += [{items}]")
-        else:
-            items = ", ".join(self.value(item) for item in recipe.items)
-            self.lines.append(f"{name} = {self._call(cls, items)}")
-
-    def _call(self, cls: type, items: str) -> str:
-        if cls is tuple:
-            return f"({items},)" if items else "()"
-        name = self._prologue.constant(cls)
-        if issubclass(cls, tuple):
-            return f"tuple.__new__({name}, [{items}])"
-        if cls in (set, frozenset) or cls.__name__ == "deque":
-            return f"{name}([{items}])"
-        return f"{name}({items})"
-
-
-def set_attribute(target: str, name: str, value: str) -> str:
-    """The statement `target.name = value`, for any name."""
-    place = attribute_of(target, name)
-    return f"{place} = {value}" if place.startswith(f"{target}.") else f"_setattr({target}, {name!r}, {value})"
-
-
 def first_failure(
     segment: Segment, like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], helpers: Helpers
-) -> str | None:
-    """The first guard of a segment that does not hold for a call, as text with the user's source line.
+) -> Guard | None:
+    """The first guard of a segment that does not hold for a call or for suspended frames (`args`), None if all hold.
 
     Evaluates one guard at a time, each with a prologue of its own: slow, and only run to explain a recompilation.
     """
@@ -342,7 +234,8 @@ def first_failure(
         try:
             condition = prologue._condition(guard) if guard.kind != "tensor" else _tensor_condition(prologue, guard)
             lines = [*prologue.lines, f"return bool({condition})"]
-            source = f"def probe{signature_source(segment.code)}:\n" + "\n".join(f"    {line}" for line in lines)
+            signature = "(_frames)" if segment.resumes else signature_source(segment.code)
+            source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in lines)
             namespace: dict[str, Any] = {
                 "torch": torch, "_lookup_all": lookup_all, **_NATIVE,
                 **{f"_{name}": function for name, function in helpers.items()},
@@ -351,12 +244,13 @@ def first_failure(
             }  # fmt: skip
             exec(source, namespace)
             probe: FunctionType = namespace["probe"]
-            probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
+            if not segment.resumes:
+                probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
             failed = probe(*args, **kwargs)
         except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError):
             failed = True
         if failed:
-            return f"{guard}" + (f"  # {guard.location}" if guard.location else "")
+            return guard
     return None
 
 

@@ -187,6 +187,10 @@ class Prologue:
     def _fetch(self, source: Source) -> str:
         if source.kind == "local":
             return str(source.key)
+        if source.kind == "slot":
+            depth, place, index = source.key
+            entry = "" if place == "replacement" else f"[{index}]"
+            return self._assign(f"_frames[{depth}].{place}{entry}", "v")
         if source.kind == "closure":
             return self._assign(f"_CELLS[{source.key!r}].cell_contents", "v")
         if source.kind == "global":

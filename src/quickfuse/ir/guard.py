@@ -39,6 +39,15 @@ class Guard:
     def __str__(self) -> str:
         return FORMATS[self.kind](self.source, self.value)
 
+    def number_sources(self) -> list[str]:
+        """What this guard holds fixed by value: a number or length, by the name that `Outside` knows it under."""
+        if self.kind == "length" or (self.kind == "equal" and type(self.value) in (int, float)):
+            return [str(self.source)]
+        if self.kind == "condition" and self.value[0].template == "({} == {})":
+            operand = self.value[0].operands[0]
+            return [operand.code() if isinstance(operand, NumberExpr) else str(operand)]
+        return []
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumberExpr:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from .guard import Guard
+from .bytecode import decode
+from .guard import Guard, NumberExpr
 from .source import Source
 from .values import NumberMeta, TensorMeta
 
@@ -63,10 +64,82 @@ class Build(Recipe):
 
 @dataclass(eq=False, slots=True)
 class New(Recipe):
-    """A new instance of `cls`, made without calling `__init__`, with these attributes."""
+    """A new instance of `cls`, made without calling `__init__`, with these attributes.
+
+    `slots` are attributes that are not in its `__dict__`. `items` are the elements of a subclass of list, set or dict.
+    """
 
     cls: type
     attributes: dict[str, Recipe]
+    slots: dict[str, Recipe] = field(default_factory=dict)
+    items: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Cell(Recipe):
+    """A new cell for a variable that inner functions share; `content` is None while the variable is unbound."""
+
+    content: Recipe | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Call(Recipe):
+    """What `function(*args)` returns: for objects that Python makes in one call, such as functions and iterators.
+
+    `items` are put into it afterwards: elements, or (key, value) pairs.
+    """
+
+    function: Any
+    args: list[Recipe]
+    items: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed(Recipe):
+    """A number computed from numbers of the user's program."""
+
+    expr: NumberExpr
+
+
+@dataclass(eq=False, slots=True)
+class FrameRecipe:
+    """How to make an `ir.frame.FrameState`. An entry of `locals` or `stack` that is None is `UNBOUND` or `NULL`."""
+
+    code: CodeType
+    globals: dict[str, Any]
+    locals: list[Recipe | None]
+    stack: list[Recipe | None]
+    position: int
+    keyword_names: tuple[str, ...]
+    handled: list[Recipe]
+    replacement: Recipe | None
+
+    @property
+    def location(self) -> str:
+        instructions = decode(self.code).instructions
+        return f"{self.code.co_filename}:{instructions[min(self.position, len(instructions) - 1)].line}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generator(Recipe):
+    """A generator that is suspended in this frame."""
+
+    frame: FrameRecipe
+
+
+@dataclass(eq=False, slots=True)
+class Break:
+    """Why a segment ends before the program does: one instruction has to be performed by Python.
+
+    `reason` is a clause for the user, `hint` what to write instead, `location` the user's "file:line", and `stack` the
+    program's lines, outermost first. `loop_end` is set where a loop is to run natively: the instruction behind it.
+    """
+
+    reason: str
+    hint: str = ""
+    location: str = ""
+    stack: list[str] = field(default_factory=list)
+    loop_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +147,9 @@ class Effect:
     """A change to the user's objects, replayed after the graph.
 
     `kind`: "setattr" and "delattr" (`key` a name), "setplain" ("setattr" past a `__setattr__` of the class), "setitem" and
-    "delitem" (`key` a recipe), "refill" (the list or other container `target` gets the elements `value`), "setglobal"
-    (`target` is None, `key` is (globals, name)), "setcell" (a free variable of the compiled function, named `key`).
+    "delitem" (`key` a recipe), "refill" (the list, set or deque `target` gets the elements of `value`), "extend" (they
+    are added to it), "setglobal" and "delglobal" (`target` is None, `key` is (globals, name)), "setcell" (`target` is the
+    cell) and "do" (`value` is a call to be made).
     """
 
     kind: str
@@ -86,20 +160,28 @@ class Effect:
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """What capture found out about a call.
+    """A stretch of the program that runs without Python: from a call or from suspended frames, to the return or a break.
 
-    `graph`'s placeholders correspond to `inputs`; it returns a flat tuple, which `result` and `effects` refer to.
-    Every node carries `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them) and `meta["location"]`.
+    `graph`'s placeholders correspond to `inputs`; it returns a flat tuple, which recipes refer to. Every node carries
+    `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them) and `meta["location"]`. `resumes` is False for a
+    segment that begins with a call of `code`, True for one that begins with suspended frames. It ends with the return of
+    `result`, or, where `pause` is set, with the suspended `frames`. `operators` is the number of calls in the graph, and
+    `performed` that of captured instructions.
     """
 
     code: CodeType
     graph: torch.fx.Graph
     inputs: list[GraphInput]
     guards: list[Guard]
-    result: Recipe
+    result: Recipe | None
     effects: list[Effect] = field(default_factory=list)
     mutated: frozenset[str] = frozenset()
     needs_grad: bool = False
+    resumes: bool = False
+    frames: list[FrameRecipe] = field(default_factory=list)
+    pause: Break | None = None
+    operators: int = 0
+    performed: int = 0
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

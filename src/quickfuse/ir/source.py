@@ -1,7 +1,8 @@
 """Where in the user's program a value comes from: a path such as `L['self'].param_groups[0]['lr']`.
 
 Sources are interned: equal paths are one object, so they compare and hash by identity. `L` are the arguments of the
-compiled function, `G` the globals of a function, `C` the closure of the compiled function.
+compiled function or the variables of a suspended frame, `S` the values on its stack, `G` the globals of a function, `C`
+the closure of the compiled function.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from .. import errors
 
 
 class Source:
-    """A path. `kind` is one of "local", "global", "closure", "constant", "attr", "item", "referent".
+    """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent".
 
     * local: `key` is the argument's name
+    * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
     * global: `key` is the name, `owner` the dictionary of globals
     * closure: `key` is the name of the free variable of the compiled function
-    * constant: `owner` is the object itself: modules, classes and functions only, never a user's data
+    * constant: `owner` is the object itself: modules, classes, functions and cells only, never a user's data
     * attr: attribute `key` of `base`
     * item: element `key` of `base`; `key` is a Python constant, or itself a source (a dictionary keyed by an object)
     * referent: what the weak reference `base` refers to
@@ -51,6 +53,8 @@ class Source:
     def __str__(self) -> str:
         if self.kind == "local":
             return f"L[{self.key!r}]"
+        if self.kind == "slot":
+            return str(self.owner)
         if self.kind == "global":
             return f"G[{self.key!r}]"
         if self.kind == "closure":
@@ -82,6 +86,12 @@ class SourceRoots:
 
     def local(self, name: str) -> Source:
         return self._root("local", name)
+
+    def slot(self, depth: int, place: str, index: int, label: str) -> Source:
+        index_ = ("slot", (depth, place, index))
+        if index_ not in self._roots:
+            self._roots[index_] = Source("slot", None, (depth, place, index), label)
+        return self._roots[index_]
 
     def closure(self, name: str) -> Source:
         return self._root("closure", name)

@@ -1,0 +1,117 @@
+"""Making objects: what calling a class does in captured code."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from .attributes import guard_class_attribute, lookup_class
+from .frame import Constructed
+from .values import ABSENT, contains_symbolic, is_constant
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+Then = Callable[[Any], None]
+
+#: Classes whose instances are made by calling them on plain arguments, without a side effect.
+_PLAIN_CLASSES = frozenset({torch.Size, torch.device, torch.dtype, slice, range, complex, bytes, bytearray, object})
+
+#: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
+_NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}
+
+
+def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """Call a class: `__new__` and `__init__` run symbolically where they are Python, natively where that is safe."""
+    if issubclass(cls, BaseException):
+        _exception(i, cls, args, kwargs, then)
+        return
+    if cls in _PLAIN_CLASSES:
+        plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)
+        if not all(is_constant(a) or type(a) is list and all(map(is_constant, a)) for a in plain) or kwargs:
+            raise Unsupported(f"making a {cls.__name__}")
+        then(i.mark_created(i.native(cls, *plain)))
+        return
+    metaclass = type(cls)
+    if isinstance(cls, enum.EnumMeta):
+        if len(args) != 1 or not is_constant(value := i.outside.concrete(args[0])):
+            raise Unsupported(f"looking up a {cls.__name__}")
+        then(i.native(cls, value))
+        return
+    if metaclass not in (type, abc.ABCMeta):
+        caller = lookup_class(metaclass, "__call__")[1]
+        if isinstance(caller, FunctionType):
+            from .calls import call
+
+            call(i, caller, (cls, *args), kwargs, then)
+            return
+    if cls.__flags__ & (1 << 20):  # an abstract class
+        raise Unsupported(f"making a {cls.__name__}")
+    make(i, cls, args, kwargs, then)
+
+
+def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """`type.__call__(cls, *args, **kwargs)`."""
+    from .calls import call
+
+    owner, new = lookup_class(cls, "__new__")
+    guard_class_attribute(i, cls.__mro__, owner, "__new__", new)
+    if isinstance(new, staticmethod):
+        new = new.__func__
+    if isinstance(new, FunctionType):
+        instance = i.call_now(new, (cls, *args), kwargs)
+        if not isinstance(instance, cls):
+            then(instance)
+            return
+    elif new in _NATIVE_NEW:
+        instance = i.mark_created(i.native(new, cls))
+    else:
+        raise Unsupported(f"making a {cls.__name__}")
+    owner, init = lookup_class(cls, "__init__")
+    if isinstance(init, FunctionType):
+        guard_class_attribute(i, cls.__mro__, owner, "__init__", init)
+        call(i, init, (instance, *args), kwargs, Constructed(instance, then))
+        return
+    if isinstance(instance, (list, dict, set)) and type(instance) is not owner and (args or kwargs):
+        call(i, MethodType(init, instance), args, kwargs, Constructed(instance, then))
+        return
+    if (args or kwargs) and not isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
+        raise Unsupported(f"making a {cls.__name__} with arguments")
+    then(instance)
+
+
+def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`object.__new__(cls)`, called by a `__new__` of captured code."""
+    if not isinstance(cls, type) or lookup_class(cls, "__new__")[1] is ABSENT:
+        raise Unsupported("object.__new__ of something else than a class")
+    return i.mark_created(i.native(object.__new__, cls))
+
+
+def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
+    """`tuple.__new__(cls, values)`: how namedtuples make themselves."""
+    from .containers import iterate
+
+    return i.native(tuple.__new__, cls, tuple(iterate(i, values)))
+
+
+def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """Exceptions are real ones, made natively; a Python `__init__` runs symbolically on the object."""
+    from .calls import call
+
+    init = lookup_class(cls, "__init__")[1]
+    if isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
+        raise Unsupported(f"making a {cls.__name__}")
+    concrete = tuple(i.outside.concrete(a) for a in args)
+    if isinstance(init, FunctionType):
+        instance = i.mark_created(i.native(cls.__new__, cls, *concrete))
+        call(i, init, (instance, *args), kwargs, Constructed(instance, then))
+        return
+    if contains_symbolic(kwargs):
+        raise Unsupported(f"a {cls.__name__} with tensors among its keywords")
+    then(i.mark_created(i.native(cls, *concrete, **kwargs)))

@@ -1,0 +1,137 @@
+"""Iterators of the captured program.
+
+They are CPython's own, over stand-ins, so that their behaviour is the language's. Those that call back into captured
+code are classes of this module. Each can be taken apart, to be made anew over real values when a segment ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .frame import GeneratorValue
+    from .interpreter import Interpreter
+
+
+class CallingIterator:
+    """An iterator whose elements come from captured code: `parts` are what makes the real one, `kind(*parts)`."""
+
+    kind: Callable[..., Any]
+
+    def __init__(self, i: Interpreter, *parts: Any) -> None:
+        self.i = i
+        self.parts = parts
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        raise NotImplementedError
+
+
+class MapIterator(CallingIterator):
+    """`map(function, *iterators)`."""
+
+    kind = map
+
+    def __next__(self) -> Any:
+        function, *iterators = self.parts
+        return self.i.call_now(function, tuple([next(iterator) for iterator in iterators]))
+
+
+class FilterIterator(CallingIterator):
+    """`filter(function, iterator)`."""
+
+    kind = filter
+
+    def __next__(self) -> Any:
+        function, iterator = self.parts
+        for element in iterator:
+            if self.i.truth(element if function is None else self.i.call_now(function, (element,))):
+                return element
+        raise StopIteration
+
+
+class StarMapIterator(CallingIterator):
+    """`itertools.starmap(function, iterator)`."""
+
+    kind = itertools.starmap
+
+    def __next__(self) -> Any:
+        function, iterator = self.parts
+        return self.i.call_now(function, tuple(next(iterator)))
+
+
+class TakeWhileIterator(CallingIterator):
+    """`itertools.takewhile(function, iterator)`."""
+
+    kind = itertools.takewhile
+
+    def __next__(self) -> Any:
+        function, iterator = self.parts
+        element = next(iterator)
+        if self.i.truth(self.i.call_now(function, (element,))):
+            return element
+        self.parts = (function, iter(()))
+        raise StopIteration
+
+
+class GeneratorIterator(CallingIterator):
+    """A generator of the captured code as native functions such as `zip` see it."""
+
+    kind = iter
+
+    def __next__(self) -> Any:
+        generator: GeneratorValue = self.parts[0]
+        found, element = self.i.resume_generator(generator)
+        if not found:
+            raise StopIteration(element)
+        return element
+
+
+class ObjectIterator(CallingIterator):
+    """An object with a Python `__next__` as native functions see it."""
+
+    kind = iter
+
+    def __next__(self) -> Any:
+        from .interpreter import Raised
+
+        instance = self.parts[0]
+        try:
+            return self.i.call_now(type(instance).__next__, (instance,))
+        except Raised as raised:
+            if isinstance(raised.exception, StopIteration):
+                raise StopIteration(raised.exception.value) from None
+            raise
+
+
+#: Iterators that captured code makes: they run natively, and pull stand-ins out of what they iterate over.
+ITERATORS: tuple[type, ...] = (
+    *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
+    type(reversed([])), type(reversed({})), zip, enumerate, reversed, CallingIterator, itertools.chain, itertools.count,
+    itertools.repeat, itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.combinations,
+    itertools.permutations, itertools.pairwise, itertools.compress, itertools.combinations_with_replacement,
+)  # fmt: skip
+
+
+def take_apart(iterator: Any) -> tuple[Any, ...]:
+    """(function, arguments[, state]): `function(*arguments)`, then `__setstate__(state)`, makes an equal iterator."""
+    if isinstance(iterator, CallingIterator):
+        return type(iterator).kind, iterator.parts
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # itertools' copying goes away in Python 3.14
+        return iterator.__reduce__()  # type: ignore[no-any-return]
+
+
+def put_together(function: Callable[..., Any], arguments: tuple[Any, ...], state: Any = None) -> Any:
+    """The inverse of `take_apart`, which compiled code calls."""
+    made = function(*arguments)
+    if state is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            made.__setstate__(state)
+    return made

@@ -1,0 +1,190 @@
+"""Methods of built-in types on objects that captured code made, and on plain constants.
+
+Containers are real ones that hold stand-ins: methods that never look at what the elements are run natively; the others
+have a rule here.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from . import attributes
+from .containers import VIEWS, as_plain_dict, equal, hashable, iterate, raise_here, set_item
+from .values import ABSENT, ShadowDict, contains_symbolic, is_constant, symbolic_leaves
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+#: Methods that never look at the elements.
+_BLIND: dict[type, frozenset[str]] = {
+    list: frozenset("append insert pop clear reverse copy __getitem__ __len__ __iter__ __reversed__".split()),
+    tuple: frozenset("__getitem__ __len__ __iter__".split()),
+    dict: frozenset("keys values items get pop popitem setdefault clear copy move_to_end __getitem__ __delitem__ __len__ "
+                    "__iter__ __contains__ __setitem__".split()),
+    set: frozenset("add discard remove clear copy pop __contains__ __len__ __iter__".split()),
+    frozenset: frozenset("copy __contains__ __len__ __iter__".split()),
+    collections.deque: frozenset("append appendleft pop popleft clear rotate copy reverse __getitem__ __len__".split()),
+}  # fmt: skip
+
+#: Methods that take iterables and otherwise are blind.
+_TAKE_ITERABLES = frozenset(
+    "extend extendleft union difference intersection symmetric_difference issubset issuperset isdisjoint "
+    "difference_update intersection_update symmetric_difference_update update".split()
+)
+
+#: Methods whose first argument is hashed.
+_HASH_FIRST = frozenset(
+    "get pop setdefault __getitem__ __delitem__ __contains__ __setitem__ add discard remove move_to_end".split()
+)
+
+
+def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`function(instance, *args, **kwargs)`, where `function` is a method of a built-in type."""
+    name = function.__name__
+    kind = next((k for k in _BLIND if isinstance(instance, k)), None)
+    if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
+        return _ANY_OBJECT[name](i, instance, *args, **kwargs)
+    if kind is None or (i.outside.is_outside(instance) and id(instance) not in i.outside.replaced):
+        return _of_constant(i, instance, name, args, kwargs)
+    rule = _RULES.get((kind, name))
+    if rule is not None:
+        return rule(i, instance, *args, **kwargs)
+    if name in _TAKE_ITERABLES:
+        args = tuple(iterate(i, a) for a in args)
+        if kind in (set, frozenset):
+            args = tuple([hashable(i, v) for v in a] for a in args)
+    elif name in _BLIND[kind]:
+        first = args[:1]
+        if name in _HASH_FIRST and kind not in (list, collections.deque):
+            first = tuple(hashable(i, a) for a in first)
+        elif name not in ("append", "appendleft"):
+            first = tuple(i.outside.concrete(a) for a in first)
+        args = (*first, *args[1:])
+    elif contains_symbolic(instance) or contains_symbolic(args):
+        raise Unsupported(f"the method {name} of a {kind.__name__} of tensors or numbers")
+    elif kwargs or any(isinstance(a, (FunctionType, MethodType)) for a in args):
+        raise Unsupported(f"the method {name} with a function")
+    result = i.native(function, instance, *args, **kwargs)
+    if isinstance(result, (list, dict, set, collections.deque)) and name in ("copy", *_TAKE_ITERABLES):
+        i.mark_created(result)
+    return result
+
+
+def _of_constant(i: Interpreter, instance: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A method of a string, a number or another plain value."""
+    plain = tuple(i.outside.concrete(a) for a in args)
+    options = {key: i.outside.concrete(v) for key, v in kwargs.items()}
+    if is_constant(instance):
+        if isinstance(instance, str) and name == "join" and len(plain) == 1:
+            plain = (list(iterate(i, plain[0])),)
+            return i.native(instance.join, [i.outside.concrete(p) for p in plain[0]])
+        if isinstance(instance, str) and name == "format":
+            from .builtin_calls import printable
+
+            plain = tuple(printable(i, a) for a in plain)
+            options = {key: printable(i, v) for key, v in options.items()}
+            return i.native(instance.format, *plain, **options)
+        if not any(True for _ in symbolic_leaves((plain, list(options.values())))) and all(map(_is_plain, plain)):
+            return i.native(getattr(instance, name), *plain, **options)
+    raise Unsupported(f"the method {name} of a {type(instance).__name__}")
+
+
+def _is_plain(value: Any) -> bool:
+    return is_constant(value) or (type(value) in (list, dict) and all(map(is_constant, value)))
+
+
+# rules ----------------------------------------------------------------------------------------------------------
+
+
+def _sort(i: Interpreter, instance: list[Any], *, key: Any = None, reverse: Any = False) -> None:
+    from .builtin_calls import HANDLERS
+
+    instance[:] = HANDLERS[sorted](i, instance, key=key, reverse=reverse)
+
+
+def _index(i: Interpreter, instance: Any, wanted: Any, *bounds: Any) -> int:
+    start, stop, _ = slice(*(map(i.outside.concrete, bounds or (None, None)))).indices(len(instance)) if bounds else (
+        0, len(instance), 1)  # fmt: skip
+    for position in range(start, stop):
+        if equal(i, instance[position], wanted):
+            return position
+    raise_here(ValueError(f"{wanted!r} is not in {type(instance).__name__}"))
+
+
+def _count(i: Interpreter, instance: Any, wanted: Any) -> int:
+    return sum(equal(i, element, wanted) for element in list(instance))
+
+
+def _remove(i: Interpreter, instance: Any, wanted: Any) -> None:
+    for position, element in enumerate(instance):
+        if equal(i, element, wanted):
+            del instance[position]
+            return
+    raise_here(ValueError(f"{type(instance).__name__}.remove(x): x not in {type(instance).__name__}"))
+
+
+def _update(i: Interpreter, instance: dict[Any, Any], other: Any = (), /, **kwargs: Any) -> None:
+    if isinstance(instance, collections.Counter):
+        raise Unsupported("Counter.update")
+    if isinstance(other, (dict, ShadowDict)):
+        pairs: Any = as_plain_dict(i, other).items()
+    else:
+        pairs = [iterate(i, pair) for pair in iterate(i, other)]
+    for key, value in [*pairs, *kwargs.items()]:
+        dict.__setitem__(instance, hashable(i, key), value)
+
+
+_RULES: dict[tuple[type, str], Callable[..., Any]] = {
+    (list, "sort"): _sort,
+    **{(kind, "index"): _index for kind in (list, tuple, collections.deque)},
+    **{(kind, "count"): _count for kind in (list, tuple, collections.deque)},
+    **{(kind, "remove"): _remove for kind in (list, collections.deque)},
+    (dict, "update"): _update,
+}
+
+
+def _init(i: Interpreter, instance: Any, *args: Any, **kwargs: Any) -> None:
+    """`__init__` of a built-in base class, called by that of a Python class."""
+    if isinstance(instance, BaseException):
+        i.native(BaseException.__init__, instance, *args)
+    elif isinstance(instance, dict):
+        from .builtin_calls import HANDLERS
+
+        for key, value in HANDLERS[dict](i, *args, **kwargs).items():
+            dict.__setitem__(instance, key, value)
+    elif isinstance(instance, list):
+        instance[:] = [v for a in args for v in iterate(i, a)]
+    elif isinstance(instance, set):
+        instance.update(hashable(i, v) for a in args for v in iterate(i, a))
+    elif args or kwargs:
+        raise_here(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+
+
+def _getattribute(i: Interpreter, instance: Any, name: str) -> Any:
+    result: list[Any] = []
+    depth = len(i.frames)
+    attributes.load_plain(i, instance, name, result.append)
+    i.run_until(depth)
+    return result[0]
+
+
+def _not_equal(i: Interpreter, instance: Any, other: Any) -> Any:
+    return NotImplemented if instance is not other else False
+
+
+#: Methods of `object`, and `__init__` of every built-in class.
+_ANY_OBJECT: dict[str, Callable[..., Any]] = {
+    "__init__": _init,
+    "__setattr__": lambda i, instance, name, value: attributes.set_plain(i, instance, name, value),
+    "__delattr__": lambda i, instance, name: attributes.delete_plain(i, instance, name),
+    "__getattribute__": _getattribute,
+    "__eq__": lambda i, instance, other: True if instance is other else NotImplemented,
+    "__ne__": _not_equal,
+    "__init_subclass__": lambda i, *args: None,
+}
+
+__all__ = ["ABSENT", "VIEWS", "call_method", "set_item"]

@@ -1,0 +1,44 @@
+"""What compiled code calls to make real objects where captured code had made stand-ins for them."""
+
+from __future__ import annotations
+
+import functools
+from types import CodeType, FunctionType
+from typing import Any
+
+
+def make_function(
+    code: CodeType, globals_: dict[str, Any], defaults: tuple[Any, ...] | None, closure: Any, extras: dict[str, Any]
+) -> FunctionType:
+    """A function as MAKE_FUNCTION makes it, with the attributes that it was given since."""
+    function = FunctionType(code, globals_, code.co_name, defaults, closure)
+    for name, value in extras.items():
+        setattr(function, name, value)
+    return function
+
+
+def make_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> functools.partial[Any]:
+    return functools.partial(function, *args, **keywords)
+
+
+def make_exception(
+    cls: type[BaseException],
+    args: tuple[Any, ...],
+    attributes: dict[str, Any],
+    cause: BaseException | None,
+    suppress_context: bool,
+) -> BaseException:
+    """An exception that captured code made or that a native function raised for it."""
+    try:
+        exception = cls.__new__(cls, *args)
+        if not exception.args:
+            exception.args = args
+        if isinstance(exception, (StopIteration, OSError, ImportError, SyntaxError, UnicodeError, SystemExit)):
+            exception = cls(*args)
+    except TypeError:
+        exception = cls(*args)
+    exception.__dict__.update(attributes)
+    if cause is not None:
+        exception.__cause__ = cause
+    exception.__suppress_context__ = suppress_context
+    return exception

@@ -1,0 +1,153 @@
+"""Running a program that is suspended: segments where there are any, single instructions and native Python between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from ..ir.frame import FrameState
+from . import native
+from .step import Returned, leave, needs_own_frame, perform
+from .tracebacks import add_user_frames
+from .unwind import unwind
+
+#: How many instructions in a row may be performed one by one, without a segment that does anything for tensors, before
+#: the loop or function around them is left to CPython.
+PATIENCE = 24
+
+#: What a segment's run gives instead of a result where there is none for these frames.
+NO_SEGMENT = object()
+
+Key = tuple[Any, ...]
+
+
+def key_of(frames: list[FrameState]) -> Key:
+    """Where suspended frames stand in the program: what tells one beginning of a segment from another."""
+    if len(frames) == 1:
+        frame = frames[0]
+        return id(frame.code), frame.position
+    return tuple([(id(frame.code), frame.position) for frame in frames])
+
+
+def place_of(frame: FrameState) -> Key:
+    """Where one frame stands."""
+    return id(frame.code), frame.position
+
+
+class Driver:
+    """Drives one function's suspended calls.
+
+    `run_segment(key, frames)` runs the segment that begins at these frames: it gives the call's result, other suspended
+    frames (of type `suspension`), or `NO_SEGMENT`; `useful(key)` tells whether the segments there do anything for
+    tensors. What was found out about places in the program is remembered for later calls.
+    """
+
+    def __init__(
+        self,
+        run_segment: Callable[[Key, list[FrameState]], Any],
+        useful: Callable[[Key], bool],
+        suspension: type,
+        log: Callable[[str, FrameState], None],
+    ) -> None:
+        self._run_segment = run_segment
+        self._useful = useful
+        self._suspension = suspension
+        self._log = log
+        #: Native loops and functions: for a place the end of the loop, or None for the rest of the function.
+        self.left_to_python: dict[Key, int | None] = {}
+        self._codes: dict[int, CodeType] = {}  # places are named by the identity of code, which must not be used again
+
+    def run(self, frames: list[FrameState]) -> Any:
+        """Run suspended frames to the result of the outermost one, which may raise."""
+        original = frames
+        try:
+            return self._run(frames)
+        except BaseException as error:
+            add_user_frames(error, original)
+            raise
+
+    def _run(self, frames: list[FrameState]) -> Any:
+        barren = 0
+        while True:
+            returned = self._advance(frames)
+            if returned is not None:
+                return returned.value
+            key = key_of(frames)
+            barren += 1
+            top = frames[-1]
+            if barren > PATIENCE and place_of(top) not in self.left_to_python:
+                self._leave_to_python(top)
+                barren = 0
+            if place_of(top) in self.left_to_python:
+                continue
+            outcome = self._run_segment(key, frames)
+            if outcome is NO_SEGMENT:
+                continue
+            if type(outcome) is not self._suspension:
+                return outcome
+            if self._useful(key):
+                barren = 0
+            frames = outcome
+
+    def _advance(self, frames: list[FrameState]) -> Returned | None:
+        """Perform the instruction that no segment could, or what is left to Python here."""
+        top = frames[-1]
+        end = self.left_to_python.get(place_of(top), 0)
+        if end == 0 and not needs_own_frame(top):
+            return perform(frames)
+        try:
+            result = native.run_loop(top, end) if end else native.finish(top)
+        except native.CannotResume:
+            self.left_to_python.pop(place_of(top), None)
+            return perform(frames)
+        except BaseException as error:
+            frames.pop()
+            if not frames:
+                raise
+            unwind(frames, error)
+            return None
+        if end:
+            if result is None:
+                return None
+            result = result.value
+        return leave(frames, result)
+
+    def leave_loop(self, frame: FrameState, end: int, reason: str = "a loop without tensors runs natively") -> None:
+        """From now on, run the loop that `frame` is in natively from here, up to the instruction `end`."""
+        self._note(frame, end, reason)
+
+    def leave_function(self, frame: FrameState, reason: str) -> None:
+        """From now on, run the rest of the innermost function natively from here."""
+        self._note(frame, None, reason)
+
+    def _note(self, frame: FrameState, end: int | None, reason: str) -> None:
+        self._codes[id(frame.code)] = frame.code
+        self.left_to_python[place_of(frame)] = end
+        self._log(reason, frame)
+
+    def _leave_to_python(self, frame: FrameState) -> None:
+        """Too many instructions one by one: the innermost loop around this place runs natively, or the whole function."""
+        end = loop_end(frame)
+        if end is not None:
+            self.leave_loop(frame, end, "a loop without tensor work runs natively")
+        else:
+            self.leave_function(frame, "the rest of a function without tensor work runs natively")
+
+
+def loop_end(frame: FrameState) -> int | None:
+    """The instruction behind the innermost loop around a frame's position; None outside of loops."""
+    instructions = frame.decoded.instructions
+    best: tuple[int, int] | None = None
+    for position in range(frame.position, len(instructions)):
+        instruction = instructions[position]
+        jumps_back = "BACKWARD" in instruction.name and "NO_INTERRUPT" not in instruction.name
+        if jumps_back and instruction.value <= frame.position and (best is None or instruction.value > best[0]):
+            best = (instruction.value, position)
+    if best is None:
+        return None
+    head, tail = best
+    if instructions[head].name == "FOR_ITER":
+        target = instructions[head].value
+        return target + 1 if instructions[target].name == "END_FOR" else target
+    return tail + 1

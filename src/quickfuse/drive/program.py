@@ -1,0 +1,94 @@
+"""What the driver keeps for each code object: its decoded form, where its instructions are, and the code derived from it."""
+
+from __future__ import annotations
+
+import dis
+import weakref
+from types import CodeType
+from typing import Any
+
+from ..ir.bytecode import Decoded, decode
+from .assemble import EXTENDED_ARG, caches_of
+from .stacks import Kinds, stack_kinds
+
+
+class Program:
+    """`steps` belongs to `step.py`, `resumes` to `resume.py`, `stand_ins` to `callers.py`.
+
+    `starts[position]` is the unit at which an instruction begins, with its extended arguments, and `units[position]` the
+    unit of the instruction itself, which is what CPython calls `lasti`.
+    """
+
+    __slots__ = ("_decoded", "_kinds", "_layout", "code_ref", "resumes", "stand_ins", "steps")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code_ref = weakref.ref(code)
+        self.steps: list[Any] | None = None
+        self.resumes: dict[Any, Any] = {}
+        self.stand_ins: dict[int, CodeType] = {}
+        self._decoded: Decoded | None = None
+        self._layout: tuple[list[int], list[int]] | None = None
+        self._kinds: list[Kinds | None] | None = None
+
+    @property
+    def code(self) -> CodeType:
+        code = self.code_ref()
+        assert code is not None
+        return code
+
+    @property
+    def decoded(self) -> Decoded:
+        if self._decoded is None:
+            self._decoded = decode(self.code)
+        return self._decoded
+
+    @property
+    def starts(self) -> list[int]:
+        return self._positions()[0]
+
+    @property
+    def units(self) -> list[int]:
+        return self._positions()[1]
+
+    def _positions(self) -> tuple[list[int], list[int]]:
+        if self._layout is None:
+            self._layout = _layout(self.code)
+        return self._layout
+
+    def kinds(self, position: int) -> Kinds | None:
+        """What is on the stack before the instruction at `position`; None where control never gets."""
+        if self._kinds is None:
+            self._kinds = stack_kinds(self.decoded)
+        return self._kinds[position] if position < len(self._kinds) else None
+
+
+# By identity: code objects that compare equal may come from different files, and hashing one takes a microsecond.
+_programs: dict[int, Program] = {}
+
+
+def program_of(code: CodeType) -> Program:
+    found = _programs.get(id(code))
+    if found is None:
+        found = _programs[id(code)] = Program(code)
+        weakref.finalize(code, _programs.pop, id(code), None).atexit = False
+    return found
+
+
+def _layout(code: CodeType) -> tuple[list[int], list[int]]:
+    data = code.co_code
+    starts: list[int] = []
+    units: list[int] = []
+    start: int | None = None
+    unit = 0
+    while 2 * unit < len(data):
+        opcode = data[2 * unit]
+        if start is None:
+            start = unit
+        if opcode != EXTENDED_ARG:
+            if dis.opname[opcode] != "CACHE":
+                starts.append(start)
+                units.append(unit)
+            start = None
+            unit += caches_of(opcode)
+        unit += 1
+    return starts, units

@@ -1,0 +1,372 @@
+"""Resume functions: the user's code with a prologue that puts a suspended frame's values in place and jumps to its position.
+
+The user's bytes stay as they are, behind the prologue. All jumps are relative, so only the exception table moves. The
+values come in a cell, a free variable behind those of the user's. Variables that are cells are restored as the cell
+objects, so whoever shares them goes on sharing them.
+
+        COPY_FREE_VARS, MAKE_CELL ..            what makes the frame's slots look right to locals() and super()
+        RESUME
+        <locals> <stack>                        from the cell, which is then emptied
+        JUMP_FORWARD position
+        <the user's bytes>                      in mode EXIT and STEP with a trap at the exit
+        <return the frame's values>             in mode EXIT and STEP
+"""
+
+from __future__ import annotations
+
+import dis
+from types import CellType, CodeType, FunctionType
+from typing import Any, NamedTuple
+
+from ..errors import Unsupported
+from ..ir.bytecode import local_names
+from ..ir.frame import NULL, UNBOUND, FrameState, Marker
+from .assemble import (
+    LOAD_FAST_CHECKED,
+    LocationWriter,
+    Protected,
+    Writer,
+    exception_table,
+    location_at,
+    protected_ranges,
+    without_unit,
+)
+from .effects import effect
+from .program import Program, program_of
+from .stacks import LASTI, MAYBE_NULL, NULL_SLOT, SAVED, Kinds
+
+
+class CannotResume(Unsupported):
+    """A frame that cannot go on natively: the reason is a clause for the user."""
+
+
+#: To the end of the function.
+FINISH = "finish"
+#: As a generator that is suspended at a `yield`.
+GENERATOR = "generator"
+#: Until control reaches another position.
+EXIT = "exit"
+#: One instruction only, whose exceptions are for the caller to handle.
+STEP = "step"
+#: Not to run at all, but to raise an exception whose traceback then has the frame.
+TRACEBACK = "traceback"
+
+#: The last element of what a function in mode EXIT or STEP returns when it stopped at the exit.
+STOPPED = Marker("STOPPED")
+
+_STATE_NAME = "<suspended>"
+_LOCALS, _EXCEPTION, _FIRST_SLOT = 0, 1, 2  # indices in the state
+_CO_GENERATOR = 0x20
+
+
+class Shape(NamedTuple):
+    """What decides about the code of a resume function: everything but the values."""
+
+    mode: str
+    position: int
+    exit_position: int
+    bound: tuple[int, ...]
+    nulls: tuple[bool, ...]
+    keyword_names: tuple[str, ...]
+    handles: bool
+
+
+class Resume(NamedTuple):
+    """`base` is where the user's code begins; `lasti_slots` and `exit_kinds` tell which slots need a translation."""
+
+    code: CodeType
+    base: int
+    lasti_slots: tuple[int, ...]
+    exit_kinds: Kinds
+    defaults: tuple[None, ...]
+    keyword_defaults: dict[str, None]
+
+
+def resume_function(
+    frame: FrameState, mode: str, exit_position: int = -1, exception: BaseException | None = None
+) -> tuple[FunctionType, Resume]:
+    """The function to call, without arguments, to go on with `frame`. The frame keeps its values."""
+    code = frame.code
+    program = program_of(code)
+    slots = frame.locals
+    bound = [index for index, value in enumerate(slots) if value is not UNBOUND]
+    stack = _operands(frame) if mode == STEP else [] if mode == TRACEBACK else frame.stack
+    handles = bool(frame.handled) and mode not in (STEP, TRACEBACK)
+    shape = Shape(
+        mode,
+        frame.position,
+        exit_position,
+        tuple(bound),
+        tuple([value is NULL or value is UNBOUND for value in stack]),
+        frame.keyword_names,
+        handles,
+    )
+    resume = program.resumes.get(shape)
+    if resume is None:
+        resume = program.resumes[shape] = _Builder(code, program, shape).build()
+    if resume.lasti_slots:
+        stack = list(stack)
+        for slot in resume.lasti_slots:
+            stack[slot] = resume.base + program.units[stack[slot]]
+    if handles:
+        exception = frame.handled[-1]
+    state = (tuple([slots[index] for index in bound]), exception, *stack)
+    free = [value if type(value) is CellType else CellType() for value in slots[len(slots) - len(code.co_freevars) :]]
+    function = FunctionType(resume.code, frame.globals, code.co_name, resume.defaults, (*free, CellType(state)))
+    if resume.keyword_defaults:
+        function.__kwdefaults__ = resume.keyword_defaults
+    return function, resume
+
+
+def _operands(frame: FrameState) -> list[Any]:
+    name, arg, _, _ = program_of(frame.code).decoded.instructions[frame.position]
+    numbers = effect(name, arg)
+    assert numbers is not None
+    return frame.stack[len(frame.stack) - numbers[0] :]
+
+
+class _Builder:
+    def __init__(self, code: CodeType, program: Program, shape: Shape) -> None:
+        self.code = code
+        self.program = program
+        self.shape = shape
+        self.names = local_names(code)
+        self.state = len(self.names)  # the slot of the free variable behind the user's
+        self.writer = Writer(code.co_consts)
+        self.locations = LocationWriter(code.co_firstlineno)
+        self.protected: list[Protected] = []
+        self.exit_kinds: Kinds = ()
+        self.kinds = self._checked_kinds()
+
+    def build(self) -> Resume:
+        code, shape = self.code, self.shape
+        self._enter()
+        self._restore_locals()
+        if shape.mode == TRACEBACK:
+            self._raise()
+        else:
+            self._restore_stack()
+            self.writer.emit("DELETE_DEREF", self.state)
+            self._go_on()
+        base = self.writer.units
+        if shape.mode not in (STEP, TRACEBACK):
+            self.protected += [entry.moved(base) for entry in protected_ranges(code)]
+        self.writer.data += self._body()
+        self.locations.data += code.co_linetable
+        if shape.mode in (EXIT, STEP):
+            self._stop_at_exit(base)
+        depth = len(shape.nulls) + len(self.exit_kinds)
+        resumed = code.replace(
+            co_code=bytes(self.writer.data),
+            co_consts=tuple(self.writer.constants),
+            co_linetable=bytes(self.locations.data),
+            co_exceptiontable=exception_table(self.protected),
+            co_freevars=(*code.co_freevars, _STATE_NAME),
+            co_stacksize=code.co_stacksize + depth + len(self.names) + 8,
+            co_flags=code.co_flags & ~_CO_GENERATOR if shape.mode == TRACEBACK else code.co_flags,
+        )
+        keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+        lasti_slots = tuple(slot for slot, kind in enumerate(self.kinds) if kind == LASTI)
+        return Resume(
+            resumed, base, lasti_slots, self.exit_kinds, (None,) * code.co_argcount, dict.fromkeys(keyword_only)
+        )
+
+    def _body(self) -> bytearray:
+        """The user's bytes, but for the instruction that would look for the free variables behind those of the user's."""
+        body = bytearray(self.code.co_code)
+        for instruction, unit in zip(self.program.decoded.instructions, self.program.units, strict=True):
+            if instruction.name == "COPY_FREE_VARS":
+                body[2 * unit : 2 * unit + 2] = bytes((dis.opmap["NOP"], 0))
+            elif instruction.name == "RESUME":  # the end of what comes before the user's own instructions
+                break
+        return body
+
+    def _checked_kinds(self) -> Kinds:
+        """The kinds of the stack's slots. A frame that does not fit its code would crash the process."""
+        shape = self.shape
+        if shape.mode in (STEP, TRACEBACK):
+            return ()
+        kinds = self.program.kinds(shape.position)
+        if kinds is None or len(kinds) != len(shape.nulls):
+            raise CannotResume("a frame whose stack does not fit its code")
+        for kind, null in zip(kinds, shape.nulls, strict=True):
+            if kind != MAYBE_NULL and null != (kind == NULL_SLOT):
+                raise CannotResume("a frame whose stack does not fit its code")
+        return kinds
+
+    # the prologue -----------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        writer = self.writer
+        writer.emit("COPY_FREE_VARS", len(self.code.co_freevars) + 1)
+        for name in self.code.co_cellvars:
+            writer.emit("MAKE_CELL", self.names.index(name))
+        if self.shape.mode == GENERATOR:
+            writer.emit("RETURN_GENERATOR")
+            writer.emit("POP_TOP")
+        writer.emit("RESUME")
+
+    def _load(self, index: int) -> None:
+        self.writer.emit("LOAD_DEREF", self.state)
+        self.writer.emit_constant(index)
+        self.writer.emit("BINARY_SUBSCR")
+
+    def _restore_locals(self) -> None:
+        bound = self.shape.bound
+        if bound:
+            self._load(_LOCALS)
+            self.writer.emit("UNPACK_SEQUENCE", len(bound))
+            for index in bound:
+                self.writer.emit("STORE_FAST", index)
+        for index in self._filled_by_the_call() - set(bound):
+            self.writer.emit("DELETE_FAST", index)
+
+    def _filled_by_the_call(self) -> set[int]:
+        code = self.code
+        arguments = code.co_argcount + code.co_kwonlyargcount
+        arguments += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
+        cells = {self.names.index(name) for name in code.co_cellvars}
+        return cells | set(range(arguments)) | set(range(self.state - len(code.co_freevars), self.state))
+
+    def _restore_stack(self) -> None:
+        writer = self.writer
+        outermost = _outermost_saved(self.kinds) if self.shape.handles else None
+        for slot, null in enumerate(self.shape.nulls):
+            if null:
+                writer.emit("PUSH_NULL")
+            elif outermost is None or self.kinds[slot] != self.kinds[outermost]:
+                self._load(_FIRST_SLOT + slot)
+            elif slot == outermost:
+                # Leaves what is handled by the frames outside, which is what the handler's end has to restore.
+                self._load(_EXCEPTION)
+                writer.emit("PUSH_EXC_INFO")
+                writer.emit("POP_TOP")
+            else:
+                writer.emit("COPY", slot - outermost)
+        if self.shape.handles and outermost is None:
+            raise CannotResume("a frame that handles an exception outside of a handler")
+
+    def _go_on(self) -> None:
+        writer, shape = self.writer, self.shape
+        position = shape.position
+        if shape.mode == GENERATOR:
+            position = self._yield_once()
+        if shape.keyword_names:
+            writer.emit("KW_NAMES", writer.constant(shape.keyword_names))
+        writer.emit("JUMP_FORWARD", self.program.starts[position])
+        self._describe_rest()
+
+    def _yield_once(self) -> int:
+        """Wait at a copy of the `yield`: the first value that is sent, or exception that is thrown, belongs there."""
+        writer = self.writer
+        position = self.shape.position
+        instructions = self.program.decoded.instructions
+        before, following = instructions[position - 1], instructions[position]
+        if before.name != "YIELD_VALUE" or following.name != "RESUME":
+            raise CannotResume("a generator that is not suspended at a yield")
+        writer.emit_constant(None)
+        self.locations.add(writer.units)
+        start = writer.units
+        writer.emit("YIELD_VALUE", before.arg)
+        handler = self.program.decoded.handler_for(position - 1)
+        if handler is not None:
+            # JUMP_FORWARD is the one instruction behind these two.
+            jump = Writer()
+            jump.emit("JUMP_FORWARD", self.program.starts[position + 1])
+            base = writer.units + 1 + jump.units
+            target = base + self.program.starts[handler.target]
+            self.protected.append(Protected(start, start + 1, target, handler.depth, handler.push_lasti))
+        writer.emit("RESUME", following.arg)
+        self.locations.add(2, location_at(self.code, self.program.units[position - 1]))
+        return position + 1
+
+    def _raise(self) -> None:
+        writer = self.writer
+        self._load(_EXCEPTION)
+        writer.emit("DELETE_DEREF", self.state)
+        self.locations.add(writer.units)
+        writer.emit("RAISE_VARARGS", 1)
+        self.locations.add(1, location_at(self.code, self.program.units[self.shape.position]))
+        writer.emit("NOP")
+        self._describe_rest()
+
+    def _describe_rest(self) -> None:
+        """Locations for what has been written; the user's table that follows counts from the first line."""
+        first = self.code.co_firstlineno
+        described = _units_described(self.locations)
+        away = self.locations.line != first
+        self.locations.add(self.writer.units - described, (first, None, None, None) if away else None)
+
+    # the exit ---------------------------------------------------------------------------------------------------
+
+    def _stop_at_exit(self, base: int) -> None:
+        """Divert control at the exit to instructions that return the stack and the locals.
+
+        There may be no room for a jump, but an instruction that raises, in a protected range of its own, always fits.
+        """
+        kinds = self._kinds_at_exit()
+        self.exit_kinds = kinds
+        writer = self.writer
+        trap = base + self.program.starts[self.shape.exit_position]
+        trap_code = Writer()
+        trap_code.emit("RAISE_VARARGS", 0)
+        writer.data[2 * trap : 2 * trap + 2] = trap_code.data
+        self.protected = without_unit(self.protected, trap)
+        begin = writer.units
+        self.protected.append(Protected(trap, trap + 1, begin, len(kinds), False))
+
+        outermost = _outermost_saved(kinds)
+        if outermost is None:
+            writer.emit("POP_TOP")
+            writer.emit("BUILD_LIST", len(kinds))
+        else:
+            # Leave the handler, as a return from inside it would, and add what it was handling to the stack's values.
+            writer.emit("PUSH_EXC_INFO")
+            writer.emit("POP_TOP")
+            writer.emit("COPY", len(kinds) - outermost + 1)
+            writer.emit("POP_EXCEPT")
+            writer.emit("BUILD_LIST", len(kinds) + 1)
+        for index in range(self.state):
+            self._load_or_marker(index, depth=1 + index)
+        writer.emit("BUILD_LIST", self.state)
+        writer.emit_constant(STOPPED)
+        writer.emit("BUILD_TUPLE", 3)
+        writer.emit("RETURN_VALUE")
+        self.locations.add(writer.units - begin)
+
+    def _load_or_marker(self, index: int, depth: int) -> None:
+        writer = self.writer
+        start = writer.units
+        writer.emit(LOAD_FAST_CHECKED, index)
+        end = writer.units
+        otherwise = Writer(tuple(writer.constants))
+        otherwise.emit("POP_TOP")
+        otherwise.emit("LOAD_CONST", writer.constant(UNBOUND))
+        writer.emit("JUMP_FORWARD", otherwise.units)
+        self.protected.append(Protected(start, end, writer.units, depth, False))
+        writer.data += otherwise.data
+
+    def _kinds_at_exit(self) -> Kinds:
+        if self.shape.mode == STEP:
+            name, arg, _, _ = self.program.decoded.instructions[self.shape.position]
+            numbers = effect(name, arg)
+            assert numbers is not None
+            return (MAYBE_NULL,) * numbers[1]
+        kinds = self.program.kinds(self.shape.exit_position)
+        if kinds is None:
+            raise CannotResume("an exit that control never reaches")
+        for slot, kind in enumerate(kinds):
+            if kind in (NULL_SLOT, MAYBE_NULL) or (kind.name == SAVED and kind.slot != slot):
+                raise CannotResume("an exit in the middle of an expression")
+        return kinds
+
+
+def _outermost_saved(kinds: Kinds) -> int | None:
+    for slot, kind in enumerate(kinds):
+        if kind.name == SAVED:
+            return slot
+    return None
+
+
+def _units_described(locations: LocationWriter) -> int:
+    return sum((byte & 0x07) + 1 for byte in locations.data if byte & 0x80)

@@ -1,0 +1,54 @@
+"""Tracebacks that read like the native ones: entries for suspended frames of the user's, none for the compiler's code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from ..ir.frame import FrameState
+from .assemble import location_at
+from .callers import is_own
+from .program import program_of
+from .resume import TRACEBACK, resume_function
+
+
+class _Probe(Exception):
+    """Raised in a copy of a user's frame, to get hold of that frame."""
+
+
+def add_user_frames(exception: BaseException, frames: Sequence[FrameState]) -> None:
+    """Give an exception that leaves these frames, outermost first, the traceback that it has natively.
+
+    Each frame stands at the instruction before its position. The compiler's own entries in front are taken out.
+    """
+    entries = without_own(exception.__traceback__)
+    for frame in reversed(frames):
+        entries = entry(frame, frame.position - 1, entries)
+    exception.__traceback__ = entries
+
+
+def without_own(entries: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first entry on that is the user's."""
+    while entries is not None and is_own(entries.tb_frame.f_code):
+        entries = entries.tb_next
+    return entries
+
+
+def entry(frame: FrameState, position: int, following: TracebackType | None) -> TracebackType:
+    """A traceback entry for a suspended frame at an instruction, with the frame's variables."""
+    position = max(position, 0)
+    moved = FrameState(frame.code, frame.globals, frame.locals, [], position)
+    probe = _Probe()
+    function, resume = resume_function(moved, TRACEBACK, exception=probe)
+    try:
+        function()
+    except _Probe:
+        assert probe.__traceback__ is not None
+        found = probe.__traceback__.tb_next
+        probe.__traceback__ = None
+    assert found is not None
+    unit = program_of(frame.code).units[position]
+    line = location_at(frame.code, unit)[0]
+    if line is None:
+        line = program_of(frame.code).decoded.instructions[position].line
+    return TracebackType(following, found.tb_frame, 2 * (resume.base + unit), line)

@@ -1,0 +1,52 @@
+"""Giving an exception to the handler that CPython would give it to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.frame import FrameState
+from . import tracebacks
+from .program import program_of
+
+
+class Returned:
+    """The outermost frame returned this value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Returned({self.value!r})"
+
+
+def unwind(frames: list[FrameState], exception: BaseException, reraised: bool = False) -> bool:
+    """Go to the innermost handler of an exception that came out of the instruction before the innermost frame's position.
+
+    Frames without a handler are popped. The traceback gets an entry for each frame that the exception passes, as in
+    CPython; one that is `reraised` in the innermost frame has its entry already.
+
+    Returns:
+        False if no frame has a handler. No frame is left then, and the caller raises the exception.
+    """
+    exception.__traceback__ = tracebacks.without_own(exception.__traceback__)
+    while frames:
+        frame = frames[-1]
+        position = frame.position - 1
+        if not reraised:
+            frame.lasti = position
+            exception.__traceback__ = tracebacks.entry(frame, position, exception.__traceback__)
+        reraised = False
+        handler = program_of(frame.code).decoded.handler_for(position)
+        if handler is not None:
+            stack = frame.stack
+            del stack[handler.depth :]
+            if handler.push_lasti:
+                stack.append(frame.lasti)
+            stack.append(exception)
+            frame.position = handler.target
+            frame.keyword_names = ()
+            return True
+        frames.pop()
+    return False

@@ -1,0 +1,261 @@
+"""Python source of a specialisation's end: make the result or the suspended frames, and replay the effects."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+from ..ir.frame import FrameState
+from ..ir.guard import NumberExpr
+from ..ir.segment import (
+    Build,
+    Call,
+    Cell,
+    Computed,
+    Constant,
+    Effect,
+    Existing,
+    FrameRecipe,
+    Generator,
+    New,
+    Output,
+    Recipe,
+    Segment,
+)
+from ..ir.source import Source
+from .prologue import Prologue, attribute_of
+
+
+class Epilogue:
+    """Writes the statements that make the result and replay the effects."""
+
+    def __init__(self, prologue: Prologue, outputs: list[str]) -> None:
+        self.lines: list[str] = []
+        self._prologue = prologue
+        self._outputs = outputs
+        self._made: dict[int, str] = {}
+
+    def write(self, segment: Segment) -> str:
+        """Emit all effects; returns the expression of the result."""
+        if segment.result is not None:
+            result = self.value(segment.result)
+        else:
+            result = f"_Suspension([{', '.join([self._frame(frame) for frame in segment.frames])}])"
+        prepared = [(e, self._operands(e)) for e in segment.effects]
+        for effect, operands in prepared:
+            self.lines.append(self._statement(effect, *operands))
+        return result
+
+    def _frame(self, frame: FrameRecipe) -> str:
+        """The expression of a suspended frame."""
+        constant = self._prologue.constant
+        parts = [
+            constant(frame.code, "code"),
+            constant(frame.globals, "globals"),
+            f"[{', '.join(['_UNBOUND' if r is None else self.value(r) for r in frame.locals])}]",
+            f"[{', '.join(['_NULL' if r is None else self.value(r) for r in frame.stack])}]",
+            str(frame.position),
+        ]
+        if frame.keyword_names or frame.handled or frame.replacement is not None:
+            parts.append(constant(frame.keyword_names))
+            parts.append(f"[{', '.join([self.value(r) for r in frame.handled])}]")
+        if frame.replacement is not None:
+            parts.append(self.value(frame.replacement))
+        name = f"_frame{len(self._made)}"
+        self._made[id(frame)] = name
+        self.lines.append(f"{name} = _FrameState({', '.join(parts)})")
+        return name
+
+    def _operands(self, effect: Effect) -> tuple[str, str, str]:
+        target = self.value(effect.target) if effect.target is not None else ""
+        key = self.value(effect.key) if isinstance(effect.key, Recipe) else ""
+        value = self.value(effect.value) if effect.value is not None and effect.kind != "do" else ""
+        return target, key, value
+
+    def _statement(self, effect: Effect, target: str, key: str, value: str) -> str:
+        constant = self._prologue.constant
+        if effect.kind == "setattr":
+            return set_attribute(target, effect.key, value)
+        if effect.kind == "setplain":
+            return f"_setplain({target}, {effect.key!r}, {value})"
+        if effect.kind == "delattr":
+            return f"_delattr({target}, {effect.key!r})"
+        if effect.kind == "setitem":
+            return f"{target}[{key}] = {value}"
+        if effect.kind == "delitem":
+            return f"del {target}[{key}]"
+        if effect.kind == "extend":
+            return f"{target}.{'update' if effect.key is set else 'extend'}({value})"
+        if effect.kind == "refill":
+            if effect.key is list:
+                return f"{target}[:] = {value}"
+            return f"{target}.clear(); {target}.{'update' if effect.key is set else 'extend'}({value})"
+        if effect.kind in ("setglobal", "delglobal"):
+            globals_, name = effect.key
+            place = f"{constant(globals_, 'globals')}[{name!r}]"
+            return f"{place} = {value}" if effect.kind == "setglobal" else f"del {place}"
+        if effect.kind == "do":
+            assert isinstance(effect.value, Call)
+            return self._call_expression(effect.value)
+        return f"{target}.cell_contents = {value}"
+
+    # values -----------------------------------------------------------------------------------------------------
+
+    def value(self, recipe: Recipe) -> str:
+        """The expression of a value; containers and objects are made once and named."""
+        if isinstance(recipe, Constant):
+            return self._prologue.constant(recipe.value)
+        if isinstance(recipe, Existing):
+            return self._prologue.name(recipe.source)
+        if isinstance(recipe, Output):
+            return self._outputs[recipe.index]
+        known = self._made.get(id(recipe))
+        if known is not None:
+            return known
+        name = f"_made{len(self._made)}"
+        self._made[id(recipe)] = name
+        if isinstance(recipe, New):
+            self._write_object(name, recipe)
+        elif isinstance(recipe, Build):
+            self._write_container(name, recipe)
+        elif isinstance(recipe, Call):
+            self._write_call(name, recipe)
+        elif isinstance(recipe, Cell):
+            self.lines.append(f"{name} = _Cell()")
+            if recipe.content is not None:
+                self.lines.append(f"{name}.cell_contents = {self.value(recipe.content)}")
+        elif isinstance(recipe, Computed):
+            self.lines.append(f"{name} = {recipe.expr.code(self._prologue.name)}")
+        elif isinstance(recipe, Generator):
+            self.lines.append(f"{name} = _generator({self._frame(recipe.frame)})")
+        return name
+
+    def _call_expression(self, recipe: Call) -> str:
+        arguments = ", ".join([self.value(argument) for argument in recipe.args])
+        return f"{self._prologue.constant(recipe.function, 'function')}({arguments})"
+
+    def _write_call(self, name: str, recipe: Call) -> None:
+        self.lines.append(f"{name} = {self._call_expression(recipe)}")
+        self._fill(name, recipe.items, list)
+
+    def _fill(self, name: str, items: list[Any], cls: type) -> None:
+        """Put elements into a container that exists already."""
+        if items and isinstance(items[0], tuple):
+            for key, value in items:
+                key_code, value_code = self.value(key), self.value(value)
+                if cls is list:
+                    self.lines.append(f"{name}[{key_code}] = {value_code}")
+                else:
+                    setter = self._prologue.constant(cls.__setitem__, "set")
+                    self.lines.append(f"{setter}({name}, {key_code}, {value_code})")
+        elif items:
+            self.lines.append(f"{name}.extend([{', '.join([self.value(item) for item in items])}])")
+
+    def _write_object(self, name: str, recipe: New) -> None:
+        cls = self._prologue.constant(recipe.cls)
+        base = next((kind for kind in (dict, list, set) if issubclass(recipe.cls, kind)), object)
+        self.lines.append(f"{name} = {self._prologue.constant(base)}.__new__({cls})")
+        for attribute, value in recipe.attributes.items():
+            self.lines.append(f"{name}.__dict__[{attribute!r}] = {self.value(value)}")
+        for attribute, value in recipe.slots.items():
+            self.lines.append(f"_setplain({name}, {attribute!r}, {self.value(value)})")
+        if base is dict:
+            self._fill(name, recipe.items, dict)
+        elif recipe.items:
+            method = list.extend if base is list else set.update
+            items = ", ".join([self.value(item) for item in recipe.items])
+            self.lines.append(f"{self._prologue.constant(method, 'fill')}({name}, [{items}])")
+
+    def _write_container(self, name: str, recipe: Build) -> None:
+        cls = recipe.cls
+        if issubclass(cls, dict):
+            self.lines.append(f"{name} = {self._prologue.constant(cls)}()")
+            for key, value in recipe.items:
+                self.lines.append(f"{name}[{self.value(key)}] = {self.value(value)}")
+        elif cls is list:
+            self.lines.append(f"{name} = []")
+            items = ", ".join(self.value(item) for item in recipe.items)
+            self.lines.append(f"{name} += [{items}]")
+        else:
+            items = ", ".join(self.value(item) for item in recipe.items)
+            self.lines.append(f"{name} = {self._constructor(cls, items)}")
+
+    def _constructor(self, cls: type, items: str) -> str:
+        if cls is tuple:
+            return f"({items},)" if items else "()"
+        name = self._prologue.constant(cls)
+        if cls.__module__ == "torch.return_types":
+            return f"{name}([{items}])"
+        if issubclass(cls, tuple):
+            return f"tuple.__new__({name}, [{items}])"
+        if issubclass(cls, (set, frozenset, collections.deque)):
+            return f"{name}([{items}])"
+        return f"{name}({items})"
+
+
+def set_attribute(target: str, name: str, value: str) -> str:
+    """The statement `target.name = value`, for any name."""
+    place = attribute_of(target, name)
+    return f"{place} = {value}" if place.startswith(f"{target}.") else f"_setattr({target}, {name!r}, {value})"
+
+
+def segment_recipes(segment: Segment) -> Iterator[Any]:
+    """Every recipe that a segment's end needs, but for the parts of recipes."""
+    yield segment.result
+    for frame in segment.frames:
+        yield from frame_recipes(frame)
+    for effect in segment.effects:
+        yield effect.target
+        yield effect.value
+        if isinstance(effect.key, Recipe):
+            yield effect.key
+
+
+def frame_recipes(frame: FrameRecipe) -> Iterator[Any]:
+    """The recipes of a frame's values."""
+    yield from frame.locals
+    yield from frame.stack
+    yield from frame.handled
+    yield frame.replacement
+
+
+def sources_in(recipe: Any, seen: set[int] | None = None) -> Iterator[Source]:
+    """The sources of existing objects that a recipe needs."""
+    seen = set() if seen is None else seen
+    if recipe is None or id(recipe) in seen:
+        return
+    seen.add(id(recipe))
+    if isinstance(recipe, Existing):
+        yield recipe.source
+    elif isinstance(recipe, Computed):
+        yield from _operands(recipe.expr)
+    for part in _parts(recipe):
+        yield from sources_in(part, seen)
+
+
+def _operands(expr: NumberExpr) -> Iterator[Source]:
+    for operand in expr.operands:
+        if isinstance(operand, Source):
+            yield operand
+        elif isinstance(operand, NumberExpr):
+            yield from _operands(operand)
+
+
+def _parts(recipe: Any) -> list[Any]:
+    if isinstance(recipe, Generator):
+        return list(frame_recipes(recipe.frame))
+    if isinstance(recipe, Cell):
+        return [recipe.content]
+    if isinstance(recipe, New):
+        parts = [*recipe.attributes.values(), *recipe.slots.values(), *recipe.items]
+    elif isinstance(recipe, Build):
+        parts = list(recipe.items)
+    elif isinstance(recipe, Call):
+        parts = [*recipe.args, *recipe.items]
+    else:
+        return []
+    return [p for part in parts for p in (part if isinstance(part, tuple) else (part,))]
+
+
+__all__ = ["Epilogue", "FrameState", "frame_recipes", "segment_recipes", "set_attribute", "sources_in"]

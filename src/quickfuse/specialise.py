@@ -1,0 +1,136 @@
+"""From a captured segment to a callable: every stage after capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from . import backends, logs
+from .drive.native import as_generator
+from .emit import glue as glue_source
+from .emit.body import KernelBodyWriter, graph_body
+from .emit.llvm import emit as emit_llvm
+from .errors import Unsupported
+from .fuse import fuse
+from .ir.segment import Segment
+from .ir.values import TensorMeta
+from .launch import bind, bulk_reads, tensor_check
+from .lower import lower
+
+
+class Specialisation:
+    """One compiled version of a segment: valid while its guards hold."""
+
+    __slots__ = ("glue", "kernels", "run", "segment")
+
+    def __init__(self, segment: Segment, glue: glue_source.Glue, run: Callable[..., Any], kernels: int) -> None:
+        self.segment = segment
+        self.glue = glue
+        self.run = run
+        self.kernels = kernels
+
+
+def specialise(segment: Segment, function: FunctionType, backend: backends.Backend) -> Specialisation:
+    """Compile a segment of a call of `function`."""
+    if logs.enabled("guards"):
+        logs.emit("guards", "\n".join(f"{g}  # {g.location}" for g in segment.guards))
+    if logs.enabled("graph"):
+        logs.emit("graph", str(segment.graph))
+    order = glue_source.tensor_order(segment)
+    expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
+    check = tensor_check([expected[source] for source in order]) if order else None
+    body, kernels = _body(segment, [expected[s][1] for s in order], backend)
+    with logs.stage("glue"):
+        glue = glue_source.Glue(segment, body, check, helpers(), _identifier(function))
+        run = glue.function(function)
+    logs.emit("segments", glue.source)
+    return Specialisation(segment, glue, run, kernels)
+
+
+def helpers() -> glue_source.Helpers:
+    """Functions that generated glue calls."""
+    return {**bulk_reads.functions(), "generator": as_generator}
+
+
+def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend) -> tuple[glue_source.Body, int]:
+    if not segment.operators and not _outputs(segment):
+        return glue_source.Body([], [], {}), 0
+    if backend is backends.QUICKFUSE:
+        return _kernels(segment, checked)
+    return graph_body(segment, backend.compile(segment)), 0
+
+
+def _outputs(segment: Segment) -> Any:
+    return next(node for node in reversed(segment.graph.nodes) if node.op == "output").args[0]
+
+
+def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
+    """Kernels for the graph, or the graph itself where there are none to be had."""
+    reason = _why_not_kernels(segment)
+    if reason is None:
+        try:
+            return _lowered(segment, checked)
+        except Unsupported as unsupported:
+            reason = unsupported.reason
+    logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
+              f"operator: {reason}")  # fmt: skip
+    body = graph_body(segment, segment.run)
+    body.repeatable = not segment.mutated
+    return body, 0
+
+
+def _why_not_kernels(segment: Segment) -> str | None:
+    if segment.needs_grad:
+        return "its results need gradients"
+    for graph_input in segment.inputs:
+        meta = graph_input.meta
+        if isinstance(meta, TensorMeta):
+            if graph_input.name in segment.mutated and _overlaps_itself(meta):
+                return f"{graph_input.source} overlaps itself and is changed in place"
+            if meta.device.type not in ("cpu", "cuda"):
+                return f"no code generator for the device {meta.device}"
+    return None
+
+
+def _overlaps_itself(meta: TensorMeta) -> bool:
+    return any(s == 0 and n > 1 for s, n in zip(meta.stride, meta.shape, strict=True))
+
+
+def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
+    with logs.stage("lower"):
+        program = lower(segment.graph)
+    if logs.enabled("loops"):
+        logs.emit("loops", str(program))
+    with logs.stage("fuse"):
+        schedule = fuse(program)
+    position_of = {source: k for k, source in enumerate(glue_source.tensor_order(segment))}
+    position = {
+        buffer: position_of[graph_input.source]
+        for buffer, graph_input in zip(program.inputs, segment.inputs, strict=True)
+        if buffer is not None
+    }
+    with logs.stage("kernels"):
+        calls, placer = bind(schedule, position, checked, _emit_cpu, _emit_gpu)
+    body = KernelBodyWriter(segment, schedule, calls, placer).write()
+    body.repeatable = not segment.mutated
+    return body, len(calls)
+
+
+def _emit_cpu(body: Any, name: str) -> str:
+    source = emit_llvm(body, name)
+    logs.emit("kernels", source)
+    return source
+
+
+def _emit_gpu(body: Any, name: str) -> str:
+    from .emit.triton import emit as emit_triton
+
+    source = emit_triton(body, name)
+    logs.emit("kernels", source)
+    return source
+
+
+def _identifier(function: FunctionType) -> str:
+    name = function.__name__
+    return name if name.isidentifier() else "compiled"

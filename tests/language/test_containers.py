@@ -1,0 +1,270 @@
+"""Lists, tuples, dictionaries, sets, bytes: methods, aliasing, nesting, and tensors in them."""
+
+import copy
+
+import pytest
+import torch
+
+from language.harness import case, check, names, t
+
+
+@case((t(3), [1, 2, 3]), (t(3), [4, 5, 6, 7]), (t(3), [1, 1, 2]))
+def list_methods(x, values):
+    values.append(x + 1)
+    values.insert(0, x * 2)
+    values.extend([7, 8])
+    popped = values.pop(1), values.pop()
+    values.remove(7)
+    values.reverse()
+    copied = values.copy()
+    values.clear()
+    return popped, copied, values, copied[0] - 1
+
+
+@case((t(3),), (t(3, seed=1),))
+def list_slices_are_assigned(x):
+    values = [x, x + 1, x + 2, x + 3, x + 4]
+    values[1:3] = [x * 10]
+    values[::2] = [0, 1]
+    del values[-1]
+    values[len(values):] = [x.sin()]
+    values *= 2
+    return values, values[1:] + [x], [x] * 2
+
+
+@case((t(3), [3, 1, 2, 1]), (t(3), [5, 1]))
+def list_queries(x, values):
+    position = values.index(1)
+    y = x + values.count(1) * position
+    try:
+        values.index(99)
+    except ValueError as error:
+        return y.exp(), str(error), 3 in values, values < [9], values == list(values), [1, 2] + values
+
+
+@case((t(3), [1, 2]), (t(3), [3]))
+def list_aliases(x, values):
+    alias = values
+    nested = [values, values]
+    nested[0].append(x + 1)
+    other = list(values)
+    other.append(x * 2)
+    return alias, nested, other, nested[0] is nested[1], values
+
+
+@case((t(3), {"a": 1, "b": 2}), (t(3), {"c": 3}), (t(3), {"a": 5, "c": 1, "b": 0}))
+def dict_methods(x, table):
+    y = x * table.get("a", 10) + table.setdefault("z", 4)
+    popped = table.pop("b", None)
+    table.update({"n": x + 1}, m=2)
+    last = table.popitem()
+    missing = table.pop("missing", x)
+    return y, popped, last, missing is x, list(table), list(table.items()), table.copy(), dict.fromkeys("ab", 0)
+
+
+@case((t(3), {"a": 1.0, "b": 2.0}), (t(3), {"b": 3.0}))
+def dict_views_and_merging(x, table):
+    keys, values = table.keys(), table.values()
+    table["late"] = 5.0
+    merged = table | {"a": -1.0, "x": x * 2}
+    table |= {"in": x + 1}
+    return x * sum(v for v in values if isinstance(v, float)), list(keys), merged, keys & {"a", "late"}, "a" in keys
+
+
+@case((t(3), (1, "a")), (t(3), (2, "b")), (t(3), (3, "a")))
+def dict_with_many_kinds_of_keys(x, key):
+    table = {(1, "a"): x + 1, 2: x * 2, None: x, True: x.sin(), frozenset([1]): x.cos(), torch.float32: x.exp()}
+    table[2.0] = x - 1
+    return table.get(key, x), len(table), table[x.dtype] + table[True], table[2], list(table)[:3]
+
+
+@case((t(3), "a"), (t(3), "zz"))
+def dict_missing_key(x, key):
+    table = {"a": x + 1, "b": x * 2}
+    try:
+        y = table[key] * 3
+    except KeyError as error:
+        y = x - 1
+        table[error.args[0]] = y
+    del table["b"]
+    return y, table
+
+
+@case((t(3),), (t(3, seed=1),))
+def dict_order_is_insertion_order(x):
+    table = {}
+    for name in ("z", "a", "m"):
+        table[name] = x * len(table)
+    table["z"] = x + 100
+    del table["a"]
+    table["a"] = x - 100
+    first = next(iter(table))
+    return table, first, list(reversed(table)), list(table.values())[-1] + 1
+
+
+@case((t(3), {1, 2, 3}), (t(3), {3, 4}), (t(3), set()))
+def set_methods(x, values):
+    y = x * len(values)
+    values.add(10)
+    values.discard(99)
+    values |= {3, 5}
+    joined = values | {7}
+    return y, joined & {3, 10, 7}, joined - {3}, {3} ^ {4, 3}, {3} <= joined, joined.isdisjoint({0}), 10 in values
+
+
+@case((t(3), frozenset({1, 2})), (t(3), frozenset()))
+def frozensets(x, values):
+    bigger = values | {3}
+    y = x + len(bigger)
+    if 1 in values:
+        y = y * 2
+    return y, bigger, values.union([4]), hash(values) == hash(frozenset(values)), {values: x - 1}[values]
+
+
+@case((t(3), [2, 1, 3]), (t(3), [1, 1]))
+def set_remove_and_iteration(x, values):
+    seen = set()
+    for v in values:
+        if v in seen:
+            continue
+        seen.add(v)
+        x = x * 2 + v
+    try:
+        seen.remove(3)
+    except KeyError as error:
+        return x, sorted(seen), error.args
+    return x.sin(), sorted(seen)
+
+
+@case((t(3), (1, 2)), (t(3), (3, 4, 5)))
+def tuple_operations(x, values):
+    longer = values + (x + 1, x * 2)
+    y = longer[-1] - longer[-2]
+    return y, longer, values * 2, values.index(values[0]), values.count(3), values < (2,), hash(values) == hash((*values,))
+
+
+@case((t(3), (1, [2])), (t(3), (3, [])))
+def tuple_with_a_list_inside(x, pair):
+    pair[1].append(x + 1)
+    try:
+        pair[0] = 5
+    except TypeError as error:
+        return pair, pair[1][-1] * 2, str(error)
+
+
+@case((t(3),), (t(3, seed=1),))
+def nested_structures(x):
+    tree = {"layers": [{"w": x + 1, "b": (x, x * 2)}, {"w": x - 1, "b": (x.sin(), None)}], "n": 2}
+    total = x * 0
+    for layer in tree["layers"]:
+        total = total + layer["w"]
+        for part in layer["b"]:
+            if part is not None:
+                total = total * 0.5 + part
+    tree["layers"][0]["w"] = total
+    tree["layers"].append(tree["layers"][0])
+    return tree
+
+
+@case((t(3), [1, 2], [1, 2]), (t(3), [1], [1, 2]), (t(3), [2], [1, 5]))
+def comparisons_of_containers(x, a, b):
+    if a == b:
+        x = x + 1
+    if a < b:
+        x = x * 2
+    return x.exp(), a != b, a is b, (1, a) == (1, b), {"k": a} == {"k": b}, set(a) < set(b), max(a, b)
+
+
+@case((t(3), {"a": [1]}), (t(3), {"b": [2, 3]}))
+def copies(x, table):
+    shallow, deep = copy.copy(table), copy.deepcopy(table)
+    for values in table.values():
+        values.append(9)
+    y = x * len(shallow) + sum(len(v) for v in deep.values())
+    return y, shallow, deep, shallow is table, list(shallow.values())[0] is list(table.values())[0]
+
+
+@case((t(3), t(3, seed=1)), (t(3, seed=2), t(3, seed=3)))
+def copies_of_tensors(x, y):
+    holder = {"x": x, "again": x, "y": [y]}
+    deep = copy.deepcopy(holder)
+    shallow = copy.copy(holder)
+    x.add_(1)
+    return deep, deep["x"] is deep["again"], shallow["x"] is x, deep["x"] * 2 + shallow["y"][0]
+
+
+@case((t(3), b"abc"), (t(3), b"xy"))
+def bytes_and_bytearrays(x, data):
+    buffer = bytearray(data)
+    buffer.append(65)
+    buffer[0] = 66
+    y = x + data[0] * len(buffer)
+    joined = b"-".join([data, b"z"])
+    return y, buffer, joined, data.decode(), data.hex(), data.find(b"c"), joined.split(b"-"), bytes([1, 2]), data[1:]
+
+
+@case((t(4, 2),), (t(3, 2),))
+def grouping_rows(x):
+    groups = {}
+    for k, row in enumerate(x.unbind()):
+        groups.setdefault("even" if k % 2 == 0 else "odd", []).append(row * k)
+    means = {name: torch.stack(rows).mean(0) for name, rows in groups.items()}
+    return means, {name: len(rows) for name, rows in groups.items()}
+
+
+@case((t(3), [[1, 2], [3]]), (t(3), [[], [4, 5, 6]]))
+def flattening_and_transposing(x, rows):
+    flat = [v for row in rows for v in row]
+    padded = [row + [0] * (3 - len(row)) for row in rows]
+    columns = list(zip(*padded))
+    return x * sum(flat), columns, [list(c) for c in columns], torch.tensor(padded) + x.sum()
+
+
+@case((t(2, 3), 0), (t(2, 3), 1), (t(2, 3), 5))
+def index_errors(x, k):
+    values = [x + 1, x * 2]
+    try:
+        y = values[k]
+    except IndexError as error:
+        return x - 1, str(error)
+    return y.sum(k) + 1
+
+
+@case((t(3),), (t(3, seed=1),))
+def recursive_list(x):
+    loop = [x + 1]
+    loop.append(loop)
+    y = loop[1][1][0] * 2
+    return y, loop
+
+
+@case((t(3),), (t(3, seed=1),))
+def tensors_in_containers_by_identity(x):
+    y = x + 1
+    values = [x, y, x]
+    ids = {id(v) for v in values}
+    positions = [k for k, v in enumerate(values) if v is x]
+    return len(ids), positions, values, any(v is y for v in values), values[0] + values[1]
+
+
+@case((t(3), [4, 2, 9]), (t(3), [1]))
+def stack_and_queue_use(x, work):
+    done = []
+    while work:
+        n = work.pop(0) if len(work) % 2 else work.pop()
+        done.append(n)
+        x = x + n * len(done)
+    return x, done, work, bool(work), not done
+
+
+@case((t(3), [1, 2, 3]), (t(3), [1]))
+def unpacking_into_containers(x, values):
+    table = {}
+    table["first"], *table["rest"] = values
+    values[0], values[-1] = values[-1], values[0]
+    return x * table["first"] + len(table["rest"]), table, values
+
+
+@pytest.mark.parametrize("name", names(globals()))
+def test_containers(name):
+    check(__file__, name)

@@ -1,0 +1,16 @@
+"""How much of the suite's tensor work runs inside graphs: at least 85%, with and without the long loops."""
+
+import pytest
+
+from language import report
+
+LOWEST_SHARE = 0.85
+
+
+@pytest.mark.slow
+def test_share_of_operators_in_graphs():
+    features = [report.collect(path) for path in report.files()]
+    print("\n" + report.table(features))
+    short = [feature for feature in features if feature.name != "break_loops"]  # else sixty iterations would decide
+    assert report.share(features) >= LOWEST_SHARE
+    assert report.share(short) >= LOWEST_SHARE

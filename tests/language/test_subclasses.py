@@ -1,0 +1,181 @@
+"""Tensor subclasses: plain ones, with `__torch_function__`, with data of their own, parameters, modes."""
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from language.harness import case, check, names, setup, t
+
+
+class Named(torch.Tensor):
+    """A subclass that changes nothing but has a method."""
+
+    def doubled(self):
+        return self * 2
+
+
+class Logged(torch.Tensor):
+    """Writes down which functions it meets."""
+
+    seen: list = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.seen.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Tagged(torch.Tensor):
+    """Carries a tag from inputs to results."""
+
+    @staticmethod
+    def __new__(cls, data, tag="none"):
+        made = torch.Tensor._make_subclass(cls, data)
+        made.tag = tag
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        tags = [a.tag for a in args if isinstance(a, Tagged) and hasattr(a, "tag")]
+        if isinstance(result, Tagged) and tags:
+            result.tag = "+".join(tags)
+        return result
+
+
+class Meters(torch.Tensor):
+    """Adds only to its own kind."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.add and not all(issubclass(k, Meters) for k in types):
+            return NotImplemented
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        return result.as_subclass(cls) if isinstance(result, torch.Tensor) else result
+
+
+class Masked(torch.Tensor):
+    """A wrapper of two tensors, with rules for operators below autograd."""
+
+    @staticmethod
+    def __new__(cls, data, mask):
+        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype)
+
+    def __init__(self, data, mask):
+        self.data_, self.mask_ = data, mask
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        mask = next(a.mask_ for a in args if isinstance(a, Masked))
+        out = func(*[a.data_ if isinstance(a, Masked) else a for a in args], **(kwargs or {}))
+        return Masked(out, mask)
+
+
+class CountingMode(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(getattr(func, "__name__", "?"))
+        return func(*args, **(kwargs or {}))
+
+
+class DoublingMode(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if func is torch.ops.aten.sin.default else out
+
+
+@case(lambda: (t(3).as_subclass(Named),), lambda: (t(3, seed=1).as_subclass(Named),), lambda: (t(3),))
+def plain_subclass_argument(x):
+    y = x.doubled() + 1 if isinstance(x, Named) else x * 3
+    return y.sin(), type(y).__name__, type(y + torch.ones(3)).__name__
+
+
+@case((t(3),), (t(3, seed=1),))
+def subclass_made_inside(x):
+    y = x.as_subclass(Named)
+    z = y.doubled() - x
+    return z, z.as_subclass(torch.Tensor) + 1, isinstance(z, Named)
+
+
+@case(lambda: (t(3).as_subclass(Logged), t(3)), lambda: (t(3), t(3, seed=1).as_subclass(Logged)))
+def torch_function_sees_every_call(x, y):
+    Logged.seen.clear()
+    z = torch.sin(x + y) * 2
+    z.add_(1)
+    return z, list(Logged.seen), z.shape
+
+
+@case(lambda: (Tagged(t(3), "a"), t(3)), lambda: (Tagged(t(3), "b"), Tagged(t(3, seed=1), "c")))
+def tags_travel(x, y):
+    z = x * 2 + y
+    return z, z.tag, torch.exp(z).tag
+
+
+@case(lambda: (t(3).as_subclass(Meters), t(3).as_subclass(Meters)), lambda: (t(3).as_subclass(Meters), t(3)))
+def not_implemented_for_other_types(x, y):
+    z = x * 2
+    try:
+        return x.add(y) + z
+    except TypeError as error:
+        return z, "no implementation" in str(error)
+
+
+@case(lambda: (t(3), t(3) > 0), lambda: (t(3, seed=1), t(3) > 1))
+def wrapper_subclass(x, mask):
+    y = torch.sin(Masked(x, mask) * 2) + 1
+    return y.data_, y.mask_, type(y).__name__, y.data_ * 3
+
+
+@case(lambda: (torch.nn.Parameter(t(3)), t(3)), lambda: (torch.nn.Parameter(t(3, seed=1)), t(3, seed=2)))
+def parameters_are_subclasses(p, x):
+    y = p * x + 1
+    q = torch.nn.Parameter(y.detach() * 2)
+    return y, q, isinstance(p, torch.nn.Parameter), type(y) is torch.Tensor, isinstance(q, torch.Tensor)
+
+
+@case((t(3),), (t(3, seed=1),))
+def function_mode_inside(x):
+    y = x + 1
+    with CountingMode() as mode:
+        z = torch.sin(y) * 2
+    return z - 1, mode.names
+
+
+@case((t(3),), (t(3, seed=1),))
+def dispatch_mode_inside(x):
+    y = x + 1
+    with DoublingMode():
+        z = torch.sin(y)
+    return z * 3
+
+
+@setup()
+def default_device_context():
+    def run(x):
+        with torch.device("cpu"):
+            y = torch.ones(3) * 2
+        return x * y + 1
+
+    return run, [(t(3),), (t(3, seed=1),)]
+
+
+@case(lambda: (t(3, 3).to_sparse(),), lambda: (t(3, 3, seed=1).to_sparse(),))
+def sparse_argument(x):
+    y = x.to_dense() * 2
+    return torch.sparse.mm(x, y) + 1, x.is_sparse, x
+
+
+@case((t(3),), (t(3, seed=1),))
+def meta_tensors(x):
+    ghost = torch.empty(3, 4, device="meta") + 1
+    return x * ghost.shape[1], ghost.shape, ghost.device.type, x.sum() + ghost.numel()
+
+
+@pytest.mark.parametrize("name", names(globals()))
+def test_subclasses(name):
+    check(__file__, name)
