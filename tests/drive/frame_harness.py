@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import io
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from quickfuse.drive import native
-from quickfuse.drive.step import Returned, leave, needs_own_frame, perform
+from quickfuse.drive.step import Returned, leave, perform
 from quickfuse.drive.unwind import unwind
 from quickfuse.ir.bytecode import local_names
 from quickfuse.ir.frame import NULL, UNBOUND, FrameState
@@ -52,17 +53,15 @@ def run(frame: FrameState, policy: Policy, inline: str = "") -> Any:
 
 def _advance(frames: list[FrameState], action: str | int, inline: str) -> Returned | None:
     frame = frames[-1]
-    if needs_own_frame(frame) and action == PERFORM:
-        action = FINISH
     if action == PERFORM:
         if inline and push_call(frames, inline):
             return None
         return perform(frames)
     try:
         if action == FINISH:
-            return leave_after(frames, native.finish(frame, frames[:-1]))
+            return leave(frames, native.finish(frame, frames[:-1]))
         returned = native.run_loop(frame, int(action), frames[:-1])
-        return None if returned is None else leave_after(frames, returned.value)
+        return None if returned is None else leave(frames, returned.value)
     except native.CannotResume:
         pass  # perform below: outside of this handler, which the function run must not see
     except BaseException as error:
@@ -74,10 +73,6 @@ def _advance(frames: list[FrameState], action: str | int, inline: str) -> Return
             raise
         return None
     return perform(frames)
-
-
-def leave_after(frames: list[FrameState], value: Any) -> Returned | None:
-    return leave(frames, value)
 
 
 def push_call(frames: list[FrameState], file: str) -> bool:
@@ -171,8 +166,15 @@ class Outcome:
         return f"result {self.result}\nerror {self.error}\nprinted {self.printed!r}\narguments {self.arguments}"
 
 
-def observe(call: Callable[..., Any], make_arguments: Callable[[], tuple[Any, ...]]) -> Outcome:
-    """Call with new arguments, and describe the outcome."""
+def observe(call: Callable[..., Any], make_arguments: Callable[[], tuple[Any, ...]], handling: bool = False) -> Outcome:
+    """Call with new arguments, if asked in an exception handler, and describe the outcome."""
+    if handling:
+        try:
+            raise LookupError("outside")
+        except LookupError as outside:
+            outcome = observe(call, make_arguments)
+            assert sys.exc_info()[1] is outside
+            return outcome
     arguments = make_arguments()
     printed = io.StringIO()
     result, error = "", None
@@ -186,7 +188,7 @@ def observe(call: Callable[..., Any], make_arguments: Callable[[], tuple[Any, ..
 
 
 def describe(value: Any) -> str:
-    return f"{type(value).__name__}:{value!r}"
+    return re.sub("0x[0-9a-f]+", "0x..", f"{type(value).__name__}:{value!r}")
 
 
 def describe_error(error: BaseException | None, depth: int = 0) -> tuple[Any, ...] | None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from drive.frame_harness import FINISH, PERFORM, Outcome, begin, observe, run
+from drive.frame_harness import FINISH, PERFORM, begin, observe, run
 from drive.subjects import SUBJECTS
 from quickfuse.drive.program import program_of
 from quickfuse.ir.frame import FrameState
@@ -15,34 +15,21 @@ from quickfuse.ir.frame import FrameState
 CASES = [pytest.param(f, make, id=f"{f.__name__}-{k}") for k, (f, make) in enumerate(SUBJECTS)]
 
 
-def expect_same(got: Outcome, native: Outcome, how: str) -> None:
-    assert str(got) == str(native), how
-
-
-def native_outcome(function, make) -> Outcome:
-    return observe(function, make)
-
-
+@pytest.mark.parametrize("handling", [False, True], ids=["", "in a handler"])
+@pytest.mark.parametrize("inline", ["", ".py"], ids=["", "calls as frames"])
 @pytest.mark.parametrize(("function", "make"), CASES)
-def test_every_instruction_performed(function, make):
-    expected = native_outcome(function, make)
-    got = observe(lambda *args: run(begin(function, args), lambda step, frames: PERFORM), make)
-    expect_same(got, expected, "performed")
+def test_every_instruction_performed(function, make, inline, handling):
+    expected = observe(function, make, handling)
+    got = observe(lambda *args: run(begin(function, args), lambda step, frames: PERFORM, inline), make, handling)
+    assert str(got) == str(expected)
     assert sys.exc_info()[1] is None
-
-
-@pytest.mark.parametrize(("function", "make"), CASES)
-def test_every_instruction_performed_with_calls_as_frames(function, make):
-    expected = native_outcome(function, make)
-    got = observe(lambda *args: run(begin(function, args), lambda step, frames: PERFORM, inline=".py"), make)
-    expect_same(got, expected, "performed, with calls as frames")
 
 
 @pytest.mark.parametrize("inline", ["", "subjects.py"], ids=["", "calls as frames"])
 @pytest.mark.parametrize(("function", "make"), CASES)
 def test_finished_natively_after_any_number_of_steps(function, make, inline):
-    expected = native_outcome(function, make)
     for steps in range(1000):
+        handling = steps % 3 == 2
         went_on = False
 
         def policy(step: int, frames: list[FrameState], steps: int = steps) -> str:
@@ -50,8 +37,9 @@ def test_finished_natively_after_any_number_of_steps(function, make, inline):
             went_on = went_on or step == steps
             return FINISH if step == steps else PERFORM
 
-        got = observe(lambda *args: run(begin(function, args), policy, inline), make)  # noqa: B023
-        expect_same(got, expected, f"finished after {steps} steps")
+        expected = observe(function, make, handling)
+        got = observe(lambda *args: run(begin(function, args), policy, inline), make, handling)  # noqa: B023
+        assert str(got) == str(expected), f"finished after {steps} steps"
         if not went_on:
             break
     else:
@@ -61,10 +49,10 @@ def test_finished_natively_after_any_number_of_steps(function, make, inline):
 @pytest.mark.parametrize(("function", "make"), CASES)
 def test_native_stretches(function, make):
     """Natively from any instruction to some other one, several times in a run."""
-    expected = native_outcome(function, make)
     chance = random.Random(function.__name__)
-    for attempt in range(30):
+    for attempt in range(24):
         density = chance.choice([0.05, 0.2, 0.6])
+        handling = chance.random() < 0.5
         taken = []
 
         def policy(step: int, frames: list[FrameState]) -> str | int:
@@ -75,5 +63,7 @@ def test_native_stretches(function, make):
             taken.append((step, frame.position, end))  # noqa: B023
             return end
 
-        got = observe(lambda *args: run(begin(function, args), policy, inline=".py" if attempt % 2 else ""), make)  # noqa: B023
-        expect_same(got, expected, f"native stretches {taken}")
+        inline = ".py" if attempt % 2 else ""
+        expected = observe(function, make, handling)
+        got = observe(lambda *args: run(begin(function, args), policy, inline), make, handling)  # noqa: B023
+        assert str(got) == str(expected), f"native stretches {taken}"

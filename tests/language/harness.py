@@ -234,9 +234,8 @@ def _observe_call(
             if isinstance(raised, (KeyboardInterrupt, TookTooLong)):
                 raise
             error = raised
-    seen["settings"] = _settings()
+    settings, randomness = _settings(), _random_state()
     _restore_settings()
-    seen["random numbers"] = _random_state()
     observer.begin()
     seen["exception"] = None if error is None else observer.see(error)
     if error is not None:
@@ -252,6 +251,8 @@ def _observe_call(
         for w in warned
         if "torch.jit" not in str(w.message)  # PyTorch's modules about themselves, when something imports them first
     )
+    seen["settings"] = settings
+    seen["random numbers"] = randomness
     seen["gradients"] = _gradients(observer, result, arguments, function)
     return seen
 
@@ -372,7 +373,11 @@ def _seed(seed: int) -> None:
 
 
 def _random_state() -> tuple[Any, ...]:
-    return (torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy.random.get_state()[1].tobytes())
+    numpy_state = numpy.random.get_state()
+    return (
+        ("of torch", hash(torch.get_rng_state().numpy().tobytes())), ("of Python", hash(random.getstate())),
+        ("of NumPy", hash((numpy_state[1].tobytes(), numpy_state[2:]))),
+    )  # fmt: skip
 
 
 def _settings() -> tuple[Any, ...]:

@@ -69,7 +69,7 @@ HEAD = (
 
 
 def files(parts: list[str] | None = None) -> list[Path]:
-    found = [path for path in sorted(HERE.glob("test_*.py")) if "@case" in path.read_text()]
+    found = [path for path in sorted(HERE.glob("test_*.py")) if "names(globals())" in path.read_text()]
     return [path for path in found if not parts or any(part in path.stem for part in parts)]
 
 

@@ -6,7 +6,7 @@ import functools
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import case, check, names, t
 
 TOTAL = 0
 
@@ -387,58 +387,6 @@ def decorated_and_partial_functions(x):
         return y + c
 
     return functools.partial(work, x, c=3)(x + 1) * 2, list(map(functools.partial(noisy, text="map"), [x, x + 1]))
-
-
-@setup()
-def break_in_a_submodule():
-    class Loud(torch.nn.Module):
-        def __init__(self, size):
-            super().__init__()
-            self.linear = torch.nn.Linear(size, size)
-            self.calls = 0
-
-        def forward(self, x):
-            y = self.linear(x)
-            print("forward")
-            self.calls += 1
-            return y.relu() + 1
-
-    model = torch.nn.Sequential(Loud(4), torch.nn.Sequential(torch.nn.Tanh(), Loud(4)), torch.nn.Linear(4, 2))
-    return model, [(t(2, 4),), (t(2, 4, seed=1),)]
-
-
-@setup()
-def branch_in_a_module_with_gradients():
-    class Gated(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.gate, self.left, self.right = (torch.nn.Linear(4, 4) for _ in range(3))
-
-        def forward(self, x):
-            g = self.gate(x).sigmoid()
-            y = self.left(x) * g if g.mean() > 0.5 else self.right(x) * (1 - g)
-            return y.sum(-1) * 2
-
-    return Gated(), [(t(3, 4),), (t(3, 4, seed=1),), (-t(3, 4),)]
-
-
-@setup()
-def break_in_a_hook():
-    layer = torch.nn.Linear(4, 4)
-
-    def hook(module, args, output):
-        if output.abs().max() > 1e6:
-            print("overflow")
-        print("hook", tuple(output.shape))
-        return output * 2
-
-    layer.register_forward_hook(hook)
-
-    def run(x):
-        y = layer(x + 1)
-        return layer(y) - 1
-
-    return run, [(t(2, 4),), (t(2, 4, seed=1),)]
 
 
 @case((t(3), 4), (t(3), 2), (-t(3).abs(), 3))

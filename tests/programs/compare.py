@@ -220,5 +220,5 @@ def changes(number: int, left: Run, right: Run) -> Difference | None:
     try:
         Equality().check(left.state(), right.state(), "state")
     except Unequal as unequal:
-        return Difference("wrong", number, "state", str(unequal))
+        return Difference("wrong", number, unequal.what, str(unequal))
     return None

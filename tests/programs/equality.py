@@ -21,7 +21,11 @@ ITERATORS = (
 
 
 class Unequal(Exception):
-    """Where two runs differ, and how."""
+    """Where two runs differ, and how; `what` says it in a few words without a place."""
+
+    def __init__(self, where: str, what: str, text: str) -> None:
+        super().__init__(f"{where}: {what} {text}")
+        self.what = what
 
 
 class Equality:
@@ -30,6 +34,7 @@ class Equality:
     def __init__(self) -> None:
         self.partners: dict[tuple[str, int], int] = {}
         self.kept: list[Any] = []
+        self.places: dict[tuple[str, int], str] = {}
         self.path: list[str] = []
 
     def check(self, left: Any, right: Any, step: str = "") -> None:
@@ -38,24 +43,24 @@ class Equality:
         self._check(left, right)
         self.path.pop()
 
-    def fail(self, text: str) -> None:
-        raise Unequal(f"{''.join(self.path)}: {text}")
+    def fail(self, what: str, text: str) -> None:
+        raise Unequal("".join(self.path), what, text)
 
     def expect(self, what: str, left: Any, right: Any) -> None:
         if left != right:
-            self.fail(f"{what} {left!r} and {right!r}")
+            self.fail(what, f"{left!r} and {right!r}")
 
     def _check(self, left: Any, right: Any) -> None:
-        self.expect("types", name_of(type(left)), name_of(type(right)))
+        names = name_of(type(left)), name_of(type(right))
+        if names[0] != names[1]:
+            self.fail(f"types {names[0]} and {names[1]}", "")
         if left is right and isinstance(left, (type, types.FunctionType, types.ModuleType)):
             return None
         if isinstance(left, ATOMS):
             return self.expect("values", left, right)
         if isinstance(left, float):
             return self.expect("values", struct.pack("d", left), struct.pack("d", right))
-        if isinstance(left, tuple) and not left:
-            return None
-        if self._paired("object", left, right):
+        if not is_plain(left) and self._paired("object", left, right):
             return None
         if isinstance(left, torch.Tensor):
             return self._tensor(left, right)
@@ -70,13 +75,15 @@ class Equality:
     def _paired(self, kind: str, left: Any, right: Any, keys: tuple[int, int] | None = None) -> bool:
         """Pair the objects; True if they were a pair already. One that has another partner is a difference."""
         one, other = keys or (id(left), id(right))
-        before = self.partners.get((f"left {kind}", one)), self.partners.get((f"right {kind}", other))
+        mine, theirs = (f"left {kind}", one), (f"right {kind}", other)
+        before = self.partners.get(mine), self.partners.get(theirs)
         if before == (other, one):
             return True
         if before != (None, None):
-            which = "was met before" if before[0] is not None else "was not met before"
-            self.fail(f"in the first run this {kind} {which}, in the second the other way round or another one")
-        self.partners[f"left {kind}", one], self.partners[f"right {kind}", other] = other, one
+            places = [self.places.get(side, "nowhere else") for side in (mine, theirs)]
+            self.fail("another identity:", f"the {kind} is also at {places[0]} in eager, and at {places[1]} compiled")
+        self.partners[mine], self.partners[theirs] = other, one
+        self.places[mine] = self.places[theirs] = "".join(self.path)
         self.kept += [left, right]
         return False
 
@@ -86,7 +93,7 @@ class Equality:
         self.expect("strides", left.stride(), right.stride())
         self.expect("storage offset", left.storage_offset(), right.storage_offset())
         if not same_bits(left.detach(), right.detach()):
-            self.fail(f"values {left.detach().tolist()} and {right.detach().tolist()}")
+            self.fail("values", f"{left.detach().tolist()} and {right.detach().tolist()}")
         storages = left.untyped_storage(), right.untyped_storage()
         if left.numel():
             self._paired("storage", *storages, (storages[0].data_ptr(), storages[1].data_ptr()))
@@ -184,6 +191,13 @@ COMPARISONS: list[tuple[Any, Any]] = [
     (ITERATORS, Equality.iterator),
     (BaseException, Equality.error),
 ]
+
+
+def is_plain(value: Any) -> bool:
+    """A constant tuple: Python itself may make it once or often, and nobody looks at its identity."""
+    if type(value) not in (tuple, frozenset, torch.Size):
+        return False
+    return all(isinstance(v, (*ATOMS, float)) or is_plain(v) for v in value)
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -21,12 +21,13 @@ def reduced(source: str, fails: Callable[[str], bool], seconds: float = 60.0) ->
     """The smallest program found for which `fails` is true, within a time limit."""
     deadline = time.monotonic() + seconds
     best = ast.parse(source)
-    while True:
-        before = ast.unparse(best)
-        for edits in (definitions, statements, unwrappings, parameters, elements, expressions):
-            best = _greedy(best, edits, fails, deadline)
-        if ast.unparse(best) == before or time.monotonic() > deadline:
-            return ast.unparse(best) + "\n"
+    coarse = (definitions, statements, unwrappings, parameters)
+    for passes in (coarse, (*coarse, elements), (*coarse, elements, expressions)):
+        before = None
+        while before != (before := ast.dump(best)) and time.monotonic() < deadline:
+            for edits in passes:
+                best = _greedy(best, edits, fails, deadline)
+    return ast.unparse(best) + "\n"
 
 
 def _greedy(

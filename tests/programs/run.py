@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import collections
 import faulthandler
+import functools
 import multiprocessing
 import random
 import sys
@@ -61,16 +62,17 @@ def run_program(seed: int, options: argparse.Namespace) -> Report:
         report.kind = difference.kind
         source = found.source
         if options.reduce:
-            source = reduce.reduced(source, lambda text: still_fails(text, difference, compiler), options.reduce)
+            fails = functools.partial(still_fails, difference=difference, compiler=compiler, may_raise=report.raises)
+            source = reduce.reduced(source, fails, options.reduce)
             difference = compare.compare(source, compiler) or difference
         report.text = f"{difference}\n{source}"
     return report
 
 
-def still_fails(source: str, difference: compare.Difference, compiler: Callable[..., Any]) -> bool:
+def still_fails(source: str, difference: compare.Difference, compiler: Callable[..., Any], may_raise: bool) -> bool:
     """Whether a smaller program differs in the same way, and only when it is compiled."""
     try:
-        if not generate.ends(source):
+        if not generate.ends(source, may_raise):
             return False
         found = compare.compare(source, compiler)
         return found is not None and found.signature == difference.signature and compare.compare(source, plain) is None

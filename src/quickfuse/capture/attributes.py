@@ -5,6 +5,7 @@ Reads of the user's objects come with guards; writes to them are noted in `Outsi
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -40,6 +41,9 @@ _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else 
 
 #: Attributes that every exception has.
 _EXCEPTION_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__".split())
+
+#: What reads a field of a namedtuple.
+_TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
 
 #: Attributes of functions, classes and modules that are plain data.
 _CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
@@ -257,7 +261,9 @@ def _class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
     owner, raw = lookup_class(cls, name)
     if raw is ABSENT:
         owner, raw = lookup_class(type(cls), name)
+        _guard_absent(i, cls.__mro__, name)
         if raw is ABSENT:
+            _guard_absent(i, type(cls).__mro__, name)
             raise_program(i, AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
         if isinstance(raw, FunctionType):
             then(MethodType(raw, cls))
@@ -341,6 +347,8 @@ def _bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> No
         then(MethodType(raw, instance))
     elif isinstance(type(raw).__dict__.get("__get__"), FunctionType):
         call(i, type(raw).__dict__["__get__"], (raw, instance, kind), {}, then)
+    elif type(raw) is _TUPLE_FIELD and isinstance(instance, tuple):
+        then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):
         raise Unsupported(f"a descriptor of type {type(raw).__name__}")
     else:
@@ -452,7 +460,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         source = i.outside.source_of(base)
         then(i.outside.wrap(value, source.attr(name)) if source is not None else value)
         return
-    if isinstance(type(raw).__dict__.get("__get__"), FunctionType):
+    if isinstance(type(raw).__dict__.get("__get__"), FunctionType) or type(raw) is _TUPLE_FIELD:
         _bind(i, raw, base, type(base), then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")

@@ -313,7 +313,7 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
         return SuperProxy(*args)
     frame = i.frames[-1]
     cell = frame.locals[frame.names.index("__class__")]
-    first = frame.locals[0]
+    first = frame.locals[0] = i.outside.read(frame.locals[0])
     if type(first) is type(cell):
         first = first.cell_contents
     if first is UNBOUND:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import operator
@@ -51,7 +52,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         return
     handler = _handler_of(function)
     if handler is not None:
-        then(handler(i, *args, **kwargs))
+        then(_handle(i, handler, function, args, kwargs))
     elif kind is TensorMethod:
         then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
     elif kind is ContainerMethod:
@@ -79,6 +80,15 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         if not isinstance(owner_call, FunctionType):
             raise Unsupported(f"a call of a {kind.__name__}")
         attributes.load(i, function, "__call__", lambda method: call(i, method, args, kwargs, then))
+
+
+def _handle(i: Interpreter, handler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return handler(i, *args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise Unsupported(f"a call of {name_of(function)} with these arguments") from None
+        raise
 
 
 def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -170,7 +180,9 @@ _IN_PLACE_OF = {
 }  # fmt: skip
 
 _REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
-_NATIVE_OPERANDS = (list, tuple, dict, set, frozenset, str, bytes, range)
+_NATIVE_OPERANDS = (
+    list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
+)  # fmt: skip
 
 
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
@@ -198,7 +210,8 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if (is_constant(left) and is_constant(right)) or (isinstance(left, type) and isinstance(right, type)):
         then(i.native(function, left, right))
         return
-    if left_kind in _NATIVE_OPERANDS and right_kind in _NATIVE_OPERANDS:
+    repeats = function in (operator.mul, operator.imul) and (left_kind in (int, bool) or right_kind in (int, bool))
+    if (left_kind in _NATIVE_OPERANDS or repeats) and (right_kind in _NATIVE_OPERANDS or repeats):
         then(_container_operator(i, function, left, right))
         return
     _object_operator(i, function, left, right, then)
@@ -238,9 +251,34 @@ def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) ->
             return left
         result = i.native(_IN_PLACE_OF.get(function, function), left, right)
         return i.mark_created(result) if type(result) is list else result
+    if isinstance(left, (list, tuple)) and type(left) is type(right) and function in _COMPARISONS:
+        return _compare_sequences(i, function, left, right)
+    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.eq, operator.ne):
+        ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
+        same = (list(left) == list(right) if ordered else left.keys() == right.keys()) and all(containers.equal(i, left[k], right[k]) for k in left)
+        return same ^ (function is operator.ne)
     if contains_symbolic(left) or contains_symbolic(right):
         raise Unsupported(f"{name_of(function)} of containers of tensors or numbers")
     return i.native(function, left, right)
+
+
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
+def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    """Comparison of two lists or tuples: by the first elements that differ, then by length."""
+    if function in (operator.eq, operator.ne) and len(left) != len(right):
+        return function is operator.ne
+    for first, second in zip(left, right, strict=False):
+        if not containers.equal(i, first, second):
+            if function in (operator.eq, operator.ne):
+                return function is operator.ne
+            result: list[Any] = []
+            depth = len(i.frames)
+            binary_operator(i, function, first, second, result.append)
+            i.run_until(depth)
+            return result[0]
+    return function(len(left), len(right))
 
 
 def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,11 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
     if issubclass(cls, BaseException):
         _exception(i, cls, args, kwargs, then)
         return
+    if cls is types.SimpleNamespace and not args:
+        instance = i.mark_created(types.SimpleNamespace())
+        instance.__dict__.update(kwargs)
+        then(instance)
+        return
     if cls in _PLAIN_CLASSES:
         plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)
         if not all(is_constant(a) or type(a) is list and all(map(is_constant, a)) for a in plain) or kwargs:
@@ -46,6 +52,11 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         return
     if metaclass not in (type, abc.ABCMeta):
         caller = lookup_class(metaclass, "__call__")[1]
+        if caller is dict:  # a TypedDict
+            from .builtin_calls import HANDLERS
+
+            then(HANDLERS[dict](i, *args, **kwargs))
+            return
         if isinstance(caller, FunctionType):
             from .calls import call
 

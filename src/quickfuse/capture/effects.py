@@ -161,7 +161,7 @@ class RecipeBook:
     def _dict(self, value: Any) -> Recipe:
         build = Build(type(value), [])
         self._recipes[id(value)] = build
-        build.items.extend((self.recipe(k), self.recipe(v)) for k, v in dict.items(value))
+        build.items.extend((self.recipe(k), self.recipe(v)) for k, v in value.items())
         return build
 
     def _filled(self, value: Any, made: Call) -> Recipe:
@@ -219,7 +219,8 @@ class RecipeBook:
             make_exception,
             [
                 Constant(type(exception)), self.recipe(exception.args), self.recipe(dict(exception.__dict__)),
-                self.recipe(exception.__cause__), Constant(exception.__suppress_context__),
+                self.recipe(exception.__cause__), self.recipe(exception.__context__),
+                Constant(exception.__suppress_context__),
             ],
         )  # fmt: skip
         return made
@@ -235,7 +236,8 @@ class RecipeBook:
                 if name not in ("__dict__", "__weakref__") and hasattr(value, mangled):
                     made.slots[mangled] = self.recipe(object.__getattribute__(value, mangled))
         if isinstance(value, dict):
-            made.items = [(self.recipe(k), self.recipe(v)) for k, v in dict.items(value)]
+            items = (collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict).items(value)
+            made.items = [(self.recipe(k), self.recipe(v)) for k, v in items]
         elif isinstance(value, (list, set)):
             made.items = [self.recipe(v) for v in (list if isinstance(value, list) else set).__iter__(value)]
         return made
@@ -244,7 +246,7 @@ class RecipeBook:
 
     def frame(self, frame: Frame) -> FrameRecipe:
         """A frame as a segment leaves it. Variables that nothing reads any more are dropped."""
-        live = live_locals(frame.code, frame.position)
+        live = live_locals(frame.code, frame.position, calling=frame is not self.i.frames[-1])
         names = local_names(frame.code)
         return FrameRecipe(
             frame.code,
@@ -280,7 +282,8 @@ class RecipeBook:
             value = outside.attributes[id(owner), name]
             self._changed_types.append(type(owner))
             if value is DELETED:
-                effects.append(Effect("delattr", self.recipe(owner), name))
+                if has_own(owner, name):
+                    effects.append(Effect("delattr", self.recipe(owner), name))
                 continue
             own_setter = isinstance(lookup_class(type(owner), "__setattr__")[1], FunctionType)
             kind = "setplain" if own_setter and type(owner) is not TensorProxy else "setattr"
@@ -328,12 +331,22 @@ class RecipeBook:
             if value is DELETED
             else Effect("setglobal", None, (globals_, name), self.recipe(value))
             for (_, name), (globals_, value) in outside.global_stores.items()
+            if value is not DELETED or name in globals_
         ]
         for cell, value in outside.cell_stores.values():
             if outside.source_of(cell) is not None:
                 self._changed_types.append(CellType)
             effects.append(Effect("setcell", self.recipe(cell), None, self.recipe(value)))
         return effects
+
+
+def has_own(owner: Any, name: str) -> bool:
+    """Whether a real object has an attribute of its own."""
+    try:
+        object.__getattribute__(owner, name)
+    except AttributeError:
+        return False
+    return name in getattr(owner, "__dict__", ()) or not hasattr(type(owner), "__dict__")
 
 
 def _changed(shadow: ShadowContainer) -> bool:

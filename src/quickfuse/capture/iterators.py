@@ -6,6 +6,7 @@ code are classes of this module. Each can be taken apart, to be made anew over r
 
 from __future__ import annotations
 
+import collections
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -112,7 +113,7 @@ class ObjectIterator(CallingIterator):
 #: Iterators that captured code makes: they run natively, and pull stand-ins out of what they iterate over.
 ITERATORS: tuple[type, ...] = (
     *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
-    type(reversed([])), type(reversed({})), zip, enumerate, reversed, CallingIterator, itertools.chain, itertools.count,
+    type(reversed([])), type(reversed({})), type(iter(collections.OrderedDict())), zip, enumerate, reversed, CallingIterator, itertools.chain, itertools.count,
     itertools.repeat, itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.combinations,
     itertools.permutations, itertools.pairwise, itertools.compress, itertools.combinations_with_replacement,
 )  # fmt: skip

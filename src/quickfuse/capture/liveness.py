@@ -20,12 +20,19 @@ _ALWAYS_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT
 _JUMPS = frozenset(dis.opname[op] for op in (*dis.hasjrel, *dis.hasjabs))
 
 
-def live_locals(code: CodeType, position: int) -> frozenset[str]:
-    """Names of the local variables that may be read from the instruction at `position` on."""
+def live_locals(code: CodeType, position: int, calling: bool = False) -> frozenset[str]:
+    """Names of the local variables that may be read from the instruction at `position` on.
+
+    `calling`: the frame waits for the call before that instruction, which may also raise.
+    """
     if _SEES_ALL & set(code.co_names):
         return frozenset(local_names(code))
     names = local_names(code)
-    found = _live_everywhere(code)[position]
+    live = _live_everywhere(code)
+    found = live[position]
+    handler = decode(code).handler_for(position - 1) if calling else None
+    if handler is not None:
+        found |= live[handler.target]
     return frozenset(name for k, name in enumerate(names) if found >> k & 1)
 
 

@@ -48,7 +48,8 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     kind = next((k for k in _BLIND if isinstance(instance, k)), None)
     if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
         return _ANY_OBJECT[name](i, instance, *args, **kwargs)
-    if kind is None or (i.outside.is_outside(instance) and id(instance) not in i.outside.replaced):
+    ours = id(instance) in i.created or id(instance) in i.outside.replaced or isinstance(instance, (tuple, frozenset))
+    if kind is None or not ours:
         return _of_constant(i, instance, name, args, kwargs)
     rule = _RULES.get((kind, name))
     if rule is not None:

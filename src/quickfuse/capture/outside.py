@@ -7,6 +7,7 @@ nothing of the user's is ever changed during capture.
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import sys
 from collections.abc import Callable
@@ -33,9 +34,11 @@ from .values import (
     DELETED,
     LAZY,
     PLAIN_TYPES,
+    ContainerMethod,
     ShadowContainer,
     ShadowDict,
     Symbol,
+    TensorMethod,
     TensorProxy,
     Unread,
     is_constant,
@@ -48,6 +51,7 @@ CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescrip
 DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
 SEQUENCE_TYPES = frozenset({list, set, collections.deque})
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+_OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
 LARGEST_CONTAINER = 100_000
 
 _STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
@@ -177,6 +181,12 @@ class Outside:
         if kind in PLAIN_TYPES:
             self.guard("equal", source, value)
             return value
+        if kind is BuiltinFunctionType and isinstance(value.__self__, _OWNERS_OF_METHODS):
+            return self._bound_method(value, source)
+        if isinstance(value, enum.Enum):
+            self.guard("is", source, value)
+            self._remember(value, source)
+            return value
         if isinstance(value, CODE_TYPES):
             if kind is FunctionType and "<locals>" in value.__qualname__ and _is_transient(source):
                 self._function_by_code(value, source)
@@ -254,7 +264,26 @@ class Outside:
     def _tuple(self, value: Any, source: Source) -> Any:
         self.guard("length", source, len(value))
         elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
-        return tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
+        made = tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
+        if value:  # there is one empty tuple
+            self._remember(value, source)
+            self._remember(made, source)
+            self._stand_ins[id(value)] = made
+        return made
+
+    def _bound_method(self, method: Any, source: Source) -> Any:
+        """A method of a built-in type that is bound to an object of the user's."""
+        name = method.__name__
+        self.guard("type", source, BuiltinFunctionType)
+        self.guard("equal", source.attr("__name__"), name)
+        owner = self.wrap(method.__self__, source.attr("__self__"))
+        if type(owner) in (ShadowDict, ShadowContainer):
+            return ContainerMethod(owner, name)
+        if type(owner) is TensorProxy:
+            return TensorMethod(owner, name)
+        if is_constant(owner):
+            return getattr(owner, name)
+        raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
 
     def _function_by_code(self, function: FunctionType, source: Source) -> None:
         """A function that the program makes anew each time: what counts is its code, and what it closes over."""

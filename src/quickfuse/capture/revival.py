@@ -26,6 +26,7 @@ def make_exception(
     args: tuple[Any, ...],
     attributes: dict[str, Any],
     cause: BaseException | None,
+    context: BaseException | None,
     suppress_context: bool,
 ) -> BaseException:
     """An exception that captured code made or that a native function raised for it."""
@@ -40,5 +41,6 @@ def make_exception(
     exception.__dict__.update(attributes)
     if cause is not None:
         exception.__cause__ = cause
+    exception.__context__ = context
     exception.__suppress_context__ = suppress_context
     return exception

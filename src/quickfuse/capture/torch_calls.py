@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import inspect
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -78,6 +79,10 @@ _UNCAPTURED_METHODS: dict[str, str] = {
 }
 
 
+_HOMES = (torch._C._nn, torch.nn.functional, torch._C._special, torch._C._linalg, torch._C._fft, torch.fft, torch.linalg,
+          torch.special)  # fmt: skip
+
+
 def is_operator(function: Any) -> bool:
     return type(function) in (BuiltinFunctionType, FunctionType) and function in OPERATORS
 
@@ -107,6 +112,10 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
         return {k: _plain(i, v, keep) for k, v in value.items()}
     if kind is slice:
         return slice(*(_plain(i, v, False) for v in (value.start, value.stop, value.step)))
+    if isinstance(value, enum.Enum):
+        if not isinstance(value, (int, float)):
+            raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+        return value.value
     if is_constant(value):
         return value
     raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
@@ -114,6 +123,10 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
 
 def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A PyTorch function on tensors."""
+    if type(function) is BuiltinFunctionType and getattr(torch, function.__name__, function) is not function:
+        home = [m for m in _HOMES if getattr(m, function.__name__, None) is function]
+        if not home:  # a graph names its functions, and would call what the user put in this one's place
+            raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
     return i.graph.call("call_function", function, _operands(i, function, args), _operands(i, function, kwargs))
 
 

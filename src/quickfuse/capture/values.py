@@ -6,6 +6,7 @@ what is known only when the compiled code runs, or belongs to the user and must 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -196,7 +197,7 @@ def is_constant(value: Any) -> bool:
     kind = type(value)
     if kind is tuple or kind is frozenset:
         return all(is_constant(v) for v in value)
-    return kind in PLAIN_TYPES
+    return kind in PLAIN_TYPES or isinstance(value, enum.Enum)
 
 
 def contains_symbolic(value: Any) -> bool:

@@ -7,6 +7,7 @@ file, name, line and globals.
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,47 +19,56 @@ from .assemble import Writer
 from .micro import MICRO_VARIABLES, as_user_code
 from .program import program_of
 
-_STAND_IN_VARIABLES = ("<next>", "<operands>")
+_STAND_IN_VARIABLES = ("<operand>", "<stand-in>")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+#: `call_nothing(function)` is `function()`, without a frame in between.
+call_nothing = operator.methodcaller("__call__")
+
+_own_codes: dict[int, CodeType] = {}
 
 
 def is_own(code: CodeType) -> bool:
-    """Whether this is code of the compiler's, which the user should not see."""
-    return (
-        code.co_filename.startswith((_PACKAGE, "<quickfuse"))
-        or code.co_varnames == MICRO_VARIABLES
-        or code.co_varnames == _STAND_IN_VARIABLES
-    )
+    """Whether this is code of the compiler's, which the user should not see in a traceback."""
+    return _is_in_compiler(code) or code.co_varnames == MICRO_VARIABLES or code.co_varnames == _STAND_IN_VARIABLES
 
 
-def call_below(frames: Sequence[FrameState], function: Callable[..., Any], *operands: Any) -> Any:
-    """`function(*operands)`, called by the innermost of these frames, as it seems, and below by the user's real frame."""
+def _is_in_compiler(code: CodeType) -> bool:
+    if id(code) in _own_codes:
+        return True
+    if code.co_filename.startswith(_PACKAGE):
+        _own_codes[id(code)] = code  # kept, so that its identity is not used again
+        return True
+    return code.co_filename.startswith("<quickfuse")
+
+
+def call_below(frames: Sequence[FrameState], function: Callable[[Any], Any], operand: Any) -> Any:
+    """`function(operand)`, called by the innermost of these frames, as it seems, and below by the user's real frame."""
     for frame in reversed(frames):
         code = _stand_in(frame.code, program_of(frame.code).units[max(frame.position - 1, 0)])
-        function, operands = FunctionType(code, frame.globals), (function, operands)
-    caller = _user_frame(sys._getframe(1))
-    if caller is not None and caller.f_lasti >= 0:
-        code = _stand_in(caller.f_code, caller.f_lasti // 2)
-        function, operands = FunctionType(code, caller.f_globals), (function, operands)
-    return function(*operands)
-
-
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and is_own(frame.f_code):
-        frame = frame.f_back
-    return frame
+        function, operand = FunctionType(code, frame.globals), (function, operand)
+    # A micro-function or stand-in that comes first stands for the user's function there: that one is being driven, too.
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None and _is_in_compiler(caller.f_code):
+        caller = caller.f_back
+    if caller is not None:
+        code = _stand_in(caller.f_code, max(caller.f_lasti // 2, 0))
+        function, operand = FunctionType(code, caller.f_globals), (function, operand)
+    return function(operand)
 
 
 def _stand_in(code: CodeType, unit: int) -> CodeType:
-    """`def frame(next, operands): return next(*operands)`, looking as if it stood at `unit` of the user's code."""
+    """`def frame(operand): next, rest = operand; return next(rest)`, as if it stood at `unit` of the user's code."""
     known = program_of(code).stand_ins
-    if unit not in known:
+    found = known.get(unit)
+    if found is None:
         writer = Writer()
         writer.emit("RESUME")
         writer.emit("PUSH_NULL")
         writer.emit("LOAD_FAST", 0)
-        writer.emit("LOAD_FAST", 1)
-        writer.emit("CALL_FUNCTION_EX")
+        writer.emit("UNPACK_SEQUENCE", 2)
+        writer.emit("SWAP", 2)
+        writer.emit_call(1)
         writer.emit("RETURN_VALUE")
-        known[unit] = as_user_code(code, unit, writer, _STAND_IN_VARIABLES, 4)
-    return known[unit]
+        found = known[unit] = as_user_code(code, unit, writer, _STAND_IN_VARIABLES, 1, 4)
+    return found

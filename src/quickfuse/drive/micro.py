@@ -71,7 +71,7 @@ class Micro:
         elif self.left == 0:
             writer.emit_constant(None)
         writer.emit("RETURN_VALUE")
-        self.code = as_user_code(code, self.position_unit, writer, MICRO_VARIABLES, self.taken + self.left + 8)
+        self.code = as_user_code(code, self.position_unit, writer, MICRO_VARIABLES, 1, self.taken + self.left + 8)
         return self.code
 
 
@@ -85,8 +85,10 @@ def _emit_for_iter(writer: Writer) -> None:
     writer.emit_constant(EXHAUSTED)
 
 
-def as_user_code(code: CodeType, unit: int, writer: Writer, variables: tuple[str, ...], stack_size: int) -> CodeType:
-    """A function body that looks as if it stood at `unit` of the user's code; its variables are its arguments."""
+def as_user_code(
+    code: CodeType, unit: int, writer: Writer, variables: tuple[str, ...], arguments: int, stack_size: int
+) -> CodeType:
+    """A function body that looks as if it stood at `unit` of the user's code; the first variables are its arguments."""
     locations = LocationWriter(code.co_firstlineno)
     locations.add(writer.units, location_at(code, unit))
     return code.replace(
@@ -96,7 +98,7 @@ def as_user_code(code: CodeType, unit: int, writer: Writer, variables: tuple[str
         co_exceptiontable=b"",
         co_varnames=variables,
         co_nlocals=len(variables),
-        co_argcount=len(variables),
+        co_argcount=arguments,
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_cellvars=(),
@@ -118,13 +120,25 @@ def handled_exception(frames: Sequence[FrameState]) -> BaseException | None:
     return None
 
 
-def _make_call_handling() -> Callable[[BaseException, Callable[..., Any], tuple[Any, ...]], Any]:
-    """`call_handling(exception, function, operands)` calls `function(*operands)` while the exception is being handled.
+def _assembled(like: FunctionType, writer: Writer, protected: list[Protected]) -> FunctionType:
+    """A function of this module's, with other instructions."""
+    code = like.__code__
+    locations = LocationWriter(code.co_firstlineno)
+    locations.add(writer.units, (code.co_firstlineno, None, None, None))
+    return FunctionType(
+        code.replace(
+            co_code=bytes(writer.data),
+            co_consts=tuple(writer.constants),
+            co_linetable=bytes(locations.data),
+            co_exceptiontable=exception_table(protected),
+            co_stacksize=8,
+        ),
+        {"__builtins__": {}, "__name__": __name__},
+    )
 
-    `try: raise exception` would do the same, but that changes the exception's traceback and context.
-    """
 
-    def call_handling(exception: BaseException, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+def _assemble_call_handling() -> Callable[[BaseException, Callable[[Any], Any], Any], Any]:
+    def call_handling(exception: BaseException, function: Callable[[Any], Any], operand: Any) -> Any:
         raise NotImplementedError
 
     writer = Writer((None,))
@@ -136,7 +150,7 @@ def _make_call_handling() -> Callable[[BaseException, Callable[..., Any], tuple[
     writer.emit("PUSH_NULL")
     writer.emit("LOAD_FAST", 1)
     writer.emit("LOAD_FAST", 2)
-    writer.emit("CALL_FUNCTION_EX")
+    writer.emit_call(1)
     end = writer.units
     writer.emit("SWAP", 2)
     writer.emit("POP_EXCEPT")
@@ -145,27 +159,10 @@ def _make_call_handling() -> Callable[[BaseException, Callable[..., Any], tuple[
     writer.emit("SWAP", 2)
     writer.emit("POP_EXCEPT")
     writer.emit("RERAISE", 0)
-    code = call_handling.__code__
-    locations = LocationWriter(code.co_firstlineno)
-    locations.add(writer.units, (code.co_firstlineno, None, None, None))
-    return FunctionType(
-        code.replace(
-            co_code=bytes(writer.data),
-            co_consts=tuple(writer.constants),
-            co_linetable=bytes(locations.data),
-            co_exceptiontable=exception_table([Protected(start, end, target, 1, False)]),
-            co_stacksize=8,
-        ),
-        {"__builtins__": {}, "__name__": __name__},
-    )
+    return _assembled(call_handling, writer, [Protected(start, end, target, 1, False)])
 
 
-call_handling = _make_call_handling()
-
-
-def _make_reraise() -> Callable[[BaseException], None]:
-    """`reraise(exception)` raises it as it is. A `raise` statement would give it another context and a longer traceback."""
-
+def _assemble_reraise() -> Callable[[BaseException], None]:
     def reraise(exception: BaseException) -> None:
         raise NotImplementedError
 
@@ -173,15 +170,11 @@ def _make_reraise() -> Callable[[BaseException], None]:
     writer.emit("RESUME")
     writer.emit("LOAD_FAST", 0)
     writer.emit("RERAISE", 0)
-    code = reraise.__code__
-    locations = LocationWriter(code.co_firstlineno)
-    locations.add(writer.units, (code.co_firstlineno, None, None, None))
-    return FunctionType(
-        code.replace(
-            co_code=bytes(writer.data), co_consts=(None,), co_linetable=bytes(locations.data), co_exceptiontable=b""
-        ),
-        {"__builtins__": {}, "__name__": __name__},
-    )
+    return _assembled(reraise, writer, [])
 
 
-reraise = _make_reraise()
+#: `call_handling(exception, function, operand)` is `function(operand)` while the exception is being handled.
+#: `try: raise exception` would do the same, but that changes the exception's traceback and context.
+call_handling = _assemble_call_handling()
+#: `reraise(exception)` raises it as it is. A `raise` statement would give it another context and a longer traceback.
+reraise = _assemble_reraise()

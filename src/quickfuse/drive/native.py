@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from ..ir.frame import UNBOUND, FrameState
-from .callers import call_below
+from .callers import call_below, call_nothing
 from .effects import effect
 from .micro import call_handling, handled_exception
 from .program import program_of
@@ -129,8 +129,8 @@ def _call(function: FunctionType, callers: Sequence[FrameState], handled: BaseEx
     if handled is None and callers:
         handled = handled_exception(callers)
     if handled is None:
-        return call_below(callers, function)
-    return call_handling(handled, call_below, (callers, function))
+        return call_below(callers, call_nothing, function)
+    return call_handling(handled, lambda start: call_below(callers, call_nothing, start), function)
 
 
 def _is_stopped(result: Any) -> bool:

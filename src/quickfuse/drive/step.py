@@ -11,7 +11,6 @@ import inspect
 import pdb
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import Any
@@ -102,6 +101,8 @@ _ENOUGH_ARGUMENTS = {id(function): enough for function, enough in _LOOK_AT_FRAME
     id(function): sys.maxsize for function in _LOOK_AT_FRAMES
 }
 
+_SPECIAL_CALLS = frozenset({*_ENOUGH_ARGUMENTS, id(super)})
+
 
 def looks_at_frames(function: Any, arguments: int = 0) -> bool:
     """Whether a call with that many positional arguments looks at the variables or at the stack of its caller."""
@@ -111,7 +112,7 @@ def looks_at_frames(function: Any, arguments: int = 0) -> bool:
 def needs_own_frame(frame: FrameState) -> bool:
     """Whether the next instruction is a call that needs a real frame of the user's function as its caller.
 
-    `perform` cannot give it that. `native.finish`, `native.run_loop` and `native.step_natively` can.
+    `perform` gives it one for this instruction only. With `native.finish`, the frame that it finds goes on running.
     """
     program = program_of(frame.code)
     operation, arg, _ = (program.steps or _prepare(program))[frame.position]
@@ -135,15 +136,15 @@ def _run(frames: list[FrameState], frame: FrameState, micro: Micro, values: list
     handled = handled_exception(frames)
     if handled is None:
         return function(values)
-    return call_handling(handled, function, (values,))
+    return call_handling(handled, function, values)
 
 
-def _run_below_callers(frames: list[FrameState], frame: FrameState, micro: Micro, values: list[Any]) -> Any:
+def _run_call(frames: list[FrameState], frame: FrameState, micro: Micro, values: list[Any]) -> Any:
     function = FunctionType(micro.code or micro.build(frame.code), frame.globals)
     handled = handled_exception(frames)
     if handled is None:
         return call_below(frames[:-1], function, values)
-    return call_handling(handled, call_below, (frames[:-1], function, values))
+    return call_handling(handled, lambda operand: call_below(frames[:-1], function, operand), values)
 
 
 def _take(stack: list[Any], count: int) -> list[Any]:
@@ -405,21 +406,29 @@ def _kw_names(frames: list[FrameState], f: FrameState, arg: int, value: tuple[st
 def _call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, Micro]) -> None:
     stack = f.stack
     if stack[-arg - 2] is NULL:
-        function = stack[-arg - 1]
-        if function is super and not arg:
-            _call_super(frames, f)
-            return
-        values = _take(stack, arg + 1)
-        stack.pop()
-        micro = value[0]
+        micro, count = value[0], arg + 1
     else:
-        function = stack[-arg - 2]
-        values = _take(stack, arg + 2)
-        micro = value[1]
+        micro, count = value[1], arg + 2
+    if id(stack[-count]) in _SPECIAL_CALLS and _call_specially(frames, f, count):
+        return
+    values = _take(stack, count)
+    if micro is value[0]:
+        stack.pop()
     f.keyword_names = ()
-    run = _run_below_callers if function is warnings.warn else _run
-    del function  # it may be a method of an object that is to die in the call
-    stack.append(run(frames, f, micro, values))
+    stack.append(_run_call(frames, f, micro, values))
+
+
+def _call_specially(frames: list[FrameState], f: FrameState, count: int) -> bool:
+    """Perform a call, of `count` values with the function itself, if it is one that looks at its caller's frame."""
+    stack = f.stack
+    function = stack[-count]
+    if function is super and count == 1:
+        _call_super(frames, f)
+        return True
+    if looks_at_frames(function, count - 1 - len(f.keyword_names)):
+        _natively(frames, f)
+        return True
+    return False
 
 
 def _call_super(frames: list[FrameState], f: FrameState) -> None:
@@ -438,12 +447,12 @@ def _call_super(frames: list[FrameState], f: FrameState) -> None:
 
 
 def _call_with_unpacked(frames: list[FrameState], f: FrameState, arg: int, micro: Micro) -> None:
-    if f.stack[-2 - (arg & 1)] is super:
+    if id(f.stack[-2 - (arg & 1)]) in _SPECIAL_CALLS:
         _natively(frames, f)
         return
     values = _take(f.stack, micro.taken)
     f.stack.pop()
-    f.stack.append(_run(frames, f, micro, values))
+    f.stack.append(_run_call(frames, f, micro, values))
 
 
 def _return_value(frames: list[FrameState], f: FrameState, arg: int, value: Any) -> Returned | None:

@@ -52,6 +52,7 @@ class Prologue:
         self._constant_names: dict[int, str] = {}
         self._counter = 0
         self._lengths = {g.source: g.value for g in guards if g.kind == "length"}
+        self._lists = {g.source for g in guards if g.kind == "type" and g.value is list}
         self._wanted = list(wanted)
         for source in self._sources():
             self._place(source)
@@ -120,6 +121,8 @@ class Prologue:
         else:
             assert family.base is not None
             source_list = self.name(family.base)
+            if family.base not in self._lists:  # native functions read lists, not tuples
+                source_list = f"[*{source_list}]"
             if indices != list(range(self._lengths[family.base])):
                 source_list = f"[{source_list}[k] for k in {self.constant(indices, 'picks')}]"
         if family.kind == "element":

@@ -205,4 +205,4 @@ def statements(stores: Iterable[tuple[str, Expr]]) -> list[str]:
         if uses[id(node)] > 1:
             lines.append(f"v{len(lines)} = {text[id(node)]}")
             text[id(node)] = f"v{len(lines) - 1}"
-    return [*lines, *(f"{target} = {text[id(value)]}" for target, value in stores)]
+    return [*lines, *(f"{target}{'=' if ' ' in target else ' ='} {text[id(value)]}" for target, value in stores)]

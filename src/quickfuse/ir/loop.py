@@ -5,6 +5,11 @@ index, so they cost nothing; a value is stored only where it must be.
 
     for i0, i1 in (1024, 1024):
         p[1024*i0 + i1] = sub(p[1024*i0 + i1], ...)
+
+A reduction is a store that combines the values of all elements that it stores to one place:
+
+    for i0, i1 in (1024, 1024):
+        t[i0] add= f64(x[1024*i0 + i1])
 """
 
 from __future__ import annotations
@@ -53,13 +58,37 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write `value` to an element. `value.dtype` is the buffer's dtype."""
+    """Write `value` to an element. `value.dtype` is the buffer's dtype.
+
+    With `combine` (add, mul, maximum, minimum, and, or: see `identity`), the store is a reduction: along the axes on which `access` does not move, values
+    are combined by that operation, in any order. What the buffer held before does not count.
+    """
 
     access: Access
     value: Expr
+    combine: str | None = None
+
+    def target(self) -> str:
+        """What is stored to, as text; with the operation for a reduction, so that its statement is `t[i0] add= ...`."""
+        return str(self.access) if self.combine is None else f"{self.access} {self.combine}"
 
     def __str__(self) -> str:
-        return f"{self.access} = {self.value}"
+        return f"{self.target()} = {self.value}" if self.combine is None else f"{self.target()}= {self.value}"
+
+
+def identity(combine: str, dtype: torch.dtype) -> bool | int | float:
+    """The value that changes nothing when it is combined with others by `combine`: what a reduction begins with."""
+    if combine in ("add", "or"):
+        return 0
+    if combine in ("mul", "and"):
+        return 1
+    assert combine in ("maximum", "minimum"), combine
+    if dtype.is_floating_point:
+        return float("-inf") if combine == "maximum" else float("inf")
+    if dtype is torch.bool:
+        return combine == "minimum"
+    limits = torch.iinfo(dtype)
+    return limits.min if combine == "maximum" else limits.max
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +106,7 @@ class Loop:
     def __str__(self) -> str:
         axes = ", ".join(f"i{k}" for k in range(len(self.shape)))
         head = f"for {axes} in {self.shape}:" if self.shape else "once:"
-        lines = statements((str(s.access), s.value) for s in self.stores)
+        lines = statements((s.target(), s.value) for s in self.stores)
         return "\n".join([f"{head}  # {self.device}", *(f"    {line}" for line in lines)])
 
 

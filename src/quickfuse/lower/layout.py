@@ -6,16 +6,12 @@ loads stay affine in the index, so no view costs anything in the loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
 
 from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
 from quickfuse.ir.loop import Access
+from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
 from quickfuse.ir.values import contiguous_stride
-
-from . import ops
 
 Shape = tuple[int, ...]
 
@@ -27,68 +23,6 @@ class Layout:
     shape: Shape
     stride: Shape
     offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class IndexMap:
-    """Old index k = `constants[k] + sum(coefficients[k][j] * new index j)`; `ndim` new axes."""
-
-    constants: tuple[int, ...]
-    coefficients: tuple[tuple[int, ...], ...]
-    ndim: int
-
-
-def rewrite_leaves(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """`expr` with each leaf replaced. Shared nodes stay shared; depth is no limit."""
-    if not isinstance(expr, Op):
-        return leaf(expr)
-    done: dict[int, Expr] = {}
-    stack: list[Expr] = [expr]
-    while stack:
-        node = stack[-1]
-        if id(node) in done:
-            stack.pop()
-        elif isinstance(node, Op):
-            missing = [arg for arg in node.args if id(arg) not in done]
-            if missing:
-                stack.extend(missing)
-                continue
-            args = tuple([done[id(arg)] for arg in node.args])
-            same = all(new is old for new, old in zip(args, node.args, strict=True))
-            done[id(node)] = node if same else Op(node.name, args, node.dtype)
-            stack.pop()
-        else:
-            done[id(node)] = leaf(node)
-            stack.pop()
-    return done[id(expr)]
-
-
-def reindex(expr: Expr, index_map: IndexMap) -> Expr:
-    """`expr` as a function of new indices."""
-
-    def leaf(node: Expr) -> Expr:
-        if isinstance(node, Load):
-            access = node.access
-            pairs = list(zip(access.strides, index_map.coefficients, strict=True))
-            offset = access.offset + sum(s * c for s, c in zip(access.strides, index_map.constants, strict=True))
-            strides = tuple([sum(s * row[j] for s, row in pairs) for j in range(index_map.ndim)])
-            return Load(Access(access.buffer, offset, strides), node.dtype)
-        if isinstance(node, Index):
-            return _affine(index_map.constants[node.axis], index_map.coefficients[node.axis])
-        return node
-
-    return rewrite_leaves(expr, leaf)
-
-
-def _affine(constant: int, coefficients: Shape) -> Expr:
-    total: Expr | None = None
-    for axis, coefficient in enumerate(coefficients):
-        if coefficient:
-            term = ops.scaled(Index(axis), ops.const(coefficient, torch.int64))
-            total = term if total is None else ops.add(total, term)
-    if total is None:
-        return ops.const(constant, torch.int64)
-    return ops.add(total, ops.const(constant, torch.int64)) if constant else total
 
 
 def broadcast(expr: Expr, source: Shape, target: Shape) -> Expr:
