@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import CodeType
+
 
 class QuickfuseError(Exception):
     """Base of all errors of quickfuse."""
@@ -11,7 +13,7 @@ class Unsupported(QuickfuseError):
     """A stage met something that it has no rule for. Internal: `compile.py` turns it into a logged fall-back.
 
     `reason` is a clause for the user ("no rule for the operator aten.foo"), `hint` what to write instead, `location` the
-    "file:line" that the user should look at, where known, and `stack` the captured program's lines, outermost first.
+    "file:line" that the user should look at, where known, and `trace` the captured program's frames (see `ir.trace`).
     """
 
     def __init__(self, reason: str, hint: str = "") -> None:
@@ -19,7 +21,7 @@ class Unsupported(QuickfuseError):
         self.reason = reason
         self.hint = hint
         self.location = ""
-        self.stack: list[str] = []
+        self.trace: tuple[tuple[CodeType, int], ...] = ()
 
 
 class GraphBreak(QuickfuseError):

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import backends, logs
 from .drive.native import as_generator
+from .drive.tracebacks import traced
 from .emit import glue as glue_source
 from .emit.body import KernelBodyWriter, graph_body
 from .emit.llvm import emit as emit_llvm
@@ -50,7 +51,7 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
 
 def helpers() -> glue_source.Helpers:
     """Functions that generated glue calls."""
-    return {**bulk_reads.functions(), "generator": as_generator}
+    return {**bulk_reads.functions(), "generator": as_generator, "traced": traced}
 
 
 def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend) -> tuple[glue_source.Body, int]:

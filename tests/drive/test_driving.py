@@ -15,44 +15,45 @@ from quickfuse.ir.frame import FrameState
 CASES = [pytest.param(f, make, id=f"{f.__name__}-{k}") for k, (f, make) in enumerate(SUBJECTS)]
 
 
-@pytest.mark.parametrize("handling", [False, True], ids=["", "in a handler"])
-@pytest.mark.parametrize("inline", ["", ".py"], ids=["", "calls as frames"])
-@pytest.mark.parametrize(("function", "make"), CASES)
-def test_every_instruction_performed(function, make, inline, handling):
+def expect_same(function, make, policy, inline: str, handling: bool, how: str) -> None:
     expected = observe(function, make, handling)
-    got = observe(lambda *args: run(begin(function, args), lambda step, frames: PERFORM, inline), make, handling)
-    assert str(got) == str(expected)
+    got = observe(lambda *args: run(begin(function, args), policy, inline), make, handling)
+    assert str(got) == str(expected), how
     assert sys.exc_info()[1] is None
 
 
-@pytest.mark.parametrize("inline", ["", "subjects.py"], ids=["", "calls as frames"])
 @pytest.mark.parametrize(("function", "make"), CASES)
-def test_finished_natively_after_any_number_of_steps(function, make, inline):
-    for steps in range(1000):
-        handling = steps % 3 == 2
-        went_on = False
+def test_every_instruction_performed(function, make):
+    for inline in ("", ".py"):
+        for handling in (False, True):
+            how = f"calls as frames: {bool(inline)}, in a handler: {handling}"
+            expect_same(function, make, lambda step, frames: PERFORM, inline, handling, how)
 
-        def policy(step: int, frames: list[FrameState], steps: int = steps) -> str:
-            nonlocal went_on
-            went_on = went_on or step == steps
-            return FINISH if step == steps else PERFORM
 
-        expected = observe(function, make, handling)
-        got = observe(lambda *args: run(begin(function, args), policy, inline), make, handling)  # noqa: B023
-        assert str(got) == str(expected), f"finished after {steps} steps"
-        if not went_on:
-            break
-    else:
-        raise AssertionError("too many steps")
+@pytest.mark.parametrize(("function", "make"), CASES)
+def test_finished_natively_after_any_number_of_steps(function, make):
+    for inline in ("", "subjects.py"):
+        for steps in range(1000):
+            went_on = False
+
+            def policy(step: int, frames: list[FrameState], steps: int = steps) -> str:
+                nonlocal went_on
+                went_on = went_on or step == steps
+                return FINISH if step == steps else PERFORM
+
+            expect_same(function, make, policy, inline, steps % 3 == 2, f"finished after {steps} steps, {inline}")
+            if not went_on:
+                break
+        else:
+            raise AssertionError("too many steps")
 
 
 @pytest.mark.parametrize(("function", "make"), CASES)
 def test_native_stretches(function, make):
     """Natively from any instruction to some other one, several times in a run."""
     chance = random.Random(function.__name__)
-    for attempt in range(24):
+    for attempt in range(20):
         density = chance.choice([0.05, 0.2, 0.6])
-        handling = chance.random() < 0.5
         taken = []
 
         def policy(step: int, frames: list[FrameState]) -> str | int:
@@ -64,6 +65,4 @@ def test_native_stretches(function, make):
             return end
 
         inline = ".py" if attempt % 2 else ""
-        expected = observe(function, make, handling)
-        got = observe(lambda *args: run(begin(function, args), policy, inline), make, handling)  # noqa: B023
-        assert str(got) == str(expected), f"native stretches {taken}"
+        expect_same(function, make, policy, inline, chance.random() < 0.5, f"native stretches {taken}")

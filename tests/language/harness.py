@@ -190,7 +190,8 @@ def _run(
     function, calls = case.function, case.calls
     _seed(0)
     if case.is_factory:
-        function, calls = function()
+        with contextlib.redirect_stdout(io.StringIO()):
+            function, calls = function()
     numbered = list(enumerate(calls))
     order = [*numbered[:1], *numbered, *numbered] if only is None else [numbered[only]]
     result = Run(first_pass=len(order) - len(calls))
@@ -216,8 +217,9 @@ def _observe_call(
     observer.tuples_have_identity = True
     seen["arguments before"] = observer.see(list(arguments))
     observer.tuples_have_identity = False
-    keywords = arguments[-1] if arguments and type(arguments[-1]) is Keywords else {}
-    positional = arguments[: len(arguments) - 1] if keywords else arguments
+    by_name = bool(arguments) and type(arguments[-1]) is Keywords
+    keywords = arguments[-1] if by_name else {}
+    positional = arguments[:-1] if by_name else arguments
     result = error = None
     printed, complained, records = io.StringIO(), io.StringIO(), _Records()
     with (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import logging
 import math
 import re
 import types
@@ -66,7 +67,7 @@ class Observer:
             return ("enum", qualified(cls), value.name, self.see(value._value_))
         if cls is torch.Size:  # made anew whenever someone asks for it
             return ("torch.Size", tuple(value))
-        if cls in (tuple, frozenset) and not self.tuples_have_identity and id(value) not in self.numbers:
+        if cls in (tuple, frozenset) and not self._has_identity(value):
             return (qualified(cls), self._items(value) if cls is tuple else self._unordered(value))
         if isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
             return ("builtin", getattr(value, "__qualname__", str(value)))
@@ -77,6 +78,10 @@ class Observer:
             return ("same as", number)
         self.visited.add(id(value))
         return (qualified(cls), number, *self._content(value))
+
+    def _has_identity(self, value: Any) -> bool:
+        """Tuples that came as arguments keep theirs; Python shares and copies constant ones as it likes."""
+        return not _is_constant(value) and (self.tuples_have_identity or id(value) in self.numbers)
 
     def _is_ours(self, value: Any) -> bool:
         if isinstance(value, type):
@@ -101,7 +106,8 @@ class Observer:
         return tuple(sorted(self._items(values), key=repr))
 
     def _pairs(self, mapping: Any) -> Node:
-        return tuple((self.see(key), self.see(value)) for key, value in dict.items(mapping))
+        items = collections.OrderedDict.items if isinstance(mapping, collections.OrderedDict) else dict.items
+        return tuple((self.see(key), self.see(value)) for key, value in items(mapping))
 
     def _content(self, value: Any) -> Node:
         """What an object holds. The order of the questions goes from special kinds of objects to general ones."""
@@ -221,6 +227,12 @@ def _names(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*nested)
 
 
+def _is_constant(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(_is_constant(item) for item in value)
+    return type(value) in ATOMS
+
+
 def _cell(observer: Observer, cell: types.CellType) -> Node:
     try:
         return (observer.see(cell.cell_contents),)
@@ -256,7 +268,7 @@ _KINDS: dict[Any, Any] = {
     weakref.ref: lambda o, v: (o.see(v()),),
     (types.GeneratorType, types.CoroutineType): lambda o, v: (v.__qualname__,),
     functools._lru_cache_wrapper: lambda o, v: (tuple(v.cache_info()), o.see(v.__wrapped__)),
-    torch.utils.hooks.RemovableHandle: lambda o, v: (),
+    (torch.utils.hooks.RemovableHandle, logging.Logger): lambda o, v: (),
     (type({}.keys()), type({}.values()), type({}.items())): lambda o, v: o._items(v),
     (types.GetSetDescriptorType, types.MemberDescriptorType): lambda o, v: (v.__name__,),
     torch.utils._python_dispatch.TorchDispatchMode: lambda o, v: (),

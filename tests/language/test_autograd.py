@@ -310,7 +310,7 @@ def grad_is_assigned(x, g):
     return y
 
 
-@setup()
+@setup(steady="later")
 def accumulation_over_micro_batches():
     model = torch.nn.Linear(4, 1)
 

@@ -228,7 +228,8 @@ def deque_argument(x, queue):
     queue.append(y)
     queue.append("more")
     queue.extendleft([7])
-    return y.exp(), queue, queue.count(7), 7 in queue, queue[-1], deque([1, 2]) + deque([3])
+    numbers = deque([1, 7, 7]) + deque([3])
+    return y.exp() + 1, queue, numbers.count(7), 7 in numbers, queue[-1], numbers
 
 
 @case((t(3), "abca"), (t(3), "zz"))

@@ -11,14 +11,14 @@ from language.harness import case, check, names, t
 @case((t(3), [1, 2, 3]), (t(3), [4, 5, 6, 7]), (t(3), [1, 1, 2]))
 def list_methods(x, values):
     values.append(x + 1)
-    values.insert(0, x * 2)
     values.extend([7, 8])
     popped = values.pop(1), values.pop()
-    values.remove(7)
+    values.remove(values[0])
+    values.insert(0, x * 2)
     values.reverse()
     copied = values.copy()
     values.clear()
-    return popped, copied, values, copied[0] - 1
+    return popped, copied, values, copied[-1] - copied[0]
 
 
 @case((t(3),), (t(3, seed=1),))
@@ -104,7 +104,7 @@ def dict_order_is_insertion_order(x):
 
 @case((t(3), {1, 2, 3}), (t(3), {3, 4}), (t(3), set()))
 def set_methods(x, values):
-    y = x * len(values)
+    y = (x * len(values)).exp() - x
     values.add(10)
     values.discard(99)
     values |= {3, 5}
@@ -198,7 +198,7 @@ def bytes_and_bytearrays(x, data):
     buffer = bytearray(data)
     buffer.append(65)
     buffer[0] = 66
-    y = x + data[0] * len(buffer)
+    y = (x + data[0] * len(buffer)).sin() * x
     joined = b"-".join([data, b"z"])
     return y, buffer, joined, data.decode(), data.hex(), data.find(b"c"), joined.split(b"-"), bytes([1, 2]), data[1:]
 

@@ -127,7 +127,7 @@ def effects_in_finally_while_raising(x, n):
 
 @case((t(3), []), (t(3), [1]))
 def identity_of_results(x, held):
-    a = [x]
+    a = [x, x * 2 + 1]
     b = a
     inner = {"a": a, "held": held}
     held.append(inner)
@@ -136,7 +136,8 @@ def identity_of_results(x, held):
 
 @case((t(3), t(3, seed=1)), (t(3, seed=2), t(3, seed=3)))
 def inputs_come_back_themselves(x, y):
-    return [x, y], {"x": x, "sum": x + y}, (y,), x if y.shape else y, max((1, x), (0, y), key=lambda p: p[0])[1]
+    z = (x - y).exp() * 2
+    return [x, y, z], {"x": x, "sum": x + y}, (y,), x if y.shape else y, max((1, x), (0, y), key=lambda p: p[0])[1]
 
 
 @case(lambda: (lambda v: (v, v))([1, 2]), lambda: ([1, 2], [1, 2]))

@@ -327,6 +327,7 @@ def exception_object_is_kept(x):
         raise Failure("kept", y)
     except Failure as error:
         saved = error
+        y.add_(x.sin())
     saved.code = "changed"
     try:
         error
@@ -382,7 +383,7 @@ def bare_except(x, n):
 
 @case((t(3),), (t(3, seed=1),))
 def raise_in_except_replaces(x):
-    y = x.exp()
+    y = x.exp() * 2 + x
     try:
         raise Failure(1)
     except Failure:

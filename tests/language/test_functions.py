@@ -220,7 +220,8 @@ def every_kind_of_parameter(x, n=5, /, *args, scale, shift=0.5, **rest):
 
 @case((t(3), 1), (t(3), 2, Keywords(n=3)), (t(3), Keywords(m=2)))
 def call_that_does_not_fit(x, n, *, m=1):
-    return x * n + m
+    y = x * n + m
+    return y.exp() - x
 
 
 @case((t(3), [1.0, 2.0], {"scale": 3.0}), (t(3), [4.0], {"bias": 2.0}))
@@ -323,7 +324,7 @@ def defaults_are_evaluated_once(x, n):
 
 @case((t(3),), (t(3, seed=1),))
 def unbound_local(x):
-    y = x + 1
+    y = (x + 1).sin() * 2
     try:
         y = y * later  # noqa: F821
         later = 2

@@ -225,7 +225,8 @@ def getters(x, table):
 def operator_on_containers(x, values):
     operator.setitem(values, 0, 10)
     operator.iconcat(values, [7])
-    return x + values[0], operator.contains(values, 7), operator.countOf(values, 7), operator.concat(values, [1])
+    y = operator.mul(x, values[0]).sin() + values[-1]
+    return y, operator.contains(values, 7), operator.countOf(values, 7), operator.concat(values, [1])
 
 
 @case((t(3), 3), (t(3), 4), (t(3), 2.5))

@@ -15,6 +15,7 @@ def view_of_an_argument_is_returned(x):
 def argument_is_returned(x):
     y = x.add_(1)
     z = x.contiguous()
+    z.mul_(2).sub_(0.5)
     return x, y, z, x.to(torch.float32), x.float(), y is x, z is x
 
 
@@ -57,7 +58,7 @@ def same_tensor_under_two_names(x, y):
 def overlapping_arguments(x, y):
     x.mul_(2)
     y.add_(1)
-    x.sub_(y)
+    x.sub_(y * 0.5)
     return x * 1.0, y.sum()
 
 

@@ -229,7 +229,8 @@ def nested_classes(x):
 
 @case((t(3),), (t(3, seed=1),))
 def class_getitem_and_generic_alias(x):
-    return x * len(Generic[int]), Generic[int, str], list[int], dict[str, int].__origin__, list[int].__args__
+    y = (x * len(Generic[int])).sin() + x
+    return y, Generic[int, str], list[int], dict[str, int].__origin__, list[int].__args__
 
 
 @case((t(3),), (t(3, seed=1),))

@@ -387,7 +387,7 @@ def missing_attribute_of_a_module():
     return run, xs(3, 4)
 
 
-@setup()
+@setup(steady="later")
 def zero_grad_and_step():
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

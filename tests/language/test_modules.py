@@ -163,7 +163,7 @@ def dropout_in_training():
     return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.ReLU()), xs(3, 4)
 
 
-@setup()
+@setup(steady="later")
 def train_and_eval_switch():
     class Switch(nn.Module):
         def __init__(self):

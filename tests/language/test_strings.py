@@ -12,12 +12,13 @@ from language.harness import case, check, names, t
 @case((t(2, 3), "Layer"), (t(2, 3), "other name"), (t(4, 3), ""))
 def f_strings(x, name):
     text = f"{name!r} has {x.shape[0]}x{x.size(1)} of {x.dtype}, {name:>8}|{name:<8}|{name:^8}|{3.14159:.2f}|{42:05d}"
-    return x * len(text), text, f"{x.ndim=}", f"{x.shape}", f"{{{len(name)}}}", f"{1_000_000:,} {0.25:.0%} {255:#x} {1e10:e}"
+    y = (x * len(text)).sin() + len(name)
+    return y, text, f"{x.ndim=}", f"{x.shape}", f"{{{len(name)}}}", f"{1_000_000:,} {0.25:.0%} {255:#x} {1e10:e}"
 
 
 @case((t(3), 3), (t(3), 12))
 def f_strings_with_nested_specs(x, width):
-    y = x + width
+    y = (x + width).exp() / width - x
     letter = f"{'q' if width > 5 else 'p'}"
     return y, f"{'a':*^{width}}", f"{2.5:{width}.{2}f}", f"{[k * 2 for k in range(3)]}", f"{width + 1!s:>4}", letter
 
@@ -58,7 +59,8 @@ def indexing_and_slicing(x, text, k):
 def old_formatting(x, n):
     text = "%d items, %s, %.3f, %5s|%-5s|%x" % (n, "str", n / 3, "r", "l", abs(n))
     other = "{} {0}".replace("{0}", "{}").format(n, "b") + "{name}-{0!r:>5}".format("q", name=n)
-    return x + len(text), text, other, "%(a)s" % {"a": n}, "{0[1]} {1.ndim}".format([1, 2], x)
+    y = (x + len(text)).cos() * n
+    return y, text, other, "%(a)s" % {"a": n}, "{0[1]} {1.ndim}".format([1, 2], x)
 
 
 @case((t(3), "Abc1"), (t(3), "123"), (t(3), " "))
@@ -74,7 +76,8 @@ def predicates(x, text):
 def splitting_lines(x, text):
     lines = text.splitlines()
     words = [len(w) for line in lines for w in line.split()]
-    return x * sum(words), lines, words, text.expandtabs(), text.center(20, "."), text.encode(), "a|b|c".rsplit("|", 1)
+    y = (x * sum(words)).tanh() + len(lines)
+    return y, lines, words, text.expandtabs(), text.center(20, "."), text.encode(), "a|b|c".rsplit("|", 1)
 
 
 @case((t(3), "a", "b"), (t(3), "b", "a"), (t(3), "a", "a"))
@@ -101,7 +104,8 @@ def building_strings(x, n):
         out += str(k) if k % 2 else "."
     table = str.maketrans({"1": "one", ".": None})
     filled = string.Template("$a").substitute(a=n)
-    return x * len(out), out, out.translate(table), string.ascii_lowercase[:n], "".join(reversed(out)), filled
+    y = (x * len(out)).sin() - n
+    return y, out, out.translate(table), string.ascii_lowercase[:n], "".join(reversed(out)), filled
 
 
 @case((t(3), "é€"), (t(3), "naïve"))
@@ -126,7 +130,7 @@ def errors_of_strings(x, text):
             x = x + (attempt() or 0)
         except (ValueError, TypeError, IndexError) as error:
             messages.append(f"{type(error).__name__}: {error}")
-    return x * len(messages), messages
+    return (x * len(messages)).exp() + x, messages
 
 
 @pytest.mark.parametrize("name", names(globals()))

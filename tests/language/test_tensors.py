@@ -11,10 +11,10 @@ from language.harness import case, check, names, t
 
 @case((t(3, 4),), (t(4, 3),), (t(2, 3, 4),), (t(5),))
 def attributes(x):
-    y = x.mT if x.ndim > 1 else x
+    y = x.mT * 2 if x.ndim > 1 else x.exp()
     facts = (
         x.shape, x.ndim, x.dtype, x.device, x.layout, x.requires_grad, x.is_leaf, x.grad, x.grad_fn, x.itemsize, x.nbytes,
-        x.is_sparse, x.is_quantized, x.names, x.is_cuda,
+        x.is_sparse, x.is_quantized, x.is_cuda,
     )  # fmt: skip
     return y + x.ndim, facts
 

@@ -13,6 +13,7 @@ import faulthandler
 import functools
 import multiprocessing
 import random
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ import torch
 from programs import compare, counting, generate, reduce
 
 #: Programs that one child runs before the next takes over, so that memory does not grow.
-CHILD_SIZE = 200
+CHILD_SIZE = 500
 
 
 @dataclass
@@ -48,8 +49,8 @@ def plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def run_program(seed: int, options: argparse.Namespace) -> Report:
-    """Generate, compare and, if there is a difference, reduce."""
+def run_program(seed: int, options: argparse.Namespace, reduced: collections.Counter[str]) -> Report:
+    """Generate, compare and, if there is a difference of which not enough were reduced before, reduce."""
     found = generate.program(random.Random(seed))
     report = Report(seed, raises=not generate.ends(found.source, may_raise=False))
     graphs = counting.GraphCounter()
@@ -61,7 +62,9 @@ def run_program(seed: int, options: argparse.Namespace) -> Report:
     if difference is not None:
         report.kind = difference.kind
         source = found.source
-        if options.reduce:
+        alike = re.sub(r"\[.*?\]|\d+", "", str(difference))[:90]
+        reduced[alike] += 1
+        if options.reduce and reduced[alike] <= options.alike:
             fails = functools.partial(still_fails, difference=difference, compiler=compiler, may_raise=report.raises)
             source = reduce.reduced(source, fails, options.reduce)
             difference = compare.compare(source, compiler) or difference
@@ -84,9 +87,11 @@ def child(seeds: list[int], options: argparse.Namespace, to_parent: Connection) 
     """Run programs, saying before each which one it is."""
     faulthandler.enable()
     torch.set_num_threads(1)
+    sys.unraisablehook = lambda unraisable: None  # generators that are thrown away may raise
+    reduced: collections.Counter[str] = collections.Counter()
     for seed in seeds:
         to_parent.send(seed)
-        to_parent.send(run_program(seed, options))
+        to_parent.send(run_program(seed, options, reduced))
     to_parent.send(None)
 
 
@@ -151,6 +156,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first program's seed")
     parser.add_argument("--shard", default="0/1", help="k/n: take every n-th program, from the k-th on")
     parser.add_argument("--reduce", type=float, default=60.0, metavar="SECONDS", help="time to reduce one source; 0: do not")
+    parser.add_argument("--alike", type=int, default=2, help="how many differences that look alike are reduced")
     parser.add_argument("--no-tracebacks", dest="tracebacks", action="store_false", help="ignore from where exceptions come")
     parser.add_argument("--plain", action="store_true", help="compare eager with eager, to test the generator")
     options = parser.parse_args()

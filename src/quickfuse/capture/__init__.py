@@ -21,6 +21,7 @@ from ..ir.source import Source
 from .effects import RecipeBook
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import CO_COROUTINES, CO_GENERATOR, Interpreter, LongLoop, Raised
+from .naming import label_arguments, user_function
 from .values import Unread
 
 #: How often a capture is run again, each time up to an earlier instruction.
@@ -82,7 +83,7 @@ def _segment(begin: Callable[[Interpreter], None], code: CodeType, whole: bool, 
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise
                 stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
-                pause = Break(reason.reason, reason.hint, reason.location, reason.stack)
+                pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 if isinstance(reason, LongLoop):
                     pause.loop_end = reason.loop_end
             except Raised as raised:
@@ -99,7 +100,7 @@ def _segment(begin: Callable[[Interpreter], None], code: CodeType, whole: bool, 
 def _locate(reason: Unsupported, i: Interpreter) -> None:
     if not reason.location:
         reason.location = i.location()
-        reason.stack = [frame.location for frame in i.frames]
+        reason.trace = i.trace()
 
 
 def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -119,6 +120,8 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
             values.append(i.mark_created({k: i.outside.wrap(v, root.item(k)) for k, v in value.items()}))
         else:
             values.append(Unread(value, root))
+    i.graph.reserved = frozenset(names[: len(bound)])
+    label_arguments(i, function, args, kwargs)
     i.push_frame(function, values, i.results.append, None)
 
 
@@ -168,7 +171,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     effects = book.effects()
     if stopped and pause is not None and not pause.location:
         pause.location = i.location()
-        pause.stack = [frame.location for frame in i.frames]
+        pause.trace = i.trace()
     return Segment(
         code,
         i.graph.finish(book.outputs),
@@ -182,6 +185,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         pause=pause if stopped else None,
         operators=i.graph.operators,
         performed=i.performed,
+        examples=i.graph.examples,
     )
 
 
@@ -204,4 +208,4 @@ def _check_surroundings(i: Interpreter) -> None:
         raise Unsupported("forward-mode differentiation")
 
 
-__all__ = ["capture", "resume"]
+__all__ = ["capture", "resume", "user_function"]

@@ -117,6 +117,13 @@ def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
         i.outside.cell_stores[id(cell)] = (cell, value)
 
 
+def builtin_type(value: Any) -> type:
+    """The class of the object that a stand-in stands for."""
+    from .builtin_calls import type_of
+
+    return type_of(value)
+
+
 def raise_program(i: Interpreter, exception: BaseException) -> Any:
     from .interpreter import Raised
 
@@ -318,8 +325,10 @@ def lookup_class(cls: type, name: str) -> tuple[type, Any]:
 
 
 def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
-    kind = instance if isinstance(instance, type) else type(instance)
+    kind = instance if isinstance(instance, type) and issubclass(instance, cls) else builtin_type(instance)
     order = kind.__mro__
+    if cls not in order:
+        raise_program(i, TypeError("super(type, obj): obj must be an instance or subtype of type"))
     for owner in order[order.index(cls) + 1 :]:
         if name in owner.__dict__:
             raw = owner.__dict__[name]

@@ -10,7 +10,6 @@ import collections
 import copy
 import functools
 import itertools
-import math
 import operator
 import typing
 import warnings
@@ -19,7 +18,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from . import attributes, construction, containers
+from . import attributes, construction, containers, number_calls
 from .containers import iterate, native_iterator
 from .frame import UNBOUND, GeneratorValue
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
@@ -204,6 +203,8 @@ def _frozenset(i: Interpreter, values: Any = ()) -> frozenset[Any]:
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
     if isinstance(values, (dict, ShadowDict)):
         made = dict(containers.as_plain_dict(i, values))
+    elif isinstance(containers.lookup(type(values), "keys"), FunctionType):
+        made = {key: _item_now(i, values, key) for key in iterate(i, i.call_now(type(values).keys, (values,)))}
     else:
         pairs = [iterate(i, pair) for pair in iterate(i, values)]
         made = {i.outside.concrete(k): v for k, v in pairs}
@@ -329,16 +330,6 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
 
 
-def _no_math(function: Callable[..., Any]) -> Callable[..., Any]:
-    def handler(i: Interpreter, *args: Any) -> Any:
-        plain = [i.outside.concrete(i.graph.item(a) if type(a) is TensorProxy else a) for a in args]
-        if not all(is_constant(a) for a in plain):
-            raise Unsupported(f"math.{function.__name__} of a {type(args[0]).__name__}")
-        return i.native(function, *plain)
-
-    return handler
-
-
 def _abs(i: Interpreter, value: Any) -> Any:
     if type(value) is Symbol:
         return i.graph.number(abs, value)
@@ -455,7 +446,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
         getattr(operator, name): _operator(getattr(operator, name))
         for name in "add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul iadd imul".split()
     },
-    **{f: _no_math(f) for f in vars(math).values() if callable(f)},
+    **number_calls.HANDLERS,
 }  # fmt: skip
 
 #: Native functions without side effects, whose result depends on their arguments alone.

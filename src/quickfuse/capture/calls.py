@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
+    CodeType,
     FunctionType,
     MethodDescriptorType,
     MethodType,
@@ -17,10 +18,12 @@ from types import (
 )
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..errors import Unsupported
 from . import attributes, builtin_calls, containers, torch_calls
 from .attributes import PeerModule, lookup_class
-from .construction import construct
+from .construction import construct, make
 from .frame import Frame
 from .metadata import name_of
 from .native_methods import call_method
@@ -40,6 +43,8 @@ from .values import (
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
+
+_TYPE_CALL = type.__dict__["__call__"]
 
 Then = Callable[[Any], None]
 
@@ -94,6 +99,12 @@ def _handle(i: Interpreter, handler: Any, function: Any, args: tuple[Any, ...], 
 def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A method of a built-in type, called as `list.append(instance, value)`."""
     instance = args[0]
+    if function is _TYPE_CALL and isinstance(instance, type):
+        result: list[Any] = []
+        depth = len(i.frames)
+        make(i, instance, args[1:], kwargs, result.append)
+        i.run_until(depth)
+        return result[0]
     if type(instance) in (ShadowContainer, ShadowDict):
         return containers.call_container_method(i, instance, function.__name__, args[1:], kwargs)
     if type(instance) is TensorProxy:
@@ -122,6 +133,9 @@ def _call_function(
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(_call_peer(i, f"{function.__module__}.{function.__name__}"))
         return
+    if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
+        call(i, function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
+        return
     if getattr(function, "_torchdynamo_disable", False):
         call(i, _without_peer(function), args, kwargs, then)
         return
@@ -136,6 +150,12 @@ def _referent(i: Interpreter, reference: weakref.ref[Any]) -> Any:
     if source is None:
         raise Unsupported("a weak reference made by the captured code")
     return i.outside.wrap(reference(), source.referent())
+
+
+#: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
+_KEPT_OUT: CodeType | None = next(
+    (c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
+)
 
 
 def _without_peer(function: FunctionType) -> Any:
@@ -182,6 +202,7 @@ _IN_PLACE_OF = {
 _REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
 _NATIVE_OPERANDS = (
     list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
+    *containers.VIEWS,
 )  # fmt: skip
 
 
@@ -251,6 +272,11 @@ def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) ->
             return left
         result = i.native(_IN_PLACE_OF.get(function, function), left, right)
         return i.mark_created(result) if type(result) is list else result
+    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.or_, operator.ior):
+        if function is operator.or_:
+            return i.mark_created(i.native(function, left, right))
+        i.native(operator.ior, left, right)
+        return left
     if isinstance(left, (list, tuple)) and type(left) is type(right) and function in _COMPARISONS:
         return _compare_sequences(i, function, left, right)
     if isinstance(left, dict) and isinstance(right, dict) and function in (operator.eq, operator.ne):
@@ -259,7 +285,8 @@ def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) ->
         return same ^ (function is operator.ne)
     if contains_symbolic(left) or contains_symbolic(right):
         raise Unsupported(f"{name_of(function)} of containers of tensors or numbers")
-    return i.native(function, left, right)
+    result = i.native(function, left, right)
+    return i.mark_created(result) if isinstance(result, (set, dict, list)) and result is not left else result
 
 
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
@@ -311,8 +338,13 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
 def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     """`left is right`, guarded where both come from outside and could become the same."""
     if type(left) is Symbol or type(right) is Symbol:
-        if left is None or right is None:
+        other = right if type(left) is Symbol else left
+        if type(other) not in (Symbol, int, float, bool):
             return False
+        if (type(left) is Symbol and left.kind is bool) != (type(right) is Symbol and right.kind is bool) or bool in (
+            type(left), type(right)
+        ):  # fmt: skip
+            return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
     left, right = i.outside.contents(left), i.outside.contents(right)
     if left is right:
@@ -321,6 +353,12 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     if first is not None and second is not None and type(left) is type(right):
         i.outside.guard("distinct", first, second)
     return False
+
+
+def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:
+    """Identity where one side is True or False: there is one object of each."""
+    kinds = [v.kind if type(v) is Symbol else type(v) for v in (left, right)]
+    return kinds == [bool, bool] and i.truth(left) is i.truth(right)
 
 
 # context managers -----------------------------------------------------------------------------------------------

@@ -71,6 +71,8 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
     """`type.__call__(cls, *args, **kwargs)`."""
     from .calls import call
 
+    if hasattr(cls, "__del__"):
+        raise Unsupported(f"making a {cls.__name__}, which has a finalizer")
     owner, new = lookup_class(cls, "__new__")
     guard_class_attribute(i, cls.__mro__, owner, "__new__", new)
     if isinstance(new, staticmethod):

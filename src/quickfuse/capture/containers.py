@@ -9,13 +9,15 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import FunctionType, GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
+from . import symbolic_keys
 from .frame import GeneratorValue
 from .iterators import ITERATORS, GeneratorIterator, ObjectIterator
 from .values import (
+    ABSENT,
     DELETED,
     ShadowContainer,
     ShadowDict,
@@ -58,7 +60,7 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
             raise_here(TypeError("iteration over a 0-d tensor"))
         return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
     if kind is ShadowDict:
-        return iter(i.outside.dict_keys(value))
+        return iter(dict_view(i, value, "keys"))
     method = lookup(kind, "__iter__")
     if isinstance(method, FunctionType):
         return make_iterator(i, i.call_now(method, (value,)))
@@ -162,6 +164,10 @@ def hashable(i: Interpreter, value: Any) -> Any:
 
 def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
+    number = symbolic_keys.item(i, base, key)
+    if number is not ABSENT:
+        then(number)
+        return
     base = i.outside.contents(base)
     kind = type(base)
     if isinstance(method := lookup(kind, "__getitem__"), FunctionType):
@@ -186,7 +192,9 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
 
 def _is_type_argument(key: Any) -> bool:
     """What may stand in the brackets of a generic type, or of an enumeration."""
-    return is_constant(key) or isinstance(key, (type, list)) or (isinstance(key, tuple) and all(map(_is_type_argument, key)))
+    if isinstance(key, tuple):
+        return all(map(_is_type_argument, key))
+    return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"
 
 
 def _created(i: Interpreter, value: Any) -> Any:
@@ -265,6 +273,9 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
 
 def contains(i: Interpreter, container: Any, element: Any) -> bool:
     """`element in container`."""
+    outcome = symbolic_keys.contains(i, container, element)
+    if outcome is not ABSENT:
+        return bool(outcome)
     container = i.outside.contents(container)
     kind = type(container)
     if isinstance(method := lookup(kind, "__contains__"), FunctionType):
@@ -284,14 +295,20 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
 def equal(i: Interpreter, left: Any, right: Any) -> bool:
     if left is right:
         return True
-    left, right = i.outside.concrete(left), i.outside.concrete(right)
-    if contains_symbolic(left) or contains_symbolic(right):
-        raise Unsupported("comparing tensors to find one in a container")
+    if not (_is_known_number(left) and _is_known_number(right)):
+        left, right = i.outside.concrete(left), i.outside.concrete(right)
+        if contains_symbolic(left) or contains_symbolic(right):
+            raise Unsupported("comparing tensors to find one in a container")
     result: list[Any] = []
     depth = len(i.frames)
     i.binary(operator.eq, left, right, result.append)
     i.run_until(depth)
     return i.truth(result[0])
+
+
+def _is_known_number(value: Any) -> bool:
+    """A number whose comparison with another number can be guarded."""
+    return type(value) in (int, float, bool) or (type(value) is Symbol and not value.from_tensor)
 
 
 def length_of(i: Interpreter, value: Any) -> int | None:
@@ -319,6 +336,19 @@ def length_of(i: Interpreter, value: Any) -> int | None:
 def _dict_items(i: Interpreter, shadow: ShadowDict) -> list[tuple[Any, Any]]:
     i.outside.dict_keys(shadow)
     return [(i.outside.key_value(k), i.outside.dict_get(shadow, k)) for k in list(shadow.entries)]
+
+
+def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
+    """`d.keys()`, `d.values()` or `d.items()`: a live view of the stand-in's entries, as the user's would be."""
+    keys = i.outside.dict_keys(shadow)
+    if name != "keys":
+        for key in list(shadow.entries):
+            i.outside.dict_get(shadow, key)
+    if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
+        return getattr({key: i.outside.dict_get(shadow, i.outside.stored_key(key)) for key in keys}, name)()
+    view = getattr(shadow.entries, name)()
+    i.outside.views[id(view)] = (view, shadow, name)
+    return view
 
 
 def _dict_get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
@@ -355,9 +385,9 @@ def _dict_clear(i: Interpreter, shadow: ShadowDict) -> None:
 
 #: Methods of the user's dictionaries.
 DICT_METHODS: dict[str, Callable[..., Any]] = {
-    "keys": lambda i, d: i.outside.dict_keys(d),
-    "values": lambda i, d: [v for _, v in _dict_items(i, d)],
-    "items": _dict_items,
+    "keys": lambda i, d: dict_view(i, d, "keys"),
+    "values": lambda i, d: dict_view(i, d, "values"),
+    "items": lambda i, d: dict_view(i, d, "items"),
     "get": _dict_get,
     "pop": _dict_pop,
     "setdefault": _dict_setdefault,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import types
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from ..ir.segment import (
     New,
     Output,
     Recipe,
+    Traced,
 )
 from ..ir.source import Source
 from .attributes import lookup_class
@@ -94,7 +96,7 @@ class RecipeBook:
             return Constant(value)
         if kind is FunctionType and id(value) in self.i.created:
             return self._function(value)
-        if isinstance(value, (*CODE_TYPES, CodeType)):
+        if isinstance(value, (*CODE_TYPES, CodeType, types.GenericAlias, types.UnionType)):
             return Constant(value)
         return self._made_here(value, kind)
 
@@ -131,7 +133,10 @@ class RecipeBook:
         if isinstance(value, BaseException):
             return self._exception(value)
         if isinstance(value, (type({}.keys()), type({}.values()), type({}.items()))):
-            raise Unsupported("a view of a dictionary that outlives the captured code")
+            known = self.i.outside.views.get(id(value))
+            if known is None:
+                raise Unsupported("a view of a dictionary that outlives the captured code")
+            return Call(getattr(type_of(known[1]), known[2]), [self.recipe(known[1])])
         if id(value) in self.i.created and kind.__flags__ & (1 << 9) and kind is not NativeHandler:
             return self._object(value)
         raise Unsupported(f"a {type_of(value).__name__} that outlives the captured code")
@@ -223,7 +228,8 @@ class RecipeBook:
                 Constant(exception.__suppress_context__),
             ],
         )  # fmt: skip
-        return made
+        trace = self.i.traces.get(id(exception))
+        return Traced(made, tuple(trace)) if trace else made
 
     def _object(self, value: Any) -> Recipe:
         made = New(type(value), {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,23 +12,13 @@ from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from ..ir.segment import GraphInput
 from ..ir.source import Source
+from ..ir.trace import Trace
 from ..ir.values import NumberMeta, TensorMeta
 from .metadata import OperatorFailed, SameTensor, name_of, result_of
+from .naming import placeholder_name
+from .number_operators import kind_depends_on_values, kind_from_tensor, template_of
+from .outside import is_trusted_module
 from .values import Symbol, TensorProxy, symbolic_leaves
-
-#: Python operators on numbers: function -> template of the expression, and whether the result may be of another kind.
-NUMBER_OPERATORS: dict[Callable[..., Any], str] = {
-    operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",
-    operator.floordiv: "({} // {})", operator.mod: "({} % {})", operator.pow: "({} ** {})", operator.neg: "(-{})",
-    operator.pos: "(+{})", operator.abs: "abs({})", abs: "abs({})", float: "float({})", int: "int({})",
-    operator.lt: "({} < {})", operator.le: "({} <= {})", operator.gt: "({} > {})", operator.ge: "({} >= {})",
-    operator.eq: "({} == {})", operator.ne: "({} != {})", operator.not_: "(not {})",
-    operator.and_: "({} & {})", operator.or_: "({} | {})", operator.xor: "({} ^ {})",
-    operator.lshift: "({} << {})", operator.rshift: "({} >> {})", max: "max({}, {})", min: "min({}, {})",
-}  # fmt: skip
-
-_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
-_NOT_IDENTIFIER = re.compile(r"\W+")
 
 
 class GraphBuilder:
@@ -37,18 +26,20 @@ class GraphBuilder:
 
     def __init__(
         self,
-        location: Callable[[], str],
+        trace: Callable[[], Trace],
         on_autograd_use: Callable[[TensorProxy], None],
         guard: Callable[[str, Source | None, Any], None],
     ) -> None:
         self.graph = torch.fx.Graph()
         self.inputs: list[GraphInput] = []
+        self.examples: list[Any] = []
+        self.reserved: frozenset[str] = frozenset()
         self.mutated: set[str] = set()
         self.grad_enabled = torch.is_grad_enabled()
         self.differentiable = False
         self.operators = 0
         self.grad_at_start = self._emitted_grad = self.grad_enabled
-        self._location = location
+        self._trace = trace
         self._on_autograd_use = on_autograd_use
         self._guard = guard
         self._last_placeholder: torch.fx.Node | None = None
@@ -61,34 +52,35 @@ class GraphBuilder:
             if type(value) is TensorProxy:
                 if value.source is None:
                     raise Unsupported("a tensor from outside without a path to it")
-                value.node = self._placeholder(value.source, value.meta, value.cls)
+                value.node = self._placeholder(value.source, value.meta, value.cls, value.real)
             else:
                 value.node = self._number_node(value)  # type: ignore[arg-type]
         return value.node
 
-    def _placeholder(self, source: Source, meta: TensorMeta | NumberMeta, cls: type) -> torch.fx.Node:
-        name = _NOT_IDENTIFIER.sub("_", str(source)[2:]).strip("_") or "arg"
-        if name[0].isdigit():
-            name = f"arg_{name}"
+    def _placeholder(self, source: Source, meta: TensorMeta | NumberMeta, cls: type, example: Any) -> torch.fx.Node:
+        name = placeholder_name(source)
+        while name in self.reserved and str(source) != f"L[{name!r}]":  # an argument that nothing has used yet
+            name += "_"
         graph = self.graph
         anchor = self._last_placeholder
         with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
             node = graph.create_node("placeholder", name, (), {}, name)
         node.meta["val"] = meta
-        node.meta["location"] = ""
+        node.meta["trace"] = self._trace()
         self._last_placeholder = node
         self.inputs.append(GraphInput(node.name, source, meta, cls))
+        self.examples.append(example)
         return node
 
     def _number_node(self, symbol: Symbol) -> torch.fx.Node:
         if symbol.operation is None:
             if not isinstance(symbol.expr, Source):
                 raise Unsupported("a number without a path to it")
-            return self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind)
+            return self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind, symbol.hint)
         function, operands = symbol.operation
         node = self.graph.create_node("call_function", function, self._lower_args(operands), {})
         node.meta["val"] = NumberMeta(symbol.kind, symbol.from_tensor)
-        node.meta["location"] = self._location()
+        node.meta["trace"] = self._trace()
         return node
 
     def _lower_args(self, value: Any) -> Any:
@@ -102,6 +94,17 @@ class GraphBuilder:
         if kind is slice:
             return slice(*(self._lower_args(v) for v in (value.start, value.stop, value.step)))
         return value
+
+    def note_variable(self, tensor: TensorProxy, name: str, frame: Any) -> None:
+        """A tensor was stored in a local variable: the name that a reader of the graph knows it by. The first variable of
+        the user's is kept, or else the first one of PyTorch's own code."""
+        node = tensor.node
+        if node is None or tensor.source is not None:
+            return
+        known = node.meta.get("variable")
+        mine = not is_trusted_module(frame.globals.get("__name__"))
+        if known is None or (mine and not known[1]):
+            node.meta["variable"] = (name, mine)
 
     # operators --------------------------------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ class GraphBuilder:
         self.sync_grad_mode()
         self.operators += 1
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
-        node.meta["location"] = self._location()
+        node.meta["trace"] = self._trace()
         self._note_mutation(target, args, kwargs)
         if self.grad_enabled:
             for tensor in tensors:
@@ -166,7 +169,7 @@ class GraphBuilder:
         if not _has_tensor(structure):
             return structure
         node = self.graph.create_node("call_function", operator.getitem, (parent, index), {})
-        node.meta["location"] = parent.meta["location"]
+        node.meta["trace"] = parent.meta["trace"]
         return self._wrap(structure, node, tensors)
 
     def _note_mutation(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -187,7 +190,7 @@ class GraphBuilder:
         kind = float if tensor.meta.dtype.is_floating_point else bool if tensor.meta.dtype is torch.bool else int
         node = self.graph.create_node("call_method", "item", (self.node_of(tensor),), {})
         node.meta["val"] = NumberMeta(kind, from_tensor=True)
-        node.meta["location"] = self._location()
+        node.meta["trace"] = self._trace()
         return Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
 
     # numbers ----------------------------------------------------------------------------------------------------
@@ -198,12 +201,12 @@ class GraphBuilder:
         Raises:
             OperatorFailed: where the arithmetic raises: the captured code raises it too.
         """
-        template = NUMBER_OPERATORS.get(function)
+        template = template_of(function, len(operands))
         if template is None:
             raise Unsupported(f"{name_of(function)} of a number from outside")
         from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
         if from_tensor:
-            kind = _kind_from_tensor(function, operands)
+            kind = kind_from_tensor(function, operands)
             symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
             self.node_of(symbol)
             return symbol
@@ -214,7 +217,7 @@ class GraphBuilder:
         if type(hint) not in (int, float, bool):
             raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
         expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
-        if _kind_depends_on_values(function, operands):
+        if kind_depends_on_values(function, operands):
             same_kind = NumberExpr(f"({{}}.__class__ is {type(hint).__name__})", (expr,))
             self._guard("condition", None, (same_kind, True))
         return Symbol(type(hint), hint, expr, operation=(function, operands))
@@ -226,7 +229,7 @@ class GraphBuilder:
         if self._emitted_grad != self.grad_enabled:
             node = self.graph.create_node("call_function", torch._C._set_grad_enabled, (self.grad_enabled,), {})
             node.meta["val"] = None
-            node.meta["location"] = self._location()
+            node.meta["trace"] = self._trace()
             self._emitted_grad = self.grad_enabled
 
     def finish(self, outputs: list[Any]) -> torch.fx.Graph:
@@ -247,27 +250,6 @@ def _fits(symbol: Symbol, dtype: torch.dtype) -> NumberExpr:
     limits = torch.finfo(real) if real.is_floating_point else torch.iinfo(real)
     lowest = -limits.max if real is torch.uint8 else limits.min  # -1 wraps around to 255, as in C++
     return NumberExpr("({1} <= {0} <= {2} or {0} - {0} != 0)", (symbol.expr, lowest, limits.max))
-
-
-def _kind_depends_on_values(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
-    """Whether numbers of the same kinds could give a result of another kind: `2 ** -1`, `(-2.0) ** 0.5`, `max(1, 2.5)`."""
-    kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
-    if function is max or function is min:
-        return len(set(kinds)) > 1
-    return function is operator.pow and kinds != [float, int]
-
-
-def _kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) -> type:
-    if function in _COMPARISONS:
-        return bool
-    if function is float or function is operator.truediv:
-        return float
-    kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
-    if float in kinds:
-        if any(k not in (int, float, bool) for k in kinds):
-            raise Unsupported("arithmetic between a tensor's number and another type")
-        return float
-    raise Unsupported(f"integer {name_of(function)} on a number from a tensor")
 
 
 def _tensors(value: Any) -> Any:

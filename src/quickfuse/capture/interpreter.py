@@ -16,6 +16,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
+from ..ir.trace import Trace
 from . import opcodes
 from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_arguments
 from .graph import GraphBuilder
@@ -57,9 +58,12 @@ class Interpreter:
     def __init__(self, stop_at: int = -1, volatile: frozenset[str] = frozenset()) -> None:
         self.frames: list[Frame] = []
         self.outside = Outside(self.location, volatile)
-        self.graph = GraphBuilder(self.location, self.outside.guard_requires_grad, self.outside.guard)
+        self.outside.frames = self.frames
+        self.graph = GraphBuilder(self.trace, self.outside.guard_requires_grad, self.outside.guard)
         self.created: dict[int, Any] = {}
         self.results: list[Any] = []
+        #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
+        self.traces: dict[int, list[tuple[Any, Any, int]]] = {}
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -146,8 +150,12 @@ class Interpreter:
     def _unwind(self, exception: BaseException, depth: int) -> None:
         """Give an exception to the innermost handler, popping frames as CPython does."""
         self._chain(exception)
+        trace = self.traces.setdefault(id(exception), [])
         while len(self.frames) > depth:
             frame = self.frames[-1]
+            here = (frame.code, frame.globals, frame.lasti)
+            if not trace or not _is_reraise(frame):
+                trace.append(here)
             handler = frame.decoded.handler_for(frame.lasti)
             if handler is not None:
                 del frame.stack[handler.depth :]
@@ -202,6 +210,11 @@ class Interpreter:
             if not is_trusted_module(frame.globals.get("__name__")):
                 return frame.location
         return self.frames[-1].location if self.frames else ""
+
+    def trace(self) -> Trace:
+        """The user's frames; all of them where PyTorch's or the standard library's own code was compiled."""
+        users = [frame for frame in self.frames if not is_trusted_module(frame.globals.get("__name__"))]
+        return tuple([(frame.code, frame.lasti) for frame in users or self.frames])
 
     # calls ------------------------------------------------------------------------------------------------------
 
@@ -361,6 +374,12 @@ class Interpreter:
         """Note that the captured code made this object, so that it may be changed in place."""
         self.created[id(value)] = value
         return value
+
+
+def _is_reraise(frame: Frame) -> bool:
+    """Whether the last instruction raised an exception that has its entry for this frame already."""
+    name, arg, _, _ = frame.decoded.instructions[frame.lasti]
+    return name == "RERAISE" or (name == "RAISE_VARARGS" and not arg)
 
 
 def _leads_to(exception: BaseException, wanted: BaseException) -> bool:

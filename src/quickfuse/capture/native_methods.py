@@ -70,6 +70,8 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     elif kwargs or any(isinstance(a, (FunctionType, MethodType)) for a in args):
         raise Unsupported(f"the method {name} with a function")
     result = i.native(function, instance, *args, **kwargs)
+    if isinstance(result, VIEWS):
+        i.outside.views[id(result)] = (result, instance, name)
     if isinstance(result, (list, dict, set, collections.deque)) and name in ("copy", *_TAKE_ITERABLES):
         i.mark_created(result)
     return result

@@ -81,12 +81,17 @@ def op_LOAD_FAST_AND_CLEAR(i: Interpreter, f: Frame, arg: int, value: Any) -> No
 
 
 def op_STORE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.locals[arg] = f.stack.pop()
+    value = f.locals[arg] = f.stack.pop()
+    if type(value) is TensorProxy:
+        i.graph.note_variable(value, f.names[arg], f)
 
 
 def op_DELETE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if f.locals[arg] is UNBOUND:
+    old = f.locals[arg]
+    if old is UNBOUND:
         op_LOAD_FAST(i, f, arg, value)
+    if hasattr(type(old.value if type(old) is Unread else old), "__del__"):
+        raise Unsupported("deleting an object that has a finalizer")
     f.locals[arg] = UNBOUND
 
 
@@ -121,7 +126,10 @@ def op_LOAD_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    attributes.store_cell(i, f.locals[arg], f.stack.pop())
+    value = f.stack.pop()
+    if type(value) is TensorProxy:
+        i.graph.note_variable(value, f.names[arg], f)
+    attributes.store_cell(i, f.locals[arg], value)
 
 
 def op_DELETE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -579,8 +587,15 @@ def op_DICT_MERGE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     target.update(merged)
 
 
+def _unpackable(i: Interpreter, value: Any) -> Any:
+    kind = builtin_calls.type_of(value)
+    if value is None or kind in (int, float, bool):
+        raise_in_program(TypeError(f"cannot unpack non-iterable {kind.__name__} object"))
+    return containers.iterate(i, value)
+
+
 def op_UNPACK_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    elements = containers.iterate(i, f.stack.pop())
+    elements = _unpackable(i, f.stack.pop())
     if len(elements) != arg:
         problem = "too many" if len(elements) > arg else "not enough"
         detail = f"expected {arg}" if len(elements) > arg else f"expected {arg}, got {len(elements)}"
@@ -590,7 +605,7 @@ def op_UNPACK_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     before, after = arg & 0xFF, arg >> 8
-    elements = containers.iterate(i, f.stack.pop())
+    elements = _unpackable(i, f.stack.pop())
     if len(elements) < before + after:
         raise_in_program(
             ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(elements)})")

@@ -10,10 +10,12 @@ import collections
 import enum
 import functools
 import sys
+import types
 from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
     CellType,
+    CodeType,
     FunctionType,
     GetSetDescriptorType,
     MethodDescriptorType,
@@ -29,6 +31,7 @@ from .. import config
 from ..errors import Unsupported
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source, SourceRoots
+from .frame import Frame
 from .metadata import meta_of
 from .values import (
     DELETED,
@@ -52,11 +55,13 @@ DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
 SEQUENCE_TYPES = frozenset({list, set, collections.deque})
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
+_CONSTANT_TYPES = (types.GenericAlias, types.UnionType)
 LARGEST_CONTAINER = 100_000
 
 _STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 
 
+@functools.lru_cache(maxsize=4096)
 def is_trusted_module(name: str | None) -> bool:
     """Whether a module's functions and classes may be assumed not to be replaced: PyTorch and the standard library."""
     top = (name or "").partition(".")[0]
@@ -76,6 +81,7 @@ class Outside:
         self._by_code: set[int] = set()
         self.guards: list[Guard] = []
         self._location = location
+        self.frames: list[Frame] = []
         self._sources: dict[int, Source] = {}
         self._stand_ins: dict[int, Any] = {}
         self._keep: list[Any] = []
@@ -86,7 +92,10 @@ class Outside:
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
         self.replaced: dict[int, Any] = {}
+        #: Views of dictionaries: the view, the dictionary, and the method that gave it.
+        self.views: dict[int, tuple[Any, Any, str]] = {}
         self._symbols: dict[Source, Symbol] = {}
+        self._keys: dict[str, NumberExpr] = {}
 
     # guards -----------------------------------------------------------------------------------------------------
 
@@ -97,7 +106,13 @@ class Outside:
         if key not in self._seen:
             self._seen.add(key)
             self._keep.append(value)
-            self.guards.append(Guard(kind, source, value, self._location()))
+            self.guards.append(Guard(kind, source, value, self._location(), self._library_code()))
+
+    def _library_code(self) -> CodeType | None:
+        """The function of PyTorch's or the standard library's that is running, if it is one."""
+        if not self.frames or not is_trusted_module(self.frames[-1].globals.get("__name__")):
+            return None
+        return self.frames[-1].code
 
     def guard_requires_grad(self, tensor: TensorProxy) -> None:
         """Require that a tensor still takes part in autograd, or still does not."""
@@ -149,7 +164,8 @@ class Outside:
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self._stand_ins, self._sources, self.containers, self.attributes, self.changed_attributes,
-                      self.global_stores, self.cell_stores, self._keep, self._symbols):  # fmt: skip
+                      self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
+                      self.replaced):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -180,6 +196,15 @@ class Outside:
             return value
         if kind in PLAIN_TYPES:
             self.guard("equal", source, value)
+            return value
+        if kind is frozenset:
+            if not is_constant(value):
+                raise Unsupported("a frozenset of objects")
+            self.guard("equal", source, value)
+            return value
+        if kind in _CONSTANT_TYPES:
+            self.guard("equal", source, value)
+            self._remember(value, source)
             return value
         if kind is BuiltinFunctionType and isinstance(value.__self__, _OWNERS_OF_METHODS):
             return self._bound_method(value, source)
@@ -371,11 +396,20 @@ class Outside:
             raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
         outcome = bool(symbol.hint)
         expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
+        self.require(expr, outcome)
+        return outcome
+
+    def require(self, expr: NumberExpr, outcome: bool) -> None:
+        """Require that an expression keeps its truth value."""
         key = ("truth", expr.code())
         if key not in self._seen:
             self._seen.add(key)
             self.guard("condition", None, (expr, outcome))
-        return outcome
+
+    def key_of(self, symbol: Symbol) -> NumberExpr:
+        """A number as the key of a source. Equal expressions are one key."""
+        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
+        return self._keys.setdefault(expr.code(), expr)
 
     # dictionaries -----------------------------------------------------------------------------------------------
 
@@ -393,9 +427,7 @@ class Outside:
 
     def dict_keys(self, shadow: ShadowDict) -> list[Any]:
         """All keys in order, guarded to stay the same."""
-        if not shadow.changes:
-            keys = tuple(self._key_source(k) for k in shadow.real)
-            self.guard("keys", shadow.source, keys)
+        self.guard("keys", shadow.source, tuple(self._key_source(k) for k in shadow.real))
         return [self.key_value(k) for k in shadow.entries]
 
     def dict_length(self, shadow: ShadowDict) -> int:

@@ -54,6 +54,10 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(_grad(i, proxy))
     elif name == "is_leaf":
         then(_is_leaf(i, proxy))
+    elif name == "grad_fn":
+        if not _is_leaf(i, proxy):
+            raise Unsupported("the autograd node that made a tensor")
+        then(None)
     elif name == "data":
         then(i.graph.call("call_method", "detach", (proxy,), {}))
     elif name == "T" and proxy.meta.ndim == 2:
@@ -79,6 +83,7 @@ def _grad(i: Interpreter, proxy: TensorProxy) -> Any:
 
 
 def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
+    i.outside.guard_requires_grad(proxy)
     if not proxy.meta.requires_grad:
         return True
     if proxy.source is None or proxy.real is None:

@@ -58,7 +58,6 @@ _UNCAPTURED_METHODS: dict[str, str] = {
     "tolist": "a tensor's contents as Python objects",
     "numpy": "a tensor's contents in NumPy",
     "backward": "backward() inside the compiled function",
-    "requires_grad_": "changing requires_grad",
     "register_hook": "registering a hook",
     "retain_grad": "retain_grad()",
     "data_ptr": "a tensor's address",
@@ -137,10 +136,40 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
     if name in _UNCAPTURED_METHODS and not (name == "type" and args):
         raise Unsupported(_UNCAPTURED_METHODS[name])
     if name in ("to", "type") and any(isinstance(a, (str, torch.device)) for a in (*args, *kwargs.values())):
-        raise Unsupported("moving between devices")
+        return _to_device(i, proxy, name, args, kwargs)
+    if name == "requires_grad_":
+        return _requires_grad(i, proxy, *args, **kwargs)
     if name in ("__len__", "__iter__", "__bool__", "__contains__", "__hash__"):
         raise Unsupported(f"the tensor method {name}")
     return i.graph.call("call_method", name, (proxy, *_operands(i, name, args)), _operands(i, name, kwargs))
+
+
+def _to_device(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`proxy.to(device, ...)`: where the tensor is there already, only a change of type remains."""
+    options = dict(kwargs)
+    device = options.pop("device", None)
+    if device is None:
+        device, *rest = args
+        args = tuple(rest)
+    here = proxy.meta.device
+    if isinstance(device, str):
+        device = i.native(torch.device, device)
+    if name == "type" or device != here and device != torch.device(here.type if here.type == "cpu" else "meta"):
+        raise Unsupported("moving between devices")
+    options.pop("non_blocking", None)
+    if options.get("memory_format") is torch.preserve_format:
+        del options["memory_format"]
+    if all(a in (None, False, proxy.meta.dtype) for a in (*args, *options.values())):
+        return proxy
+    raise Unsupported("moving between devices and changing the type at once")
+
+
+def _requires_grad(i: Interpreter, proxy: TensorProxy, requires_grad: Any = True) -> TensorProxy:
+    """`proxy.requires_grad_(mode)` where that changes nothing."""
+    i.outside.guard_requires_grad(proxy)
+    if i.truth(requires_grad) != proxy.meta.requires_grad:
+        raise Unsupported("changing requires_grad")
+    return proxy
 
 
 def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:

@@ -197,6 +197,8 @@ def is_constant(value: Any) -> bool:
     kind = type(value)
     if kind is tuple or kind is frozenset:
         return all(is_constant(v) for v in value)
+    if kind is slice:
+        return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
     return kind in PLAIN_TYPES or isinstance(value, enum.Enum)
 
 

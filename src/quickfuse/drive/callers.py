@@ -17,7 +17,7 @@ from typing import Any
 from ..ir.frame import FrameState
 from .assemble import Writer
 from .micro import MICRO_VARIABLES, as_user_code
-from .program import program_of
+from .program import Program, program_of
 
 _STAND_IN_VARIABLES = ("<operand>", "<stand-in>")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -45,30 +45,39 @@ def _is_in_compiler(code: CodeType) -> bool:
 def call_below(frames: Sequence[FrameState], function: Callable[[Any], Any], operand: Any) -> Any:
     """`function(operand)`, called by the innermost of these frames, as it seems, and below by the user's real frame."""
     for frame in reversed(frames):
-        code = _stand_in(frame.code, program_of(frame.code).units[max(frame.position - 1, 0)])
+        program = program_of(frame.code)
+        position = frame.position
+        code = program.stand_ins.get((position,)) or _stand_in_at(program, position)
         function, operand = FunctionType(code, frame.globals), (function, operand)
     # A micro-function or stand-in that comes first stands for the user's function there: that one is being driven, too.
     caller: FrameType | None = sys._getframe(1)
     while caller is not None and _is_in_compiler(caller.f_code):
         caller = caller.f_back
     if caller is not None:
-        code = _stand_in(caller.f_code, max(caller.f_lasti // 2, 0))
+        unit = caller.f_lasti // 2
+        code = caller.f_code
+        code = program_of(code).stand_ins.get(unit) or _stand_in(code, unit)
         function, operand = FunctionType(code, caller.f_globals), (function, operand)
     return function(operand)
 
 
+def _stand_in_at(program: Program, position: int) -> CodeType:
+    """For a frame that is suspended behind a call."""
+    unit = program.units[max(position - 1, 0)]
+    found = program.stand_ins[position,] = _stand_in(program.code, unit)
+    return found
+
+
 def _stand_in(code: CodeType, unit: int) -> CodeType:
     """`def frame(operand): next, rest = operand; return next(rest)`, as if it stood at `unit` of the user's code."""
-    known = program_of(code).stand_ins
-    found = known.get(unit)
-    if found is None:
-        writer = Writer()
-        writer.emit("RESUME")
-        writer.emit("PUSH_NULL")
-        writer.emit("LOAD_FAST", 0)
-        writer.emit("UNPACK_SEQUENCE", 2)
-        writer.emit("SWAP", 2)
-        writer.emit_call(1)
-        writer.emit("RETURN_VALUE")
-        found = known[unit] = as_user_code(code, unit, writer, _STAND_IN_VARIABLES, 1, 4)
+    writer = Writer()
+    writer.emit("RESUME")
+    writer.emit("PUSH_NULL")
+    writer.emit("LOAD_FAST", 0)
+    writer.emit("UNPACK_SEQUENCE", 2)
+    writer.emit("SWAP", 2)
+    writer.emit_call(1)
+    writer.emit("RETURN_VALUE")
+    found = as_user_code(code, max(unit, 0), writer, _STAND_IN_VARIABLES, 1, 4)
+    program_of(code).stand_ins[unit] = found
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from ..ir.frame import FrameState
 from . import native
 from .step import Returned, leave, needs_own_frame, perform
-from .tracebacks import add_user_frames
+from .tracebacks import without_own
 from .unwind import unwind
 
 #: How many instructions in a row may be performed one by one, without a segment that does anything for tensors, before
@@ -60,11 +60,10 @@ class Driver:
 
     def run(self, frames: list[FrameState]) -> Any:
         """Run suspended frames to the result of the outermost one, which may raise."""
-        original = frames
         try:
             return self._run(frames)
         except BaseException as error:
-            add_user_frames(error, original)
+            error.__traceback__ = without_own(error.__traceback__)
             raise
 
     def _run(self, frames: list[FrameState]) -> Any:

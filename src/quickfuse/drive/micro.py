@@ -120,7 +120,7 @@ def handled_exception(frames: Sequence[FrameState]) -> BaseException | None:
     return None
 
 
-def _assembled(like: FunctionType, writer: Writer, protected: list[Protected]) -> FunctionType:
+def _assembled(like: Any, writer: Writer, protected: list[Protected]) -> FunctionType:
     """A function of this module's, with other instructions."""
     code = like.__code__
     locations = LocationWriter(code.co_firstlineno)

@@ -25,7 +25,7 @@ class Program:
         self.code_ref = weakref.ref(code)
         self.steps: list[Any] | None = None
         self.resumes: dict[Any, Any] = {}
-        self.stand_ins: dict[int, CodeType] = {}
+        self.stand_ins: dict[Any, CodeType] = {}  # by unit, and by (position,) of a suspended frame
         self._decoded: Decoded | None = None
         self._layout: tuple[list[int], list[int]] | None = None
         self._kinds: list[Kinds | None] | None = None

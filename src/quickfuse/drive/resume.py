@@ -19,7 +19,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from ..errors import Unsupported
-from ..ir.bytecode import local_names
+from ..ir.bytecode import PY312, local_names
 from ..ir.frame import NULL, UNBOUND, FrameState, Marker
 from .assemble import (
     LOAD_FAST_CHECKED,
@@ -72,7 +72,10 @@ class Shape(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """`base` is where the user's code begins; `lasti_slots` and `exit_kinds` tell which slots need a translation."""
+    """`base` is where the user's code begins; `lasti_slots` and `exit_kinds` tell which slots need a translation.
+
+    `lasti` and `line` are what a traceback says about the position.
+    """
 
     code: CodeType
     base: int
@@ -80,6 +83,8 @@ class Resume(NamedTuple):
     exit_kinds: Kinds
     defaults: tuple[None, ...]
     keyword_defaults: dict[str, None]
+    lasti: int
+    line: int
 
 
 def resume_function(
@@ -166,9 +171,17 @@ class _Builder:
             co_flags=code.co_flags & ~_CO_GENERATOR if shape.mode == TRACEBACK else code.co_flags,
         )
         keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-        lasti_slots = tuple(slot for slot, kind in enumerate(self.kinds) if kind == LASTI)
+        unit = self.program.units[shape.position]
+        line = location_at(code, unit)[0]
         return Resume(
-            resumed, base, lasti_slots, self.exit_kinds, (None,) * code.co_argcount, dict.fromkeys(keyword_only)
+            resumed,
+            base,
+            tuple(slot for slot, kind in enumerate(self.kinds) if kind == LASTI),
+            self.exit_kinds,
+            defaults=(None,) * code.co_argcount,
+            keyword_defaults=dict.fromkeys(keyword_only),
+            lasti=2 * (base + unit),
+            line=self.program.decoded.instructions[shape.position].line if line is None else line,
         )
 
     def _body(self) -> bytearray:
@@ -187,6 +200,8 @@ class _Builder:
         if shape.mode in (STEP, TRACEBACK):
             return ()
         kinds = self.program.kinds(shape.position)
+        if kinds and shape.mode == GENERATOR:
+            kinds = kinds[:-1]  # without what will be sent
         if kinds is None or len(kinds) != len(shape.nulls):
             raise CannotResume("a frame whose stack does not fit its code")
         for kind, null in zip(kinds, shape.nulls, strict=True):
@@ -248,37 +263,50 @@ class _Builder:
 
     def _go_on(self) -> None:
         writer, shape = self.writer, self.shape
-        position = shape.position
+        destination = shape.position
         if shape.mode == GENERATOR:
-            position = self._yield_once()
+            destination = self._yield_once()
         if shape.keyword_names:
             writer.emit("KW_NAMES", writer.constant(shape.keyword_names))
-        writer.emit("JUMP_FORWARD", self.program.starts[position])
+        writer.emit("JUMP_FORWARD", self.program.starts[destination])
         self._describe_rest()
 
     def _yield_once(self) -> int:
-        """Wait at a copy of the `yield`: the first value that is sent, or exception that is thrown, belongs there."""
-        writer = self.writer
+        """Wait at a copy of the `yield`: the first value that is sent, or exception that is thrown, belongs there.
+
+        Returns the position to jump to.
+        """
+        writer, starts = self.writer, self.program.starts
         position = self.shape.position
         instructions = self.program.decoded.instructions
         before, following = instructions[position - 1], instructions[position]
         if before.name != "YIELD_VALUE" or following.name != "RESUME":
             raise CannotResume("a generator that is not suspended at a yield")
+        destination = position + 1
+        sending = instructions[position - 2]
+        delegates = sending.name == "SEND" and not PY312
+        if delegates:
+            # When a throw() into `yield from` makes the inner generator return, CPython itself looks for the SEND before
+            # the yield, and goes on where that jumps to: here, behind the jump that goes back into the loop.
+            destination = sending.value
+            back = Writer()
+            back.emit("JUMP_FORWARD", _units_of_jump(starts[destination]) + starts[position + 1])
         writer.emit_constant(None)
+        if delegates:
+            writer.emit("JUMP_FORWARD", 1)
+            writer.emit("SEND", 2 + back.units)
         self.locations.add(writer.units)
         start = writer.units
         writer.emit("YIELD_VALUE", before.arg)
+        writer.emit("RESUME", following.arg)
+        if delegates:
+            writer.data += back.data
         handler = self.program.decoded.handler_for(position - 1)
         if handler is not None:
-            # JUMP_FORWARD is the one instruction behind these two.
-            jump = Writer()
-            jump.emit("JUMP_FORWARD", self.program.starts[position + 1])
-            base = writer.units + 1 + jump.units
-            target = base + self.program.starts[handler.target]
-            self.protected.append(Protected(start, start + 1, target, handler.depth, handler.push_lasti))
-        writer.emit("RESUME", following.arg)
-        self.locations.add(2, location_at(self.code, self.program.units[position - 1]))
-        return position + 1
+            target = writer.units + _units_of_jump(starts[destination]) + starts[handler.target]
+            self.protected.append(Protected(start, writer.units, target, handler.depth, handler.push_lasti))
+        self.locations.add(writer.units - start, location_at(self.code, self.program.units[position - 1]))
+        return destination
 
     def _raise(self) -> None:
         writer = self.writer
@@ -332,7 +360,10 @@ class _Builder:
         writer.emit_constant(STOPPED)
         writer.emit("BUILD_TUPLE", 3)
         writer.emit("RETURN_VALUE")
-        self.locations.add(writer.units - begin)
+        # A frame that somebody keeps after the stop is at this line.
+        self.locations.line = _last_line(self.code)
+        last = self.program.units[self.shape.position]
+        self.locations.add(writer.units - begin, (location_at(self.code, last)[0], None, None, None))
 
     def _load_or_marker(self, index: int, depth: int) -> None:
         writer = self.writer
@@ -359,6 +390,21 @@ class _Builder:
             if kind in (NULL_SLOT, MAYBE_NULL) or (kind.name == SAVED and kind.slot != slot):
                 raise CannotResume("an exit in the middle of an expression")
         return kinds
+
+
+def _last_line(code: CodeType) -> int:
+    """The line that a location table goes on from at its end."""
+    line = code.co_firstlineno
+    for _, _, found in code.co_lines():
+        if found is not None:
+            line = found
+    return line
+
+
+def _units_of_jump(distance: int) -> int:
+    writer = Writer()
+    writer.emit("JUMP_FORWARD", distance)
+    return writer.units
 
 
 def _outermost_saved(kinds: Kinds) -> int | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
+from types import CodeType, TracebackType
+from typing import Any
 
-from ..ir.frame import FrameState
-from .assemble import location_at
+from ..ir.bytecode import local_names
+from ..ir.frame import UNBOUND, FrameState
 from .callers import is_own
-from .program import program_of
 from .resume import TRACEBACK, resume_function
 
 
@@ -25,6 +25,17 @@ def add_user_frames(exception: BaseException, frames: Sequence[FrameState]) -> N
     for frame in reversed(frames):
         entries = entry(frame, frame.position - 1, entries)
     exception.__traceback__ = entries
+
+
+def traced(exception: BaseException, trace: Sequence[tuple[CodeType, dict[str, Any], int]]) -> BaseException:
+    """Give an exception the traceback entries of where captured code raised it: (code, globals, position), innermost
+    first."""
+    entries = None
+    for code, globals_, position in trace:
+        frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
+        entries = entry(frame, position, entries)
+    exception.__traceback__ = entries
+    return exception
 
 
 def without_own(entries: TracebackType | None) -> TracebackType | None:
@@ -47,8 +58,4 @@ def entry(frame: FrameState, position: int, following: TracebackType | None) -> 
         found = probe.__traceback__.tb_next
         probe.__traceback__ = None
     assert found is not None
-    unit = program_of(frame.code).units[position]
-    line = location_at(frame.code, unit)[0]
-    if line is None:
-        line = program_of(frame.code).decoded.instructions[position].line
-    return TracebackType(following, found.tb_frame, 2 * (resume.base + unit), line)
+    return TracebackType(following, found.tb_frame, resume.lasti, resume.line)

@@ -22,6 +22,7 @@ from ..ir.segment import (
     Output,
     Recipe,
     Segment,
+    Traced,
 )
 from ..ir.source import Source
 from .prologue import Prologue, attribute_of
@@ -127,6 +128,9 @@ class Epilogue:
                 self.lines.append(f"{name}.cell_contents = {self.value(recipe.content)}")
         elif isinstance(recipe, Computed):
             self.lines.append(f"{name} = {recipe.expr.code(self._prologue.name)}")
+        elif isinstance(recipe, Traced):
+            trace = self._prologue.constant(recipe.trace, "trace")
+            self.lines.append(f"{name} = _traced({self.value(recipe.exception)}, {trace})")
         elif isinstance(recipe, Generator):
             self.lines.append(f"{name} = _generator({self._frame(recipe.frame)})")
         return name
@@ -247,6 +251,8 @@ def _parts(recipe: Any) -> list[Any]:
         return list(frame_recipes(recipe.frame))
     if isinstance(recipe, Cell):
         return [recipe.content]
+    if isinstance(recipe, Traced):
+        return [recipe.exception]
     if isinstance(recipe, New):
         parts = [*recipe.attributes.values(), *recipe.slots.values(), *recipe.items]
     elif isinstance(recipe, Build):

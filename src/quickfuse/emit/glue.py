@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import linecache
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from .prologue import Prologue, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|frames|Suspension|FrameState|UNBOUND|NULL|generator|Cell|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|frames|Suspension|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
 )
 
@@ -93,7 +94,7 @@ class Glue:
         """`check` tells what became of the tensors; `helpers` are the functions that read lists in bulk, by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
-            "_MISS": MISS, "torch": torch, "_lookup_all": lookup_all, "_check": check, **_NATIVE, "_lock": threading.RLock(),
+            "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, "_check": check, **_NATIVE, "_lock": threading.RLock(),
             **{f"_{name}": function for name, function in helpers.items()}, **body.constants,
         }  # fmt: skip
         self.source = self._write(body, name)
@@ -237,7 +238,7 @@ def first_failure(
             signature = "(_frames)" if segment.resumes else signature_source(segment.code)
             source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in lines)
             namespace: dict[str, Any] = {
-                "torch": torch, "_lookup_all": lookup_all, **_NATIVE,
+                "torch": torch, "math": math, "_lookup_all": lookup_all, **_NATIVE,
                 **{f"_{name}": function for name, function in helpers.items()},
                 "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
                 **prologue.constants,

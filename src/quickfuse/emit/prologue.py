@@ -88,7 +88,9 @@ class Prologue:
         if base is not None:
             parent = self._place(base)
             key = source.key
-            if parent is not None and not isinstance(key, Source):
+            if isinstance(key, NumberExpr):
+                found = None
+            elif parent is not None and not isinstance(key, Source):
                 found = self._family(source.kind, None, parent[0], key), parent[1]
             elif parent is None and isinstance(key, Source):
                 by_key = self._place(key)
@@ -206,6 +208,8 @@ class Prologue:
             return self._assign(f"{base}()", "v")
         if source.kind == "attr":
             return self._assign(attribute_of(base, source.key), "v")
+        if isinstance(source.key, NumberExpr):
+            return self._assign(f"{base}[{source.key.code(self.name)}]", "v")
         key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
         if isinstance(source.key, Source):  # a defaultdict must not make an entry when it is looked at
             return self._assign(f"{base}.get({key})", "v")

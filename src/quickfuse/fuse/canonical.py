@@ -12,10 +12,10 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Slot, SlotLoad
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Reduced, Reduction, Slot, SlotLoad
 from quickfuse.ir.loop import Access, Buffer
 
-from .collapse import Collapsed, collapse
+from .collapse import Collapsed, collapse, collapse_rows
 from .merge import MergedLoop
 
 _OperandKey = tuple[Buffer, int, tuple[int, ...]]
@@ -73,17 +73,18 @@ class Canonicalizer:
             Unsupported: where a buffer is stored to and loaded from at another element.
         """
         operands = _collect(loop)
-        collapsed = collapse(
-            loop.shape,
-            tuple([access.strides for access in operands.accesses]),
-            operands.stored[0],
-            tuple(sorted(operands.axes)),
-        )
+        strides = tuple([access.strides for access in operands.accesses])
+        indexed = tuple(sorted(operands.axes))
+        rows = (0, False)
+        if loop.reduced:
+            collapsed, *rows = collapse_rows(loop.shape, strides, indexed, loop.reduced)
+        else:
+            collapsed = collapse(loop.shape, strides, operands.stored[0], indexed)
         slots = self._make_slots(loop, operands, collapsed)
-        key = self._signature(loop, operands, collapsed, slots)
+        key = (tuple(rows), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)
         if body is None:
-            body = self._bodies[key] = _Builder(loop, operands, collapsed).body(slots)
+            body = self._bodies[key] = _Builder(loop, operands, collapsed).body(slots, *rows)
         member = Member(
             collapsed.sizes,
             tuple([access.buffer for access in operands.accesses]),
@@ -98,7 +99,9 @@ class Canonicalizer:
         Each unit's own code, and how its loads and scalars are numbered in the loop, say what is computed.
         """
         codes = self._codes
-        numbers = tuple([codes.setdefault(unit.reading.code, len(codes)) for unit in loop.units if unit.reading])
+        numbers = tuple(
+            [(codes.setdefault(u.reading.code, len(codes)), u.store.combine) for u in loop.units if u.reading and u.store]
+        )
         return (
             loop.device.type, len(collapsed.sizes), slots, numbers, tuple(loop.kept), tuple(operands.links),
             tuple(operands.stored), tuple(operands.scalars.values()),
@@ -155,7 +158,10 @@ def _check(operands: _Operands) -> None:
 
 
 class _Builder:
-    """Rewrites the expressions of a loop as a body's: slots for loads, arguments for host scalars."""
+    """Rewrites the expressions of a loop as a body's: slots for loads, arguments for host scalars.
+
+    Reductions are built in the order of their units, in which each uses only earlier ones.
+    """
 
     def __init__(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed) -> None:
         self.loop = loop
@@ -163,12 +169,27 @@ class _Builder:
         self.collapsed = collapsed
         self.scalars = list(operands.scalars)
         self.made: dict[int, Expr] = {}
+        #: What stands for the contents of a buffer that a reduction stores to.
+        self.reduced: dict[Buffer, Expr] = {}
 
-    def body(self, slots: tuple[Slot, ...]) -> KernelBody:
-        values = [self._value(store.value) for store in self.loop.stores]
-        stores = tuple(zip(self.operands.stored, values, strict=True))
-        types = tuple(self.operands.scalars.values())
-        return KernelBody(self.loop.device.type, len(self.collapsed.sizes), slots, types, stores)
+    def body(self, slots: tuple[Slot, ...], reduced: int, columns: bool) -> KernelBody:
+        reductions = []
+        for unit in self.loop.units:
+            assert unit.store is not None
+            if unit.store.combine is not None:
+                self.reduced[unit.store.access.buffer] = Reduced(len(reductions), unit.store.value.dtype)
+                reductions.append(Reduction(unit.store.combine, self._value(unit.store.value)))
+        values = [self.reduced.get(store.access.buffer) or self._value(store.value) for store in self.loop.stores]
+        return KernelBody(
+            self.loop.device.type,
+            len(self.collapsed.sizes),
+            slots,
+            tuple(self.operands.scalars.values()),
+            tuple(zip(self.operands.stored, values, strict=True)),
+            reduced,
+            columns,
+            tuple(reductions),
+        )
 
     def _value(self, root: Expr) -> Expr:
         made = self.made
@@ -197,10 +218,12 @@ class _Builder:
             return ()
         store = self.loop.units[source].store
         assert store is not None
-        return (store.value,)
+        return (store.value,) if store.combine is None else ()
 
     def _leaf(self, node: Expr) -> Expr:
         if isinstance(node, Load):
+            if node.access.buffer in self.reduced:
+                return self.reduced[node.access.buffer]
             return SlotLoad(self.operands.number(node.access), node.dtype)
         if isinstance(node, Scalar):
             return ArgScalar(self.scalars.index(node.name), node.dtype)

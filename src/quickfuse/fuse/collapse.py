@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,20 +33,66 @@ def collapse(shape: tuple[int, ...], operands: tuple[Strides, ...], order_by: in
     axes = [k for k, size in enumerate(shape) if size != 1]
     if not axes:
         return _single_element(shape, operands)
-    axes.sort(key=lambda k: -operands[order_by][k])
+    return _collapsed(shape, operands, _merged(shape, operands, axes, order_by, indexed))
+
+
+@lru_cache(maxsize=4096)
+def collapse_rows(
+    shape: tuple[int, ...], operands: tuple[Strides, ...], indexed: tuple[int, ...], reduced: tuple[int, ...]
+) -> tuple[Collapsed, int, bool]:
+    """Collapse the axes of a loop that reduces some. Returns also how many reduced ones are left, which come last, and
+    whether vectors are to lie along the last axis before those.
+    """
+    order_by = _main_operand(shape, operands)
+    moving = [k for k, size in enumerate(shape) if size != 1]
+    kept = [k for k in moving if k not in reduced]
+    rows = _merged(shape, operands, kept, order_by, indexed)
+    inner = _merged(shape, operands, [k for k in moving if k in reduced], order_by, indexed)
+    collapsed = _collapsed(shape, operands, rows + inner)
+    columns = bool(rows) and _in_columns(collapsed, len(inner), collapsed.strides[order_by])
+    return collapsed, len(inner), columns
+
+
+#: Rows shorter than this are not worth a vector each, where there are enough of them to lay vectors across.
+_SHORT_ROW, _MANY_ROWS = 16, 64
+
+
+def _in_columns(collapsed: Collapsed, reduced: int, strides: Strides) -> bool:
+    """Whether neighbours in memory belong to different rows, or rows are too short for vectors."""
+    sizes = collapsed.sizes
+    if math.prod(sizes[-reduced:]) < _SHORT_ROW and sizes[-reduced - 1] >= _MANY_ROWS:
+        return True
+    across, along = abs(strides[-reduced - 1]), abs(strides[-1])
+    return 0 < across < along or not along
+
+
+def _main_operand(shape: tuple[int, ...], operands: tuple[Strides, ...]) -> int:
+    """The operand with the most elements, whose order in memory decides how a kernel goes through the axes."""
+    elements = [math.prod(n for n, s in zip(shape, strides, strict=True) if s) for strides in operands]
+    return elements.index(max(elements, default=1)) if elements else 0
+
+
+def _merged(
+    shape: tuple[int, ...], operands: tuple[Strides, ...], axes: list[int], order_by: int, indexed: tuple[int, ...]
+) -> list[list[int]]:
+    """The axes in their new order, those together that become one, each group's innermost axis first."""
+    order = operands[order_by] if operands else (0,) * len(shape)
     groups: list[list[int]] = []
-    sizes: list[int] = []
-    for axis in reversed(axes):
-        if groups and _walks_on(axis, groups[-1][0], sizes[-1], operands, indexed):
+    size = 1
+    for axis in reversed(sorted(axes, key=lambda k: -abs(order[k]))):
+        if groups and _walks_on(axis, groups[-1][0], size, operands, indexed):
             groups[-1].append(axis)
-            sizes[-1] *= shape[axis]
+            size *= shape[axis]
         else:
             groups.append([axis])
-            sizes.append(shape[axis])
-    groups.reverse()
-    sizes.reverse()
+            size = shape[axis]
+    return groups[::-1]
+
+
+def _collapsed(shape: tuple[int, ...], operands: tuple[Strides, ...], groups: list[list[int]]) -> Collapsed:
+    sizes = tuple([math.prod(shape[axis] for axis in group) for group in groups])
     strides = tuple([tuple([operand[group[0]] for group in groups]) for operand in operands])
-    return Collapsed(tuple(sizes), strides, tuple(map(tuple, groups)))
+    return Collapsed(sizes, strides, tuple(map(tuple, groups)))
 
 
 def _walks_on(axis: int, inner: int, size: int, operands: tuple[Strides, ...], indexed: tuple[int, ...]) -> bool:

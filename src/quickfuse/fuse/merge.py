@@ -13,7 +13,8 @@ import torch
 
 from quickfuse.ir.loop import Buffer, Program, Store, View
 
-from .units import Dependences, Unit
+from .rows import Shape, keeps_threads_busy
+from .units import Dependences, Unit, agree, find, union
 
 #: Units are only put together for the sake of common loads as long as a loop has no more than this many stores.
 _MOST_STORES = 32
@@ -23,10 +24,12 @@ _MOST_STORES = 32
 class MergedLoop:
     """The units of one loop. A value that one unit stores and another one loads is used where it is computed.
 
-    `kept[k]` says whether unit k's store is done; of others only the value is used.
+    `kept[k]` says whether unit k's store is done; of others only the value is used. `reduced` are the axes that the
+    loop's reductions reduce, if it has any.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
+    reduced: Shape
     device: torch.device
     level: int
     units: list[Unit]
@@ -41,13 +44,10 @@ class MergedLoop:
 def merge(program: Program, dependences: Dependences) -> list[MergedLoop]:
     """The loops of a program in the order of their first stores, without stores that nobody reads."""
     units = [unit for unit in dependences.units if unit.store is not None]
-    for edge in dependences.edges:
-        if edge.joined and edge.before.level == edge.after.level:
-            _union(edge.before, edge.after)
     _join_common_loads(units)
     components: dict[Unit, list[Unit]] = {}
     for unit in units:
-        components.setdefault(_find(unit), []).append(unit)
+        components.setdefault(find(unit), []).append(unit)
     needed = _needed(program, dependences)
     return [_loop(component, needed) for component in components.values()]
 
@@ -55,7 +55,7 @@ def merge(program: Program, dependences: Dependences) -> list[MergedLoop]:
 def _join_common_loads(units: list[Unit]) -> None:
     sizes: dict[Unit, int] = {}
     for unit in units:
-        root = _find(unit)
+        root = find(unit)
         sizes[root] = sizes.get(root, 0) + 1
     first: dict[tuple[object, ...], Unit] = {}
     for unit in units:
@@ -65,28 +65,16 @@ def _join_common_loads(units: list[Unit]) -> None:
             other = first.setdefault((id(access.buffer), access.offset, access.strides), unit)
             if other is unit or (other.level, other.shape, other.device) != (unit.level, unit.shape, unit.device):
                 continue
-            one, two = _find(other), _find(unit)
-            if one is not two and sizes[one] + sizes[two] <= _MOST_STORES:
-                sizes[_union(one, two)] = sizes[one] + sizes[two]
+            one, two = find(other), find(unit)
+            if one is not two and sizes[one] + sizes[two] <= _MOST_STORES and _may_share(one, two):
+                sizes[union(one, two)] = sizes[one] + sizes[two]
 
 
-def _find(unit: Unit) -> Unit:
-    root = unit
-    while root.parent is not None:
-        root = root.parent
-    while unit.parent is not None:
-        unit.parent, unit = root, unit.parent
-    return root
-
-
-def _union(one: Unit, two: Unit) -> Unit:
-    one, two = _find(one), _find(two)
-    if one is two:
-        return one
-    if two.index < one.index:
-        one, two = two, one
-    two.parent = one
-    return one
+def _may_share(one: Unit, two: Unit) -> bool:
+    """Whether units of one shape may be in one kernel for the sake of common loads."""
+    if one.reduced == two.reduced:
+        return True
+    return agree([one, two]) and keeps_threads_busy(one.shape, one.reduced or two.reduced or ())
 
 
 def _needed(program: Program, dependences: Dependences) -> set[Buffer]:
@@ -97,17 +85,30 @@ def _needed(program: Program, dependences: Dependences) -> set[Buffer]:
         writer = edge.before
         if writer.store is None or writer.changes_input:
             continue
-        if edge.after.extern is not None or _find(edge.after) is not _find(writer):
+        if edge.after.extern is not None or find(edge.after) is not find(writer):
             needed.add(writer.store.access.buffer)
     return needed
 
 
 def _loop(component: list[Unit], needed: set[Buffer]) -> MergedLoop:
-    first = component[0]
+    first = find(component[0])
     assert first.device is not None
-    kept = []
+    kept = {}
     for unit in component:
         assert unit.store is not None
         buffer = unit.store.access.buffer
-        kept.append(buffer.kind != "temp" or buffer in needed)
-    return MergedLoop(first.shape, first.device, first.level, component, kept)
+        kept[unit] = buffer.kind != "temp" or buffer in needed
+    units = _used(component, kept)
+    return MergedLoop(first.shape, first.reduced or (), first.device, first.level, units, [kept[u] for u in units])
+
+
+def _used(component: list[Unit], kept: dict[Unit, bool]) -> list[Unit]:
+    """The units whose stores are done, or whose values others of these use."""
+    wanted: set[Buffer] = set()
+    used = []
+    for unit in reversed(component):
+        assert unit.store is not None
+        if kept[unit] or unit.store.access.buffer in wanted:
+            used.append(unit)
+            wanted.update(access.buffer for access in unit.loads)
+    return used[::-1]

@@ -4,6 +4,9 @@ A unit must come after the stores that it loads from, and a store to an input af
 both ends have the same index space and touch the same element, they may also be in one kernel ("joined"): all loads of
 an index happen before its stores, and a stored value needs no load. A unit's level counts the edges before it that
 cannot be joined, so units of one level can be put into kernels freely, as long as joined ones are kept together.
+
+What a reduction stores is complete at the end of a row. So units that load it may be joined to it where they are in its
+index space and the same axes are reduced for all of them (see `rows.py`): kernels run in passes.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import torch
 
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, View
+from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .reading import Reading, read
+from .rows import Shape, embedding, reduced_axes, same_elements
 
 #: Rounds of levelling input stores that read each other's inputs; what moves after that is staged.
 _ROUNDS = 8
@@ -26,7 +31,11 @@ _ROUNDS = 8
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """A store with the shape of its loop and what is known of its value, or a call of PyTorch and what it reads."""
+    """A store with the shape of its loop and what is known of its value, or a call of PyTorch and what it reads.
+
+    `parent` links units that are joined, and their root's `reduced` are the axes that their kernel reduces, if it does.
+    `native` is what a unit was before it was moved to the index space of a kernel with reductions.
+    """
 
     index: int
     shape: tuple[int, ...]
@@ -36,7 +45,9 @@ class Unit:
     extern: Extern | None = None
     reads: list[Buffer] = field(default_factory=list)
     level: int = 0
-    parent: Unit | None = None  # in the union-find forest of `merge.py`
+    parent: Unit | None = None
+    reduced: Shape | None = None
+    native: tuple[Shape, Store, Reading] | None = None
 
     @property
     def loads(self) -> list[Access]:
@@ -45,6 +56,52 @@ class Unit:
     @property
     def changes_input(self) -> bool:
         return self.store is not None and self.store.access.buffer.kind == "input"
+
+    def begin(self) -> None:
+        """Forget all decisions."""
+        self.restore()
+        self.level, self.parent = 0, None
+        self.reduced = None if self.store is None else reduced_axes(self.shape, self.store)
+
+    def move(self, index_map: IndexMap, space: Shape) -> None:
+        """Become the same unit over the indices of `space`."""
+        assert self.store is not None and self.reading is not None and self.native is None
+        self.native = (self.shape, self.store, self.reading)
+        store = Store(index_map.access(self.store.access), reindex(self.store.value, index_map))
+        self.shape, self.store, self.reading = space, store, read(store.value)
+
+    def restore(self) -> None:
+        if self.native is not None:
+            self.shape, self.store, self.reading = self.native
+            self.native = None
+
+
+def find(unit: Unit) -> Unit:
+    """The unit that stands for all that are joined to this one."""
+    root = unit
+    while root.parent is not None:
+        root = root.parent
+    while unit.parent is not None:
+        unit.parent, unit = root, unit.parent
+    return root
+
+
+def union(one: Unit, two: Unit) -> Unit:
+    one, two = find(one), find(two)
+    if one is two:
+        return one
+    if two.index < one.index:
+        one, two = two, one
+    two.parent = one
+    one.reduced = one.reduced if two.reduced is None else two.reduced
+    return one
+
+
+def agree(units: list[Unit]) -> bool:
+    """Whether units may be in one kernel, as far as its index space goes."""
+    roots = {id(root): root for root in map(find, units)}
+    spaces = {(root.shape, root.device) for root in roots.values()}
+    return len(spaces) <= 1 and len({root.reduced for root in roots.values()} - {None}) <= 1
 
 
 @dataclass(eq=False, slots=True)
@@ -66,25 +123,22 @@ class Dependences:
 
 
 def analyse(program: Program) -> Dependences:
-    """Split a program into units and give each its level.
+    """Split a program into units, give each its level, and join those that must share a kernel.
 
     Stores to inputs that cannot be ordered after all readers of the old value go through a temporary.
     """
     units = _split(program)
     staged = 0
     while True:
-        writers: dict[Buffer, Unit] = {}
         for unit in units:
-            if unit.store is not None:
-                writers[unit.store.access.buffer] = unit
-            elif unit.extern is not None:
-                writers.update((buffer, unit) for buffer in unit.extern.outputs)
-        edges, conflicts = _edges(units, writers)
-        conflicts = conflicts or _assign_levels(units, edges)
+            unit.begin()
+        analysis = _Analysis(units)
+        conflicts = analysis.run()
         if not conflicts:
-            return Dependences(units, edges, writers)
+            return Dependences(units, analysis.edges, analysis.writers)
         for unit in conflicts:
             staged += 1
+            unit.restore()
             units.append(_stage(unit, len(units), f"staged{staged}"))
 
 
@@ -114,60 +168,187 @@ def _buffers(value: Any) -> Iterator[Buffer]:
         yield from _buffers((value.start, value.stop, value.step))
 
 
-def _edges(units: list[Unit], writers: dict[Buffer, Unit]) -> tuple[list[Edge], list[Unit]]:
-    """The edges, and the units that store to an input which they also read at another element."""
-    edges: list[Edge] = []
-    conflicts: list[Unit] = []
-    for unit in units:
-        for access in unit.loads:
-            writer = writers.get(access.buffer)
-            if writer is None:
-                continue
-            joined = _same_element(unit, access, writer)
-            if writer is unit:
-                if not joined and unit not in conflicts:
-                    conflicts.append(unit)
-            elif access.buffer.kind == "input":
-                edges.append(Edge(unit, writer, joined))
+@dataclass(eq=False, slots=True)
+class _Meeting:
+    """A unit that must come before another one, and the elements by which they meet; None with a call of PyTorch."""
+
+    before: Unit
+    mine: Access | None = None
+    theirs: Access | None = None
+
+
+class _Analysis:
+    """One attempt at giving levels to all units."""
+
+    def __init__(self, units: list[Unit]) -> None:
+        self.units = units
+        self.edges: list[Edge] = []
+        self.writers: dict[Buffer, Unit] = {}
+        for unit in units:
+            if unit.store is not None:
+                self.writers[unit.store.access.buffer] = unit
+            elif unit.extern is not None:
+                self.writers.update((buffer, unit) for buffer in unit.extern.outputs)
+
+    def run(self) -> list[Unit]:
+        """Returns the stores to inputs that cannot be ordered."""
+        stores_to_inputs = []
+        for unit in self.units:
+            if unit.changes_input:
+                stores_to_inputs.append(unit)
             else:
-                edges.append(Edge(writer, unit, joined))
+                self._place(unit, self.sources(unit))
+        return _InputStores(self, stores_to_inputs).run()
+
+    def sources(self, unit: Unit) -> list[_Meeting]:
+        """The units whose results `unit` reads."""
+        found = []
+        for access in unit.loads:
+            writer = self.writers.get(access.buffer)
+            if writer is not None and access.buffer.kind != "input":
+                found.append(_Meeting(writer, access, writer.store.access if writer.store is not None else None))
         for buffer in unit.reads:
-            writer = writers.get(buffer)
-            if writer is not None:
-                by_input = buffer.kind == "input"
-                edges.append(Edge(unit, writer, False) if by_input else Edge(writer, unit, False))
-    return edges, conflicts
+            writer = self.writers.get(buffer)
+            if writer is not None and buffer.kind != "input":
+                found.append(_Meeting(writer))
+        return found
+
+    def _place(self, unit: Unit, meetings: list[_Meeting]) -> None:
+        """Give a unit that comes after units with levels the lowest level there is."""
+        level = max([meeting.before.level for meeting in meetings], default=0)
+        last = [meeting for meeting in meetings if meeting.before.level == level]
+        joined = _join(unit, last)
+        unit.level = level if joined else level + 1
+        self.edges += [Edge(m.before, unit, joined and m.before.level == level) for m in meetings]
 
 
-def _same_element(unit: Unit, access: Access, writer: Unit) -> bool:
-    """Whether at each index `unit` loads what `writer` stores at that index."""
-    if writer.store is None or writer.shape != unit.shape or writer.device != unit.device:
+def _join(unit: Unit, meetings: list[_Meeting]) -> bool:
+    """Join a unit to those that it meets, if it can be in one kernel with all of them."""
+    roots = [find(meeting.before) for meeting in meetings]
+    if not roots:
+        return True
+    if unit.store is None or any(root.store is None for root in roots) or not agree(roots):
         return False
-    stored = writer.store.access
-    return stored.strides == access.strides and stored.offset == access.offset
+    index_map = _way_into(unit, roots)
+    if unit.device != roots[0].device or (unit.shape != roots[0].shape and index_map is None):
+        return False
+    for meeting in meetings:
+        assert meeting.mine is not None and meeting.theirs is not None
+        mine = meeting.mine if index_map is None else index_map.access(meeting.mine)
+        if not same_elements(roots[0].shape, mine, meeting.theirs):
+            return False
+    if index_map is None and not agree([unit, *roots]):
+        return False
+    if index_map is not None:
+        unit.move(index_map, roots[0].shape)
+    for root in roots:
+        union(root, unit)
+    return True
 
 
-def _assign_levels(units: list[Unit], edges: list[Edge]) -> list[Unit]:
-    """Set each unit's level. Returns the stores to inputs that cannot be ordered.
+def _way_into(unit: Unit, roots: list[Unit]) -> IndexMap | None:
+    """How a unit of another shape may be in the index space of units with reductions."""
+    reduced = next((root.reduced for root in roots if root.reduced is not None), None)
+    if unit.shape == roots[0].shape or unit.reduced is not None or reduced is None:
+        return None
+    return embedding(unit.shape, roots[0].shape, reduced)
 
-    Nothing loads what a store to an input has stored, so only such stores can form cycles.
+
+class _InputStores:
+    """Levels of stores to inputs: after all units that read the old value, in the same kernel where they can be.
+
+    They may read each other's inputs, so they are raised in rounds until nothing moves.
     """
-    before: list[list[Edge]] = [[] for _ in units]
-    for edge in edges:
-        before[edge.after.index].append(edge)
-    stores_to_inputs = []
-    for unit in units:
-        unit.level = 0
-        if unit.changes_input:
-            stores_to_inputs.append(unit)
-        else:
-            _raise_level(unit, before[unit.index])
-    moved: list[Unit] = []
-    for _ in range(_ROUNDS):
-        moved = [unit for unit in stores_to_inputs if _raise_level(unit, before[unit.index])]
-        if not moved:
-            break
-    return moved
+
+    def __init__(self, analysis: _Analysis, stores: list[Unit]) -> None:
+        self.analysis = analysis
+        self.stores = stores
+        self.before: dict[Unit, list[Edge]] = {unit: [] for unit in stores}
+
+    def run(self) -> list[Unit]:
+        conflicts = []
+        for unit in self.stores:
+            own = [a for a in unit.loads if self.analysis.writers.get(a.buffer) is unit]
+            assert unit.store is not None
+            if any(not same_elements(unit.shape, access, unit.store.access) for access in own):
+                conflicts.append(unit)
+        if conflicts:
+            return conflicts
+        readers = self._readers()
+        for unit in self.stores:
+            self._move(unit, self._meetings(unit, readers))
+        readers = self._readers()
+        for unit in self.stores:
+            self.before[unit] = [Edge(m.before, unit, _may_join(unit, m)) for m in self._meetings(unit, readers)]
+        moved = self._raise()
+        if moved:
+            return moved
+        for unit in self.stores:
+            self.analysis.edges += self.before[unit]
+            if unit.native is not None and find(unit).reduced is None:
+                unit.restore()
+        return [unit for unit in self.stores if unit.shape != find(unit).shape]
+
+    def _readers(self) -> dict[Buffer, list[tuple[Unit, Access | None]]]:
+        """Who reads the inputs that are stored to, and where."""
+        readers: dict[Buffer, list[tuple[Unit, Access | None]]] = {
+            unit.store.access.buffer: [] for unit in self.stores if unit.store is not None
+        }
+        for unit in self.analysis.units:
+            for access in unit.loads:
+                if access.buffer in readers:
+                    readers[access.buffer].append((unit, access))
+            for buffer in unit.reads:
+                if buffer in readers:
+                    readers[buffer].append((unit, None))
+        return readers
+
+    def _meetings(self, unit: Unit, readers: dict[Buffer, list[tuple[Unit, Access | None]]]) -> list[_Meeting]:
+        assert unit.store is not None
+        found = self.analysis.sources(unit)
+        for reader, access in readers[unit.store.access.buffer]:
+            if reader is not unit:
+                found.append(_Meeting(reader) if access is None else _Meeting(reader, unit.store.access, access))
+        return found
+
+    def _move(self, unit: Unit, meetings: list[_Meeting]) -> None:
+        """Into the index space of a kernel with reductions that it could be a part of."""
+        for meeting in meetings:
+            root = find(meeting.before)
+            if meeting.mine is None or meeting.theirs is None or root.device != unit.device:
+                continue
+            index_map = _way_into(unit, [root])
+            if index_map is not None and same_elements(root.shape, index_map.access(meeting.mine), meeting.theirs):
+                unit.move(index_map, root.shape)
+                return
+
+    def _raise(self) -> list[Unit]:
+        """Returns the units that never stop moving."""
+        while True:
+            moved: list[Unit] = []
+            for _ in range(_ROUNDS):
+                moved = [unit for unit in self.stores if _raise_level(unit, self.before[unit])]
+                if not moved:
+                    break
+            if moved or not self._separate():
+                return moved
+
+    def _separate(self) -> bool:
+        """Join what is of one level; an edge between units that do not agree is none to be joined by."""
+        for unit in self.stores:
+            for edge in self.before[unit]:
+                if edge.joined and edge.before.level == unit.level:
+                    if not agree([edge.before, unit]):
+                        edge.joined = False
+                        return True
+                    union(edge.before, unit)
+        return False
+
+
+def _may_join(unit: Unit, meeting: _Meeting) -> bool:
+    if meeting.mine is None or meeting.theirs is None or not agree([unit, meeting.before]):
+        return False
+    return same_elements(unit.shape, meeting.mine, meeting.theirs)
 
 
 def _raise_level(unit: Unit, before: list[Edge]) -> bool:

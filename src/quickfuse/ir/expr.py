@@ -189,7 +189,10 @@ def walk(*exprs: Expr) -> list[Expr]:
 
 
 def statements(stores: Iterable[tuple[str, Expr]]) -> list[str]:
-    """Stores as text, with a name for each operation that is used more than once."""
+    """Stores as text, with a name for each operation that is used more than once.
+
+    Each store is what stands left of its value, with the sign of the assignment, and the value.
+    """
     stores = list(stores)
     nodes = walk(*(value for _, value in stores))
     used = [arg for node in nodes if isinstance(node, Op) for arg in node.args] + [value for _, value in stores]
@@ -205,4 +208,4 @@ def statements(stores: Iterable[tuple[str, Expr]]) -> list[str]:
         if uses[id(node)] > 1:
             lines.append(f"v{len(lines)} = {text[id(node)]}")
             text[id(node)] = f"v{len(lines) - 1}"
-    return [*lines, *(f"{target}{'=' if ' ' in target else ' ='} {text[id(value)]}" for target, value in stores)]
+    return [*lines, *(f"{target} {text[id(value)]}" for target, value in stores)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from .source import Source
@@ -28,13 +29,15 @@ class Guard:
     * "condition": the number expression `value[0]` (see `NumberExpr`) has the truth value `value[1]`
     * "state":    the global setting named `value[0]` is `value[1]`; `source` is None
 
-    `location` is the user's "file:line" that made it necessary.
+    `location` is the user's "file:line" that made it necessary, and `library_code` the function of PyTorch's or of the
+    standard library that line called, if it is one of those that needs it.
     """
 
     kind: str
     source: Source | None
     value: Any
     location: str = ""
+    library_code: CodeType | None = None
 
     def __str__(self) -> str:
         return FORMATS[self.kind](self.source, self.value)
@@ -69,6 +72,9 @@ class NumberExpr:
             for operand in self.operands
         ]
         return self.template.format(*parts)
+
+    def __str__(self) -> str:
+        return self.code()
 
 
 def _literal(value: Any) -> str:

@@ -9,10 +9,18 @@ words in a table that the kernel reads:
 Slots `by_value` have no words in the row: their values stand in a second table, one row a member and one word a slot,
 which is uploaded for every launch. Strides are in elements. A slot's stride class for an axis is 0 or 1, where that is
 known when the kernel is compiled, or `None` for a stride that is read from the row.
+
+The last `reduced` axes of a body may be reduced: then the axes before them count *rows*, which run in parallel, and a row
+is gone through in passes, each of which may use what earlier ones have reduced. Softmax has three passes:
+
+    r0 maximum= s0
+    r1 add= f64(exp(sub(s0, r0)))
+    s1 = div(exp(sub(s0, r0)), f32(r1))
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,14 +70,47 @@ class ArgScalar(Expr):
         return f"a{self.arg}"
 
 
+@dataclass(frozen=True, slots=True)
+class Reduced(Expr):
+    """What a reduction of an earlier pass gave for this row."""
+
+    reduction: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"r{self.reduction}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reduction:
+    """All values of a row combined into one: see `Store.combine`. `value` uses reductions before this one only."""
+
+    combine: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One way through a row: the reductions (by number) and stores (by position among the body's) that happen in it."""
+
+    reductions: tuple[int, ...]
+    stores: tuple[int, ...]
+
+
+#: How many elements of the last unreduced axis are one unit of work of a body with `columns`.
+COLUMN_BLOCK = 64
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelBody:
     """What is computed for one index of one member. Two equal bodies share compiled code.
 
     `ndim`: number of loop axes, the last one innermost; 0 for one evaluation a member.
     `scalars`: types (float64, int64 or bool) of the scalar arguments.
-    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `ArgScalar`, `Const` and `Index`. All loads of an
-    index happen before its stores. Distinct slots of a member do not overlap in memory.
+    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `ArgScalar`, `Const`, `Index` and `Reduced`. All
+    loads of an index happen before its stores. Distinct slots of a member do not overlap in memory.
+    `reduced`: how many of the last axes are reduced. A store whose slot moves along none of them happens once a row.
+    `columns`: vectors lie along the last unreduced axis, not along the last reduced one.
     """
 
     device_type: str
@@ -77,7 +118,77 @@ class KernelBody:
     slots: tuple[Slot, ...]
     scalars: tuple[torch.dtype, ...]
     stores: tuple[tuple[int, Expr], ...]
+    reduced: int = 0
+    columns: bool = False
+    reductions: tuple[Reduction, ...] = ()
     _key: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def rows_ndim(self) -> int:
+        """The number of axes that are not reduced."""
+        return self.ndim - self.reduced
+
+    @property
+    def roots(self) -> list[Expr]:
+        """All values that are computed: of reductions, then of stores."""
+        return [*(reduction.value for reduction in self.reductions), *(value for _, value in self.stores)]
+
+    def units(self, sizes: tuple[int, ...]) -> int:
+        """Units of work of a member, which threads share: elements (one axis), iterations of all axes but the last
+        (more axes), or members (no axes); with reductions rows, or blocks of columns."""
+        if not self.reduced:
+            return sizes[0] if len(sizes) == 1 else math.prod(sizes[:-1])
+        outer = sizes[: self.rows_ndim]
+        if not self.columns:
+            return math.prod(outer)
+        return math.prod(outer[:-1]) * -(-outer[-1] // COLUMN_BLOCK)
+
+    def once_a_row(self, slot: int) -> bool:
+        """Whether a slot does not move within a row."""
+        return self.reduced > 0 and not any(s != 0 for s in self.slots[slot].strides[self.rows_ndim :])
+
+    def passes(self) -> list[Pass]:
+        """The ways through a row, as few as there can be. Stores that happen once a row come after the last."""
+        level: dict[int, int] = {}  # the first pass in which a node can be computed
+        of_reduction: list[int] = []
+        last_load: dict[int, int] = {}  # of each slot, the last pass that loads it
+
+        def place(value: Expr) -> int:
+            for node in walk(value):
+                if isinstance(node, Reduced):
+                    level[id(node)] = of_reduction[node.reduction] + 1
+                elif isinstance(node, Op):
+                    level[id(node)] = max([level[id(arg)] for arg in node.args], default=0)
+                else:
+                    level[id(node)] = 0
+            for node in walk(value):
+                if isinstance(node, SlotLoad):
+                    last_load[node.slot] = max(last_load.get(node.slot, 0), level[id(value)])
+            return level[id(value)]
+
+        for reduction in self.reductions:
+            of_reduction.append(place(reduction.value))
+        of_store = {k: place(value) for k, (slot, value) in enumerate(self.stores) if not self.once_a_row(slot)}
+        # What is updated in place is stored when it is not read any more, which may be a pass later.
+        changed = True
+        while changed:
+            changed = False
+            for k, number in of_store.items():
+                slot, value = self.stores[k]
+                wanted = max(number, last_load.get(slot, 0))
+                if wanted > number:
+                    of_store[k], changed = wanted, True
+                    for node in walk(value):
+                        if isinstance(node, SlotLoad):
+                            last_load[node.slot] = max(last_load.get(node.slot, 0), wanted)
+        count = 1 + max([*of_reduction, *of_store.values()], default=-1)
+        return [
+            Pass(
+                tuple([k for k, number in enumerate(of_reduction) if number == p]),
+                tuple([k for k, number in of_store.items() if number == p]),
+            )
+            for p in range(count)
+        ]
 
     def key(self) -> tuple[Any, ...]:
         """A flat tuple that equal bodies share.
@@ -87,7 +198,7 @@ class KernelBody:
         if not self._key:
             numbers: dict[Any, int] = {}
             number_of: dict[int, int] = {}
-            for node in walk(*(value for _, value in self.stores)):
+            for node in walk(*self.roots):
                 entry: Any = node
                 if isinstance(node, Op):
                     entry = (node.name, node.dtype, *(number_of[id(arg)] for arg in node.args))
@@ -95,7 +206,9 @@ class KernelBody:
                     entry = (repr(node.value), node.dtype)  # 0.0 equals -0.0, and NaN nothing
                 number_of[id(node)] = numbers.setdefault(entry, len(numbers))
             stores = tuple((slot, number_of[id(value)]) for slot, value in self.stores)
-            self._key.append((self.device_type, self.ndim, self.slots, self.scalars, tuple(numbers), stores))
+            reductions = tuple((r.combine, number_of[id(r.value)]) for r in self.reductions)
+            rows = (self.reduced, self.columns, reductions)
+            self._key.append((self.device_type, self.ndim, self.slots, self.scalars, tuple(numbers), stores, rows))
         return self._key[0]
 
     def __hash__(self) -> int:
@@ -125,7 +238,19 @@ class KernelBody:
             f"# s{k}: {short(s.dtype)} {s.access} strides {s.strides}{' by value' if s.by_value else ''}"
             for k, s in enumerate(self.slots)
         ]
-        return "\n".join([*head, *statements((f"s{slot}", value) for slot, value in self.stores)])
+        return "\n".join([*head, *self._statements()])
+
+    def _statements(self) -> list[str]:
+        lines = []
+        for one_pass in self.passes() if self.reduced else []:
+            reduced = [(f"r{k} {self.reductions[k].combine}=", self.reductions[k].value) for k in one_pass.reductions]
+            lines += statements([*reduced, *(self._assignment(k) for k in one_pass.stores)])
+        last = [k for k, (slot, _) in enumerate(self.stores) if not self.reduced or self.once_a_row(slot)]
+        return [*lines, *statements(self._assignment(k) for k in last)]
+
+    def _assignment(self, store: int) -> tuple[str, Expr]:
+        slot, value = self.stores[store]
+        return f"s{slot} =", value
 
 
 @dataclass(eq=False, slots=True)
@@ -186,6 +311,6 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 
 
 __all__ = [
-    "ArgScalar", "Const", "Index", "KernelBody", "KernelCall", "Member", "Op", "Schedule", "Slot", "SlotLoad",
-    "row_template", "walk",
+    "COLUMN_BLOCK", "ArgScalar", "Const", "Index", "KernelBody", "KernelCall", "Member", "Op", "Pass", "Reduced",
+    "Reduction", "Schedule", "Slot", "SlotLoad", "row_template", "walk",
 ]  # fmt: skip

@@ -60,20 +60,21 @@ class Access:
 class Store:
     """Write `value` to an element. `value.dtype` is the buffer's dtype.
 
-    With `combine` (add, mul, maximum, minimum, and, or: see `identity`), the store is a reduction: along the axes on which `access` does not move, values
-    are combined by that operation, in any order. What the buffer held before does not count.
+    With `combine` (add, mul, maximum, minimum, and, or), the store is a reduction: along the axes on which `access` does
+    not move, values are combined by that operation, in any order. What the buffer held before does not count.
     """
 
     access: Access
     value: Expr
     combine: str | None = None
 
-    def target(self) -> str:
-        """What is stored to, as text; with the operation for a reduction, so that its statement is `t[i0] add= ...`."""
-        return str(self.access) if self.combine is None else f"{self.access} {self.combine}"
+    @property
+    def assignment(self) -> str:
+        """What stands left of the value: `t[i0] =`, or `t[i0] add=` for a reduction."""
+        return f"{self.access} {self.combine or ''}="
 
     def __str__(self) -> str:
-        return f"{self.target()} = {self.value}" if self.combine is None else f"{self.target()}= {self.value}"
+        return f"{self.assignment} {self.value}"
 
 
 def identity(combine: str, dtype: torch.dtype) -> bool | int | float:
@@ -106,7 +107,7 @@ class Loop:
     def __str__(self) -> str:
         axes = ", ".join(f"i{k}" for k in range(len(self.shape)))
         head = f"for {axes} in {self.shape}:" if self.shape else "once:"
-        lines = statements((s.target(), s.value) for s in self.stores)
+        lines = statements((s.assignment, s.value) for s in self.stores)
         return "\n".join([f"{head}  # {self.device}", *(f"    {line}" for line in lines)])
 
 

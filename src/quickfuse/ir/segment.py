@@ -11,6 +11,7 @@ import torch
 from .bytecode import decode
 from .guard import Guard, NumberExpr
 from .source import Source
+from .trace import Trace
 from .values import NumberMeta, TensorMeta
 
 
@@ -95,6 +96,14 @@ class Call(Recipe):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Traced(Recipe):
+    """An exception with the traceback that it got where it was raised: (code, globals, position), outermost last."""
+
+    exception: Recipe
+    trace: tuple[tuple[CodeType, dict[str, Any], int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Computed(Recipe):
     """A number computed from numbers of the user's program."""
 
@@ -131,14 +140,14 @@ class Generator(Recipe):
 class Break:
     """Why a segment ends before the program does: one instruction has to be performed by Python.
 
-    `reason` is a clause for the user, `hint` what to write instead, `location` the user's "file:line", and `stack` the
-    program's lines, outermost first. `loop_end` is set where a loop is to run natively: the instruction behind it.
+    `reason` is a clause for the user, `hint` what to write instead, `location` the user's "file:line", and `trace` the
+    program's frames. `loop_end` is set where a loop is to run natively: the instruction behind it.
     """
 
     reason: str
     hint: str = ""
     location: str = ""
-    stack: list[str] = field(default_factory=list)
+    trace: Trace = ()
     loop_end: int | None = None
 
 
@@ -163,10 +172,12 @@ class Segment:
     """A stretch of the program that runs without Python: from a call or from suspended frames, to the return or a break.
 
     `graph`'s placeholders correspond to `inputs`; it returns a flat tuple, which recipes refer to. Every node carries
-    `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them) and `meta["location"]`. `resumes` is False for a
+    `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them) and `meta["trace"]` (a `Trace`), and `meta["variable"]`
+    where a tensor was stored in a local variable. `resumes` is False for a
     segment that begins with a call of `code`, True for one that begins with suspended frames. It ends with the return of
     `result`, or, where `pause` is set, with the suspended `frames`. `operators` is the number of calls in the graph, and
-    `performed` that of captured instructions.
+    `performed` that of captured instructions. `examples` are the values of `inputs` in the call that was captured, until it
+    is compiled.
     """
 
     code: CodeType
@@ -182,6 +193,7 @@ class Segment:
     pause: Break | None = None
     operators: int = 0
     performed: int = 0
+    examples: list[Any] = field(default_factory=list)
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

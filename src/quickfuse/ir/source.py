@@ -21,17 +21,21 @@ class Source:
     * closure: `key` is the name of the free variable of the compiled function
     * constant: `owner` is the object itself: modules, classes, functions and cells only, never a user's data
     * attr: attribute `key` of `base`
-    * item: element `key` of `base`; `key` is a Python constant, or itself a source (a dictionary keyed by an object)
+    * item: element `key` of `base`; `key` is a Python constant, itself a source (a dictionary keyed by an object), or a
+      `NumberExpr` (a number that the program computes)
     * referent: what the weak reference `base` refers to
+
+    `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
     """
 
-    __slots__ = ("__weakref__", "base", "children", "key", "kind", "owner")
+    __slots__ = ("__weakref__", "base", "children", "key", "kind", "label", "owner")
 
     def __init__(self, kind: str, base: Source | None, key: Any, owner: Any = None) -> None:
         self.kind = kind
         self.base = base
         self.key = key
         self.owner = owner
+        self.label = ""
         self.children: dict[tuple[str, Any], Source] = {}
 
     def _child(self, kind: str, key: Any) -> Source:
@@ -51,6 +55,8 @@ class Source:
         return self._child("referent", "")
 
     def __str__(self) -> str:
+        if self.label:
+            return self.label
         if self.kind == "local":
             return f"L[{self.key!r}]"
         if self.kind == "slot":
@@ -67,7 +73,8 @@ class Source:
             return f"{self.base}.{self.key}"
         if self.kind == "referent":
             return f"{self.base}()"
-        return f"{self.base}[{self.key if isinstance(self.key, Source) else repr(self.key)}]"
+        computed = isinstance(self.key, Source) or hasattr(self.key, "operands")
+        return f"{self.base}[{self.key if computed else repr(self.key)}]"
 
     __repr__ = __str__
 

@@ -122,7 +122,7 @@ class CpuCall:
         count = len(call.members)
         rows = np.array([row_template(call.body, m) for m in call.members], dtype=np.int64).reshape(count, -1)
         self.table = MemberTable(call, rows, placer)
-        units = np.array([_units(call, m.sizes) for m in call.members], dtype=np.int64)
+        units = np.array([call.body.units(m.sizes) for m in call.members], dtype=np.int64)
         self._starts = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
         self._rows = rows
         scalars = (ctypes.c_int64 * max(len(call.scalars), 1))()
@@ -150,13 +150,6 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
             slots = [k for k, slot in enumerate(step.body.slots) if slot.by_value]
             for member in step.members:
                 yield from (member.buffers[k] for k in slots)
-
-
-def _units(call: KernelCall, sizes: tuple[int, ...]) -> int:
-    """Units of work of a member, as the kernels count them: see `emit.llvm`."""
-    if call.body.ndim < 2:
-        return sizes[0] if sizes else 1
-    return int(np.prod(sizes[:-1]))
 
 
 def _written_inputs(schedule: Schedule) -> set[Buffer]:

@@ -1,0 +1,93 @@
+"""Functions of the standard library on numbers from outside: the outcome of each comparison counts, not the value."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from . import attributes
+from .number_operators import template_of
+from .values import Symbol, TensorProxy, is_constant
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+_NUMBERS = (Symbol, int, float, bool)
+
+
+def _function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that stays arithmetic where it is given a number from outside."""
+
+    def handler(i: Interpreter, *args: Any) -> Any:
+        plain = [i.graph.item(a) if type(a) is TensorProxy else a for a in args]
+        symbols = [a for a in plain if type(a) is Symbol]
+        if symbols and all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols):
+            if template_of(function, len(plain)) is not None:
+                return i.graph.number(function, *plain)
+        plain = [i.outside.concrete(a) for a in plain]
+        if not all(is_constant(a) for a in plain):
+            raise Unsupported(f"{function.__module__}.{function.__name__} of a {type(args[0]).__name__}")
+        return i.native(function, *plain)
+
+    return handler
+
+
+def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
+    if type(value) is TensorProxy:
+        raise Unsupported("round() of a tensor")
+    if type(value) is Symbol or is_constant(value):
+        return _function(round)(i, value, *digits)
+    method: list[Any] = []
+    depth = len(i.frames)
+    attributes.load(i, value, "__round__", method.append)
+    i.run_until(depth)
+    return i.call_now(method[0], digits)
+
+
+def _compared(i: Interpreter, left: Any, right: Any) -> bool:
+    result: list[Any] = []
+    depth = len(i.frames)
+    i.binary(operator.lt, left, right, result.append)
+    i.run_until(depth)
+    return i.truth(result[0])
+
+
+def _bisected(goes_left: Callable[[Interpreter, Any, Any], bool]) -> Callable[..., Any]:
+    """Where `x` belongs in a sorted list, by halving it: `goes_left(i, x, element)` tells on which side to go on."""
+
+    def handler(i: Interpreter, a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
+        from .containers import get_item, length_of
+
+        low = i.outside.concrete(lo)
+        high = length_of(i, a) if hi is None else i.outside.concrete(hi)
+        if high is None or type(low) is not int or low < 0:
+            raise Unsupported("bisect with these arguments")
+        while low < high:
+            middle = (low + high) // 2
+            found: list[Any] = []
+            depth = len(i.frames)
+            get_item(i, a, middle, found.append)
+            i.run_until(depth)
+            element = found[0] if key is None else i.call_now(key, (found[0],))
+            if goes_left(i, x, element):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    return handler
+
+
+_bisect_right = _bisected(lambda i, x, element: _compared(i, x, element))
+_bisect_left = _bisected(lambda i, x, element: not _compared(i, element, x))
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    round: _round,
+    **{f: _function(f) for f in vars(math).values() if callable(f) and not isinstance(f, type)},
+    bisect.bisect_right: _bisect_right,
+    bisect.bisect_left: _bisect_left,
+}

@@ -1,0 +1,71 @@
+"""Index spaces of kernels with reductions: a shape, and the axes in it that are reduced.
+
+A value with one element a row, say a mean, has an index of its own with fewer
+axes. To share the reduction's kernel it is seen as a value over the kernel's space that does not change along the reduced
+axes. A view may also have merged axes that the space keeps apart.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from quickfuse.ir.loop import Access, Store
+from quickfuse.ir.reindex import IndexMap
+
+Shape = tuple[int, ...]
+
+#: Elementwise work is only put into a kernel with reductions where its rows are enough to keep all threads busy, or where
+#: one thread is enough.
+_ROWS, _SMALL = 16, 1 << 16
+
+
+def reduced_axes(shape: Shape, store: Store) -> Shape | None:
+    """The axes that a reduction reduces; None for any other store."""
+    if store.combine is None:
+        return None
+    return tuple([k for k, (size, stride) in enumerate(zip(shape, store.access.strides, strict=True))
+                  if size > 1 and not stride])  # fmt: skip
+
+
+def keeps_threads_busy(shape: Shape, reduced: Shape) -> bool:
+    """Whether rows of this space are as good a way to go through it as element by element."""
+    rows = math.prod(size for k, size in enumerate(shape) if k not in reduced)
+    return rows >= _ROWS or math.prod(shape) <= _SMALL
+
+
+@lru_cache(maxsize=4096)
+def embedding(shape: Shape, space: Shape, reduced: Shape) -> IndexMap | None:
+    """Indices of `shape` as a function of those of `space`: of its rows, or of all its elements. None if there is none.
+
+    Axes must come in the same order; an axis of `shape` may be several of `space`.
+    """
+    kept = [k for k, size in enumerate(space) if size > 1 and k not in reduced]
+    every = [k for k, size in enumerate(space) if size > 1]
+    count = math.prod(shape)
+    axes = kept if count == math.prod(space[k] for k in kept) else every
+    if count != math.prod(space[k] for k in axes):
+        return None
+    rows: list[Shape] = []
+    waiting = list(axes)
+    for size in shape:
+        row = [0] * len(space)
+        group: list[int] = []
+        product = 1
+        while product < size and waiting:
+            group.append(waiting.pop(0))
+            product *= space[group[-1]]
+        if product != size:
+            return None
+        for axis in group:
+            product //= space[axis]
+            row[axis] = product
+        rows.append(tuple(row))
+    return IndexMap((0,) * len(shape), tuple(rows), len(space))
+
+
+def same_elements(shape: Shape, one: Access, two: Access) -> bool:
+    """Whether two accesses of one buffer mean the same element at every index of `shape`."""
+    return one.offset == two.offset and all(
+        s == t for size, s, t in zip(shape, one.strides, two.strides, strict=True) if size > 1
+    )
