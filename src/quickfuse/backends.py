@@ -1,40 +1,60 @@
-"""What happens to a captured graph: our own kernels, eager PyTorch, or a compiler that the user brings."""
+"""What happens to a captured graph: our own kernels, eager PyTorch, or a compiler that the user brings.
+
+Backends are known by name: ours, those given to `register_backend`, and those that installed packages publish in the
+entry-point group `torch_dynamo_backends`, where backends for torch.compile are published too. We publish ourselves
+there: `torch.compile(fn, backend="quickfuse")` runs our kernels.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import torch
 
+from . import logs
 from .errors import BackendError
-from .ir.segment import GraphInput, Segment
-from .ir.values import TensorMeta
+from .explain.graphs import module_of
+from .ir.segment import Segment
+
+Function = Callable[..., Any]
+ENTRY_POINTS = "torch_dynamo_backends"
 
 
 class Backend:
     """Makes a callable of a captured graph: `function(graph_module, example_inputs) -> callable`."""
 
-    def __init__(self, name: str, function: Callable[..., Any] | None) -> None:
+    def __init__(self, name: str, function: Function | None) -> None:
         self.name = name
         self.function = function
 
-    def compile(self, segment: Segment) -> Callable[..., Any]:
-        """Give the graph to the backend.
+    def __reduce__(self) -> Any:
+        return (resolve, (self.name,)) if _registered.get(self.name) is self else (Backend, (self.name, self.function))
+
+    def compile(self, segment: Segment) -> Function:
+        """Give the graph to the backend, with the values of its inputs in the captured call.
 
         Raises:
             BackendError: naming the backend, with the cause, if it raises.
         """
         if self.function is None:
             return segment.run
-        examples = [_example(graph_input) for graph_input in segment.inputs]
         try:
-            compiled = self.function(segment.module, examples)
+            with logs.stage("backend"):
+                compiled = self.function(module_of(segment.graph), list(segment.examples))
         except Exception as error:
             raise BackendError(f"the backend {self.name!r} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):
-            raise BackendError(f"the backend {self.name!r} returned a {type(compiled).__name__}, not a callable")
-        return compiled  # type: ignore[no-any-return]
+            raise BackendError(
+                f"the backend {self.name!r} returned {_article(compiled)}, not a callable. A backend gets a torch.fx.GraphModule "
+                "and example inputs, and returns what is called in place of the graph: gm.forward, for one that changes nothing"
+            )
+        return compiled
+
+
+def _article(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 QUICKFUSE = Backend("quickfuse", None)
@@ -44,36 +64,77 @@ _registered: dict[str, Backend] = {"quickfuse": QUICKFUSE, "eager": EAGER}
 
 
 def resolve(backend: Any) -> Backend:
-    """The backend of a name or a callable.
+    """The backend of a name or a callable. A published one is loaded when it is first asked for.
 
     Raises:
         ValueError: for an unknown name; the message lists the known ones.
+        BackendError: for a published backend that cannot be loaded, with the cause.
     """
     if isinstance(backend, str):
         if backend not in _registered:
-            raise ValueError(f"unknown backend {backend!r}; the backends are {', '.join(sorted(_registered))}")
+            _registered[backend] = _load(backend)
         return _registered[backend]
     if not callable(backend):
         raise ValueError(f"a backend is a name or a callable, not a {type(backend).__name__}")
-    return Backend(getattr(backend, "__name__", repr(backend)), backend)
+    return Backend(getattr(backend, "__name__", None) or type(backend).__name__, backend)
 
 
-def register_backend(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
-    """Make a backend known by name (its own, by default)."""
-    label = name or function.__name__
+def _load(name: str) -> Backend:
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            function = entry.load()
+        except Exception as error:
+            raise BackendError(f"the backend {name!r}, published as {entry.value}, cannot be loaded: {error}") from error
+        return Backend(name, function)
+    raise ValueError(f"unknown backend {name!r}; the backends are {', '.join(list_backends())}")
+
+
+@overload
+def register_backend(function: Function, name: str | None = None) -> Function: ...
+@overload
+def register_backend(function: str | None = None, name: str | None = None) -> Callable[[Function], Function]: ...
+def register_backend(function: Function | str | None = None, name: str | None = None) -> Any:
+    """Make a backend known by name (its own, by default).
+
+        @quickfuse.register_backend
+        def printing(gm, example_inputs): ...
+
+        @quickfuse.register_backend(name="printer")
+        def print_graph(gm, example_inputs): ...
+
+        quickfuse.register_backend(print_graph, name="printer")
+
+    Raises:
+        ValueError: for the names of our own backends, and for a backend without a name.
+        TypeError: for a backend that is not callable.
+    """
+    if function is None or isinstance(function, str):
+        label = name or function
+        return lambda decorated: register_backend(decorated, label)
+    if not callable(function):
+        raise TypeError(f"a backend is a callable, not a {type(function).__name__}")
+    label = name or getattr(function, "__name__", "")
+    if not label:
+        raise ValueError("this backend has no __name__: register_backend(backend, name=...)")
+    if label in ("quickfuse", "eager"):
+        raise ValueError(f"the name {label!r} is taken")
     _registered[label] = Backend(label, function)
     return function
 
 
 def list_backends() -> list[str]:
     """Names that `compile(backend=...)` takes."""
-    return sorted(_registered)
+    return sorted({*_registered, *importlib.metadata.entry_points(group=ENTRY_POINTS).names})
 
 
-def _example(graph_input: GraphInput) -> Any:
-    meta = graph_input.meta
-    if not isinstance(meta, TensorMeta):
-        return meta.kind(0)
-    return torch.empty_strided(
-        meta.shape, meta.stride, dtype=meta.dtype, device=meta.device, requires_grad=meta.requires_grad
-    )
+def for_torch_compile(gm: torch.fx.GraphModule, example_inputs: list[Any], **options: Any) -> Function:
+    """A backend for torch.compile: `torch.compile(fn, backend="quickfuse")`.
+
+    The graph is captured again, as a function, when it is first called. Where that cannot be done it runs as it is.
+    """
+    from .compile import Compiled, Settings
+
+    real_recompile = getattr(gm, "real_recompile", None)  # graphs of torch.compile generate their code late
+    if callable(real_recompile):
+        real_recompile()
+    return Compiled(gm.forward, Settings(False, None, "quickfuse", None, options.get("options")))

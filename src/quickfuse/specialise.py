@@ -13,23 +13,28 @@ from .emit import glue as glue_source
 from .emit.body import KernelBodyWriter, graph_body
 from .emit.llvm import emit as emit_llvm
 from .errors import Unsupported
+from .explain.graphs import readable
 from .fuse import fuse
+from .ir.guard import float32
 from .ir.segment import Segment
 from .ir.values import TensorMeta
-from .launch import bind, bulk_reads, tensor_check
+from .launch import Apart, ContentsReader, bind, bulk_reads, tensor_check
 from .lower import lower
 
 
 class Specialisation:
-    """One compiled version of a segment: valid while its guards hold."""
+    """One compiled version of a segment: valid while its guards hold. `without_kernels` says why it has none, if so."""
 
-    __slots__ = ("glue", "kernels", "run", "segment")
+    __slots__ = ("glue", "kernels", "run", "segment", "without_kernels")
 
-    def __init__(self, segment: Segment, glue: glue_source.Glue, run: Callable[..., Any], kernels: int) -> None:
+    def __init__(
+        self, segment: Segment, glue: glue_source.Glue, run: Callable[..., Any], kernels: int, without_kernels: str
+    ) -> None:
         self.segment = segment
         self.glue = glue
         self.run = run
         self.kernels = kernels
+        self.without_kernels = without_kernels
 
 
 def specialise(segment: Segment, function: FunctionType, backend: backends.Backend) -> Specialisation:
@@ -37,48 +42,53 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
     if logs.enabled("guards"):
         logs.emit("guards", "\n".join(f"{g}  # {g.location}" for g in segment.guards))
     if logs.enabled("graph"):
-        logs.emit("graph", str(segment.graph))
+        logs.emit("graph", readable(segment.graph))
     order = glue_source.tensor_order(segment)
     expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
     check = tensor_check([expected[source] for source in order]) if order else None
-    body, kernels = _body(segment, [expected[s][1] for s in order], backend)
+    body, kernels, without = _body(segment, [expected[s][1] for s in order], backend)
+    segment.examples = []  # the user's tensors
     with logs.stage("glue"):
         glue = glue_source.Glue(segment, body, check, helpers(), _identifier(function))
         run = glue.function(function)
     logs.emit("segments", glue.source)
-    return Specialisation(segment, glue, run, kernels)
+    return Specialisation(segment, glue, run, kernels, without)
 
 
 def helpers() -> glue_source.Helpers:
     """Functions that generated glue calls."""
-    return {**bulk_reads.functions(), "generator": as_generator, "traced": traced}
+    return {
+        **bulk_reads.functions(), "generator": as_generator, "traced": traced, "float32": float32,
+        "contents_reader": ContentsReader, "apart_check": Apart,
+    }  # fmt: skip
 
 
-def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend) -> tuple[glue_source.Body, int]:
+def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend) -> tuple[glue_source.Body, int, str]:
+    """The computing part, how many kernels it has, and why it has none where it could have some."""
     if not segment.operators and not _outputs(segment):
-        return glue_source.Body([], [], {}), 0
+        return glue_source.Body([], [], {}), 0, ""
     if backend is backends.QUICKFUSE:
         return _kernels(segment, checked)
-    return graph_body(segment, backend.compile(segment)), 0
+    return graph_body(segment, backend.compile(segment)), 0, ""
 
 
 def _outputs(segment: Segment) -> Any:
     return next(node for node in reversed(segment.graph.nodes) if node.op == "output").args[0]
 
 
-def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
+def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int, str]:
     """Kernels for the graph, or the graph itself where there are none to be had."""
     reason = _why_not_kernels(segment)
     if reason is None:
         try:
-            return _lowered(segment, checked)
+            return *_lowered(segment, checked), ""
         except Unsupported as unsupported:
             reason = unsupported.reason
     logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
               f"operator: {reason}")  # fmt: skip
     body = graph_body(segment, segment.run)
     body.repeatable = not segment.mutated
-    return body, 0
+    return body, 0, reason
 
 
 def _why_not_kernels(segment: Segment) -> str | None:

@@ -33,6 +33,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import quickfuse
 from language.snapshot import Observer, first_difference, without_addresses
 
+#: What the tests run with: "graphs" runs the captured graphs as they are, exactly like eager; "quickfuse" is ours.
+BACKENDS = ("graphs", "quickfuse")
+MOST_GRAPHS_OF_A_LOOP = 12
 SECONDS_PER_RUN = 60
 MESSAGE_LENGTH = 400
 
@@ -197,7 +200,7 @@ def _run(
     result = Run(first_pass=len(order) - len(calls))
     observer = Observer(module)
     callable_ = wrap(function)
-    with _time_limit(), _collecting_messages(result.messages):
+    with _quiet_process(), _time_limit(), _collecting_messages(result.messages):
         for position, (k, arguments) in enumerate(order):
             copied = copy.deepcopy(arguments) if type(arguments) is tuple and not case.is_factory else arguments
             arguments = copied if type(copied) is tuple else copied()
@@ -350,6 +353,20 @@ def _collecting_messages(messages: list[str]) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
+@contextlib.contextmanager
+def _quiet_process() -> Iterator[None]:
+    """One thread, since threads that wait for each other take most of the time of small tensors on a busy machine; and no
+    word about exceptions in finalizers, which come whenever garbage of an earlier case is collected."""
+    threads, hook = torch.get_num_threads(), sys.unraisablehook
+    torch.set_num_threads(1)
+    sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        sys.unraisablehook = hook
+
+
 class TookTooLong(BaseException):
     """A run that does not come to an end."""
 
@@ -449,6 +466,8 @@ def unexpected_compilation(path: str, case: Case, run: Run) -> str | None:
         alone = [run_compiled(path, case.function.__name__, only=k).calls[-1].graphs for k in range(count)]
         if alone[-1] > alone[-2]:
             return f"the number of graphs grows with the number of iterations: {alone}"
+        if max(alone) > MOST_GRAPHS_OF_A_LOOP:
+            return f"{max(alone)} graphs for one loop"
     return None
 
 
@@ -472,7 +491,7 @@ def judge(path: str, name: str, backend: str = "graphs", counting: bool = True) 
     return verdict
 
 
-def check(path: str, name: str, backend: str = "graphs") -> None:
+def check(path: str, name: str, backend: str) -> None:
     """The test of one case."""
     verdict = judge(path, name, backend, counting=False)
     failure = verdict.wrong or verdict.unexpected

@@ -283,10 +283,9 @@ def first_difference(left: Any, right: Any, exact: bool, path: str = "") -> str 
     if type(left) is not type(right):
         return f"{path}: {left!r} != {right!r}"
     if isinstance(left, tuple):
-        named = [str(p[0]) for p in left if isinstance(p, tuple) and p and isinstance(p[0], str)]
         for k, (a, b) in enumerate(zip(left, right)):
-            label = a[0] if len(named) == len(left) > 1 and isinstance(a, tuple) and a[0] != "value" else k
-            found = first_difference(a, b, exact, f"{path}.{label}")
+            is_fact = isinstance(a, tuple) and len(a) == 2 and isinstance(a[0], str)
+            found = first_difference(a, b, exact, f"{path}.{a[0] if is_fact else k}")
             if found:
                 return found
         return None if len(left) == len(right) else f"{path}: {left!r} != {right!r}"

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch.func import functional_call, grad, grad_and_value, jacrev, jvp, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 def leaf(*shape, seed=0):
@@ -327,6 +327,7 @@ def accumulation_over_micro_batches():
     return run, [([t(2, 4), t(2, 4, seed=1)],), ([t(2, 4, seed=2), t(2, 4, seed=3), t(2, 4)],)]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_autograd(name):
-    check(__file__, name)
+def test_autograd(name, backend):
+    check(__file__, name, backend)

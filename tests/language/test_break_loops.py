@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 COUNTS = ((t(3), 3), (t(3), 10), (t(3), 60))
 
@@ -262,6 +262,7 @@ def comprehension_with_breaks(x, n):
     return x * len(big) + max(values), len(values)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_break_loops(name):
-    check(__file__, name)
+def test_break_loops(name, backend):
+    check(__file__, name, backend)

@@ -20,7 +20,7 @@ import pytest
 import scipy.special
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 logger = logging.getLogger("language.breaks")
 
@@ -35,7 +35,7 @@ def branch_on_a_sum(x):
     return z.exp() + x
 
 
-@case((t(4), t(4, seed=1)), (t(4, seed=2), t(4, seed=3)), (-t(4), -t(4).abs()))
+@case((t(4), t(4, seed=1)), (t(4, seed=2), t(4, seed=3)), (-t(4), -t(4).abs()), at_most=3)
 def the_tutorials_bar(a, b):
     x = a / (torch.abs(a) + 1)
     if b.sum() < 0:
@@ -317,6 +317,7 @@ def standard_input_and_exit_codes(x):
         return z.sin(), error.code
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_breaks(name):
-    check(__file__, name)
+def test_breaks(name, backend):
+    check(__file__, name, backend)

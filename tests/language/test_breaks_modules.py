@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from language.harness import Keywords, case, check, names, setup, t
+from language.harness import BACKENDS, Keywords, case, check, names, setup, t
 
 
 @setup()
@@ -267,6 +267,7 @@ def k_means(points):
     return centers * 2, nearest
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_breaks_modules(name):
-    check(__file__, name)
+def test_breaks_modules(name, backend):
+    check(__file__, name, backend)

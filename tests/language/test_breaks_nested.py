@@ -6,7 +6,7 @@ import functools
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 TOTAL = 0
 
@@ -97,13 +97,13 @@ def three_calls_deep(x):
     return y + x, trace
 
 
-@case((t(3),), (t(3, seed=1),))
+@case((t(3),), (t(3, seed=1),), graphs=3)
 def in_the_middle_of_an_expression(x):
     a = x + 1
     return a * 2 + noisy(a) * (x - noisy(x.sin(), "second")) + a.exp()
 
 
-@case((t(3),), (t(3, seed=1),))
+@case((t(3),), (t(3, seed=1),), graphs=4)
 def in_an_argument_list(x):
     return torch.add(x.sin() * 2, noisy(x + 1), alpha=len(noisy([1], "alpha"))) + torch.stack([x, noisy(x), x * 3]).sum(0)
 
@@ -139,7 +139,7 @@ def inside_with(x):
     return y - z, torch.is_grad_enabled()
 
 
-@case((t(3, grad=True),), (t(3, seed=1, grad=True),))
+@case((t(3, grad=True),), (t(3, seed=1, grad=True),), graphs=3)
 def grad_modes_around_breaks(x):
     with torch.no_grad():
         y = x * 2
@@ -320,7 +320,7 @@ def mutations_before_and_after_a_break(x, state, log):
     return y + len(log), log
 
 
-@case((t(3),), (t(3, seed=1),))
+@case((t(3),), (t(3, seed=1),), graphs=2)
 def aliases_survive_a_break(x):
     y = x * 2
     view = y[1:]
@@ -440,7 +440,7 @@ def match_around_breaks(x, n):
     return y * 2
 
 
-@case((t(3),), (t(3, seed=1),))
+@case((t(3),), (t(3, seed=1),), graphs=3)
 def delete_and_rebind_over_a_break(x):
     a = x + 1
     b = a * 2
@@ -455,6 +455,7 @@ def delete_and_rebind_over_a_break(x):
     return a + b * c
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_breaks_nested(name):
-    check(__file__, name)
+def test_breaks_nested(name, backend):
+    check(__file__, name, backend)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 class Sized:
@@ -205,6 +205,7 @@ def keyword_arguments_of_builtins(x, n):
     return x * int("10", base=n + 2), text, dict(zip("ab", [1, 2]), c=n), round(2.675, ndigits=n), sum([1.0], start=x)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_builtins(name):
-    check(__file__, name)
+def test_builtins(name, backend):
+    check(__file__, name, backend)

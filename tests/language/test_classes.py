@@ -5,7 +5,7 @@ import abc
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 class Linear:
@@ -410,6 +410,7 @@ def builder_with_fluent_calls(x, n):
     return Pipeline().add("mul", n).add("sin").add("clamp", -0.5, 0.5).run(x)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_classes(name):
-    check(__file__, name)
+def test_classes(name, backend):
+    check(__file__, name, backend)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypedDict
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 Pair = collections.namedtuple("Pair", "left right")
 Defaulted = collections.namedtuple("Defaulted", ["a", "b", "c"], defaults=[2, 3])
@@ -348,6 +348,7 @@ def state_of_an_optimizer_by_hand(grad, state):
     return m / (1 - 0.9**state.step), state
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_collections(name):
-    check(__file__, name)
+def test_collections(name, backend):
+    check(__file__, name, backend)

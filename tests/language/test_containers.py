@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 @case((t(3), [1, 2, 3]), (t(3), [4, 5, 6, 7]), (t(3), [1, 1, 2]))
@@ -265,6 +265,7 @@ def unpacking_into_containers(x, values):
     return x * table["first"] + len(table["rest"]), table, values
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_containers(name):
-    check(__file__, name)
+def test_containers(name, backend):
+    check(__file__, name, backend)

@@ -5,7 +5,7 @@ import collections
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 STEPS = 0
 REGISTRY = {"order": []}
@@ -348,6 +348,7 @@ def exception_is_stored_with_its_effects(x, account):
     return z, account
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_effects(name):
-    check(__file__, name)
+def test_effects(name, backend):
+    check(__file__, name, backend)

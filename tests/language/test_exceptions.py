@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 class Failure(Exception):
@@ -432,6 +432,7 @@ def assertion_error_is_caught(x, n):
     return y / n
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_exceptions(name):
-    check(__file__, name)
+def test_exceptions(name, backend):
+    check(__file__, name, backend)

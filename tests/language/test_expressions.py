@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 SCALE = 0.5
 TABLE = {"a": 1.0, "b": [2.0, 3.0]}
@@ -249,6 +249,7 @@ def type_annotations_and_pass(x: torch.Tensor, n: int) -> torch.Tensor:
     return total
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_expressions(name):
-    check(__file__, name)
+def test_expressions(name, backend):
+    check(__file__, name, backend)

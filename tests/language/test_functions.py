@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from language.harness import Keywords, case, check, names, setup, t
+from language.harness import BACKENDS, Keywords, case, check, names, setup, t
 
 COUNTER = 0
 BIAS = torch.tensor([1.0, -1.0, 0.5])
@@ -380,6 +380,7 @@ def class_as_function_argument(x, n):
     return build(list, (x, x + 1)), build(dict, a=x * 2) if n < 0 else build(tuple, [x * n]), build(int, "3")
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_functions(name):
-    check(__file__, name)
+def test_functions(name, backend):
+    check(__file__, name, backend)

@@ -8,7 +8,7 @@ import operator
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 class Model:
@@ -282,6 +282,7 @@ def cmp_to_key(x, values):
     return x, ordered
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_functools_itertools(name):
-    check(__file__, name)
+def test_functools_itertools(name, backend):
+    check(__file__, name, backend)

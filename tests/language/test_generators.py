@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 def countdown(x, n):
@@ -326,6 +326,7 @@ def two_generators_in_turn(x):
     return out
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_generators(name):
-    check(__file__, name)
+def test_generators(name, backend):
+    check(__file__, name, backend)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 @case((t(3, 4),), (t(3, 4, seed=1),), graphs=1)
@@ -236,6 +236,7 @@ def version_counters(x):
     return x._version - before, y._version, y
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_inplace_views(name):
-    check(__file__, name)
+def test_inplace_views(name, backend):
+    check(__file__, name, backend)

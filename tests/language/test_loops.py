@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 @case((t(3), 4), (t(3), 20), (t(3), 0))
@@ -275,6 +275,7 @@ def loop_bound_from_shape_and_argument(x, n):
     return total
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_loops(name):
-    check(__file__, name)
+def test_loops(name, backend):
+    check(__file__, name, backend)

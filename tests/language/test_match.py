@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 @dataclass
@@ -214,6 +214,7 @@ def raising_in_the_default(x, activation):
             raise ValueError(f"unknown activation {activation!r}")
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_match(name):
-    check(__file__, name)
+def test_match(name, backend):
+    check(__file__, name, backend)

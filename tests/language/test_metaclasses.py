@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 class Meta(type):
@@ -335,6 +335,7 @@ def generated_methods(x, n):
     return [getattr(auto, f"times{k}")(x) for k in range(n)], sorted(m for m in vars(Auto) if m.startswith("times"))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_metaclasses(name):
-    check(__file__, name)
+def test_metaclasses(name, backend):
+    check(__file__, name, backend)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 def xs(*shape):
@@ -403,6 +403,7 @@ def zero_grad_and_step():
     return run, [(t(3, 4), t(3, 1)), (t(3, 4, seed=1), t(3, 1, seed=2))]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_module_state(name):
-    check(__file__, name)
+def test_module_state(name, backend):
+    check(__file__, name, backend)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from language.harness import Keywords, case, check, names, setup, t
+from language.harness import BACKENDS, Keywords, case, check, names, setup, t
 
 
 def xs(*shape):
@@ -354,6 +354,7 @@ def residual_network():
     return Net(), xs(2, 1, 6, 6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_modules(name):
-    check(__file__, name)
+def test_modules(name, backend):
+    check(__file__, name, backend)

@@ -10,7 +10,7 @@ import traceback
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default=1.0)
 
@@ -266,6 +266,7 @@ def trace_function_sees_the_same_calls():
     return run, [(t(3),), (t(3, seed=1),)]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_native(name):
-    check(__file__, name)
+def test_native(name, backend):
+    check(__file__, name, backend)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 class Vector:
@@ -476,6 +476,7 @@ def format_index_and_reversed(x, n):
     return x + sum(reversed(number)), f"{number:>>}", list(range(10))[number], hex(number), x.expand(number, 3).sum(0)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_protocols(name):
-    check(__file__, name)
+def test_protocols(name, backend):
+    check(__file__, name, backend)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pytest
 import torch
 
-from language.harness import Keywords, case, check, names, setup, t
+from language.harness import BACKENDS, Keywords, case, check, names, setup, t
 
 
 class Shape:
@@ -200,6 +200,7 @@ def duck_typing(x, value):
     return y.sin() + 1, n
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_reflection(name):
-    check(__file__, name)
+def test_reflection(name, backend):
+    check(__file__, name, backend)

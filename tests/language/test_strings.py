@@ -6,7 +6,7 @@ import string
 import pytest
 import torch
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 @case((t(2, 3), "Layer"), (t(2, 3), "other name"), (t(4, 3), ""))
@@ -133,6 +133,7 @@ def errors_of_strings(x, text):
     return (x * len(messages)).exp() + x, messages
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_strings(name):
-    check(__file__, name)
+def test_strings(name, backend):
+    check(__file__, name, backend)

@@ -5,7 +5,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 
 class Named(torch.Tensor):
@@ -176,6 +176,7 @@ def meta_tensors(x):
     return x * ghost.shape[1], ghost.shape, ghost.device.type, x.sum() + ghost.numel()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_subclasses(name):
-    check(__file__, name)
+def test_subclasses(name, backend):
+    check(__file__, name, backend)

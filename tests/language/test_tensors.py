@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from language.harness import case, check, names, t
+from language.harness import BACKENDS, case, check, names, t
 
 
 @case((t(3, 4),), (t(4, 3),), (t(2, 3, 4),), (t(5),))
@@ -221,6 +221,7 @@ def user_attributes_on_tensors(x):
     return y, z, y.tag, hasattr(z, "tag"), getattr(z, "scale", None)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_tensors(name):
-    check(__file__, name)
+def test_tensors(name, backend):
+    check(__file__, name, backend)

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from language.harness import case, check, names, setup, t
+from language.harness import BACKENDS, case, check, names, setup, t
 
 LEVEL = 0
 
@@ -401,6 +401,7 @@ def default_dtype_inside(x, n):
     return y + x, torch.ones(2) + 1
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
-def test_with(name):
-    check(__file__, name)
+def test_with(name, backend):
+    check(__file__, name, backend)

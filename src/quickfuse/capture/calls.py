@@ -25,6 +25,7 @@ from . import attributes, builtin_calls, containers, torch_calls
 from .attributes import PeerModule, lookup_class
 from .construction import construct, make
 from .frame import Frame
+from .inlining import is_left_to_python
 from .metadata import name_of
 from .native_methods import call_method
 from .outside import is_trusted_module
@@ -139,6 +140,8 @@ def _call_function(
     if getattr(function, "_torchdynamo_disable", False):
         call(i, _without_peer(function), args, kwargs, then)
         return
+    if is_left_to_python(function):
+        raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
     if i.outside.source_of(function) is None and id(function) not in i.created:
         i.outside._remember(function, i.outside.roots.constant(function.__qualname__, function))
     torch_calls.prepare_step(i, function, args)
@@ -322,6 +325,14 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
     for receiver, method, operand in attempts:
         found = lookup_class(type(receiver), method)[1]
         if not isinstance(found, FunctionType):
+            if method == "__ne__" and found is object.__ne__:  # which inverts what `__eq__` says
+                equal = lookup_class(type(receiver), "__eq__")[1]
+                if isinstance(equal, FunctionType):
+                    result = i.call_now(equal, (receiver, operand))
+                    if result is not NotImplemented:
+                        then(not i.truth(result))
+                        return
+                continue
             if found is ABSENT or found is lookup_class(object, method)[1]:
                 continue
             raise Unsupported(f"{name_of(function)} of a {type(receiver).__name__}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from types import CellType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,6 +96,8 @@ class RecipeBook:
             return Constant(value)
         if kind is FunctionType and id(value) in self.i.created:
             return self._function(value)
+        if kind is BuiltinFunctionType and isinstance(value.__self__, (list, dict, set, collections.deque)):
+            return Call(getattr, [self.recipe(value.__self__), Constant(value.__name__)])
         if isinstance(value, (*CODE_TYPES, CodeType, types.GenericAlias, types.UnionType)):
             return Constant(value)
         return self._made_here(value, kind)

@@ -14,7 +14,9 @@ from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.trace import Trace
 from ..ir.values import NumberMeta, TensorMeta
+from .contents import Contents
 from .metadata import OperatorFailed, SameTensor, name_of, result_of
+from .mutation import is_in_place
 from .naming import placeholder_name
 from .number_operators import kind_depends_on_values, kind_from_tensor, template_of
 from .outside import is_trusted_module
@@ -43,6 +45,7 @@ class GraphBuilder:
         self._on_autograd_use = on_autograd_use
         self._guard = guard
         self._last_placeholder: torch.fx.Node | None = None
+        self.contents = Contents(self)
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -117,7 +120,7 @@ class GraphBuilder:
         tensors = list(_tensors(args)) + list(_tensors(kwargs))
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
         structure = result_of(function, args, kwargs, tensors, self.grad_enabled)
-        if not _has_tensor(structure) and not _is_in_place(target):
+        if not _has_tensor(structure) and not is_in_place(target):
             return structure
         if _follows_default_dtype(structure, tensors):
             self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
@@ -127,7 +130,8 @@ class GraphBuilder:
         self.operators += 1
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["trace"] = self._trace()
-        self._note_mutation(target, args, kwargs)
+        for tensor in self.contents.note_call(node, target, args, kwargs):
+            self.mutated.add(self.node_of(tensor).name)
         if self.grad_enabled:
             for tensor in tensors:
                 self._on_autograd_use(tensor)
@@ -172,16 +176,6 @@ class GraphBuilder:
         node.meta["trace"] = parent.meta["trace"]
         return self._wrap(structure, node, tensors)
 
-    def _note_mutation(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if kwargs.get("out") is not None:
-            changed = _tensors(kwargs["out"])
-        elif _is_in_place(target):
-            changed = _tensors(args[:1])
-        else:
-            return
-        for tensor in changed:
-            self.mutated.add(self.node_of(tensor).name)
-
     def item(self, tensor: TensorProxy) -> Symbol:
         """`tensor.item()`: a number that only running the graph tells."""
         if tensor.meta.numel != 1 or tensor.meta.dtype.is_complex:
@@ -191,7 +185,9 @@ class GraphBuilder:
         node = self.graph.create_node("call_method", "item", (self.node_of(tensor),), {})
         node.meta["val"] = NumberMeta(kind, from_tensor=True)
         node.meta["trace"] = self._trace()
-        return Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
+        symbol = Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
+        symbol.clock = self.contents.clock
+        return symbol
 
     # numbers ----------------------------------------------------------------------------------------------------
 
@@ -237,6 +233,7 @@ class GraphBuilder:
         self.sync_grad_mode()
         node = self.graph.output(tuple(self.node_of(o) for o in outputs))
         node.meta["val"] = None
+        self.contents.finish(self._guard)
         return self.graph
 
 
@@ -292,19 +289,3 @@ def _follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
 
 def _meta_in(structure: Any, tensors: list[TensorProxy]) -> Any:
     return tensors[structure.index].meta if isinstance(structure, SameTensor) else structure
-
-
-_IN_PLACE_OPERATORS = frozenset(
-    getattr(operator, name)
-    for name in "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem imatmul".split()
-)
-
-
-def _is_in_place(target: Any) -> bool:
-    """PyTorch's naming rule: a trailing underscore means that the first operand is changed."""
-    if getattr(target, "__module__", None) == "_operator":  # `and_` and `or_` end like that for another reason
-        return target in _IN_PLACE_OPERATORS
-    name = target if isinstance(target, str) else name_of(target)
-    if name.startswith("__i") and name.endswith("__"):
-        return name not in ("__invert__", "__index__", "__int__")
-    return name.endswith("_") and not name.endswith("__")

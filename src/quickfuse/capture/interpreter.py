@@ -16,6 +16,8 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
+from ..ir.guard import NumberExpr
+from ..ir.source import Source
 from ..ir.trace import Trace
 from . import opcodes
 from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_arguments
@@ -75,6 +77,7 @@ class Interpreter:
         self.results.clear()
         self.frames.clear()
         self.outside.release()
+        self.graph.contents.release()
 
     # running ----------------------------------------------------------------------------------------------------
 
@@ -345,10 +348,10 @@ class Interpreter:
             return value  # type: ignore[no-any-return]
         if value is None:
             return False
+        if kind is TensorProxy or (kind is Symbol and value.from_tensor):
+            return self._truth_in_tensor(value)
         if kind is Symbol:
             return self.outside.truth(value)
-        if kind is TensorProxy:
-            raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")
         if kind in (int, float, str, bytes, tuple, list, dict, set, frozenset, complex):
             return bool(value)
         size = length_of(self, value)
@@ -363,6 +366,19 @@ class Interpreter:
             if function is not None:
                 raise Unsupported(f"the truth of a {kind.__name__}")
         return True
+
+    def _truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
+        """A branch on a tensor's value: a guard where that can be told before the graph runs."""
+        known = self.graph.contents.of(value)
+        if known is None:
+            how = "" if type(value) is TensorProxy else " (through item())"
+            raise Unsupported(f"a branch on a tensor's value{how}", "torch.where keeps both sides on the device")
+        outcome = bool(known.hint)
+        if isinstance(known.expr, Source):
+            self.outside.require(NumberExpr("{}", (known.expr,)), outcome)
+        elif isinstance(known.expr, NumberExpr):
+            self.outside.require(known.expr, outcome)
+        return outcome
 
     def binary(self, function: Callable[..., Any], left: Any, right: Any, on_result: Callable[[Any], None]) -> None:
         """A binary operator or comparison."""

@@ -161,6 +161,13 @@ class Outside:
             return value
         return self.wrap(value, source.attr(name).item(key))
 
+    def effect_count(self) -> int:
+        """How many changes of the user's objects were noted so far."""
+        shadows = [s for s in self._stand_ins.values() if type(s) is ShadowDict]
+        contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
+        stores = len(self.changed_attributes) + len(self.global_stores) + len(self.cell_stores)
+        return stores + contents + sum(len(s.changes) for s in shadows)
+
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self._stand_ins, self._sources, self.containers, self.attributes, self.changed_attributes,

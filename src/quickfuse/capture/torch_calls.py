@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
+from . import custom_functions
 from .outside import is_trusted_module
 from .values import Symbol, TensorProxy, is_constant
 
@@ -296,4 +297,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.overrides.has_torch_function_variadic: _has_torch_function,
     torch.overrides.is_tensor_like: _is_tensor,
     torch._C._get_tracing_state: _state(lambda: None),
+    torch._C._is_tracing: _state(lambda: False),
+    
+    
+    torch._C._are_functorch_transforms_active: _state(lambda: False),
+    torch.autograd.Function.__dict__["apply"].__func__: custom_functions.apply,
 }

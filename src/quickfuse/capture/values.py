@@ -50,10 +50,11 @@ class Symbol:
     """A Python number that compiled code receives or computes. `hint` is its value in the captured call.
 
     `expr` is its meaning in terms of the user's program (a `Source` or `NumberExpr`), None if it `from_tensor`: then it
-    has no hint either, and cannot steer control flow.
+    has no hint either, and steers control flow only where `contents` knows better. `tensor` is the one that it was read
+    from, when `clock` calls had changed a tensor.
     """
 
-    __slots__ = ("expr", "from_tensor", "hint", "kind", "node", "operation", "tensor")
+    __slots__ = ("clock", "expr", "from_tensor", "hint", "kind", "node", "operation", "tensor")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Symbol:
         tensor: TensorProxy | None = None,
     ) -> None:
         self.tensor = tensor
+        self.clock = 0
         self.kind = kind
         self.hint = hint
         self.expr = expr

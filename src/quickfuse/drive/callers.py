@@ -34,8 +34,6 @@ def is_own(code: CodeType) -> bool:
 
 
 def _is_in_compiler(code: CodeType) -> bool:
-    if id(code) in _own_codes:
-        return True
     if code.co_filename.startswith(_PACKAGE):
         _own_codes[id(code)] = code  # kept, so that its identity is not used again
         return True
@@ -51,11 +49,13 @@ def call_below(frames: Sequence[FrameState], function: Callable[[Any], Any], ope
         function, operand = FunctionType(code, frame.globals), (function, operand)
     # A micro-function or stand-in that comes first stands for the user's function there: that one is being driven, too.
     caller: FrameType | None = sys._getframe(1)
-    while caller is not None and _is_in_compiler(caller.f_code):
+    while caller is not None:
+        code = caller.f_code
+        if id(code) not in _own_codes and not _is_in_compiler(code):
+            break
         caller = caller.f_back
     if caller is not None:
         unit = caller.f_lasti // 2
-        code = caller.f_code
         code = program_of(code).stand_ins.get(unit) or _stand_in(code, unit)
         function, operand = FunctionType(code, caller.f_globals), (function, operand)
     return function(operand)

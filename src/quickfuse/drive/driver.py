@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 from ..ir.frame import FrameState
 from . import native
@@ -87,7 +87,7 @@ class Driver:
                 return outcome
             if self._useful(key):
                 barren = 0
-            frames = outcome
+            frames = cast("list[FrameState]", outcome)
 
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""
@@ -95,17 +95,21 @@ class Driver:
         end = self.left_to_python.get(place_of(top), 0)
         if end == 0 and not needs_own_frame(top):
             return perform(frames)
+        callers = frames[:-1]
+        result: Any = None
+        refused = False
         try:
-            result = native.run_loop(top, end) if end else native.finish(top)
+            result = native.run_loop(top, end, callers) if end else native.finish(top, callers)
         except native.CannotResume:
-            self.left_to_python.pop(place_of(top), None)
-            return perform(frames)
+            refused = True
         except BaseException as error:
             frames.pop()
-            if not frames:
+            if not unwind(frames, error):
                 raise
-            unwind(frames, error)
             return None
+        if refused:
+            self.left_to_python.pop(place_of(top), None)
+            return perform(frames)
         if end:
             if result is None:
                 return None

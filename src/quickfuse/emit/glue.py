@@ -25,6 +25,7 @@ from ..ir.guard import Guard
 from ..ir.segment import Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
+from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
 from .prologue import Prologue, lookup_all
 
@@ -119,7 +120,10 @@ class Glue:
         locked = [*body.lines]
         if tensors:
             checks.append(f"_tensors = [{tensors}]")
-            locked[:0] = ["_state = _check(_tensors)", "if _state < 0: return _MISS"]
+            contents = ContentsGuards(prologue, tensor_order(segment))
+            locked[:0] = ["_state = _check(_tensors)", "if _state < 0: return _MISS", *contents.lines]
+            for name, (helper, arguments) in contents.readers.items():
+                self.constants[name] = self.constants[f"_{helper}"](self.constants["_check"], *arguments)
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
             if body.repeatable:

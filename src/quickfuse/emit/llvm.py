@@ -5,20 +5,25 @@ The module has one function a level, from the one that Python calls down to the 
     NAME          all members; hands NAME.member to `quickfuse_run`, the launcher's driver, which splits the work units
                   over threads and walks over members
     NAME.member   units [begin, end) of one member: loads its addresses and sizes, walks over its outer axes
-    NAME.loop     the last axis: vectors of elements, and a masked vector for what is left
+    NAME.loop     the last axis: vectors of elements, and a masked vector for what is left; with reductions
+    NAME.row      the reduced axes (`llvm_rows.py`), or
+    NAME.block    the reduced axes for a block of columns (`llvm_columns.py`)
 
-A unit of work is an element (one axis), an iteration of all axes but the last (more axes), or a member (no axes).
+What a unit of work is, `KernelBody.units` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quickfuse.emit.llvm_loop import loop_function, stride_word
+from quickfuse.emit.llvm_access import stride_word
+from quickfuse.emit.llvm_columns import column_functions
+from quickfuse.emit.llvm_loop import loop_function
 from quickfuse.emit.llvm_math import Module, Target, host_target, memory_type
+from quickfuse.emit.llvm_rows import row_function
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import short
-from quickfuse.ir.kernel import KernelBody
+from quickfuse.ir.kernel import COLUMN_BLOCK, KernelBody
 
 #: A thread's share of a loop over elements is a multiple of this many, so that vectors are not cut in two.
 SHARE_MULTIPLE = 64
@@ -35,7 +40,12 @@ def emit(body: KernelBody, name: str, target: Target | None = None) -> str:
     """
     _check(body)
     module = Module(target or host_target())
-    loop = loop_function(body, name, module)
+    if not body.reduced:
+        loop = loop_function(body, name, module)
+    elif body.columns:
+        loop = column_functions(body, name, module)
+    else:
+        loop = row_function(body, name, module)
     functions = [*_entry(name, body), *_member(name, body), *loop]
     header = [
         f"; s{k}: {short(slot.dtype)} {slot.access}, strides {slot.strides}, at word {body.slot_word(k)} of a row"
@@ -54,7 +64,8 @@ def _check(body: KernelBody) -> None:
     if any(slot.by_value for slot in body.slots):
         raise Unsupported("operands by value in a CPU kernel")
     for slot, value in body.stores:
-        if body.ndim and body.slots[slot].strides[-1] == 0:
+        axis = body.rows_ndim - 1 if body.columns else body.ndim - 1
+        if body.ndim and body.slots[slot].strides[axis] == 0 and (body.columns or not body.once_a_row(slot)):
             raise Unsupported("a store that does not move along the innermost axis")
         if value.dtype != body.slots[slot].dtype:
             raise Unsupported(f"a store of {value.dtype} to a buffer of {body.slots[slot].dtype}")
@@ -64,7 +75,7 @@ def _check(body: KernelBody) -> None:
 
 
 def _entry(name: str, body: KernelBody) -> list[str]:
-    share_multiple = SHARE_MULTIPLE if body.ndim == 1 else 1
+    share_multiple = SHARE_MULTIPLE if body.ndim == 1 and not body.reduced else 1
     constants = f"ptr @{name}.member, i64 {body.row_words}, i64 {share_multiple}"
     return [
         "; member function, words a row, what a thread's share is a multiple of, then the arguments of the kernel",
@@ -93,19 +104,22 @@ def _entry(name: str, body: KernelBody) -> list[str]:
 
 
 def _member(name: str, body: KernelBody) -> list[str]:
+    """Goes through the axes that units of work count, and calls what does one unit; for one axis without reductions,
+    where an element is a unit, for all units at once."""
     define = f"define internal void @{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end, ptr %memo) #0 {{"
-    head = [define, "entry:", *_row_loads(body)]
-    if body.ndim < 2:
-        bounds = ["i64 %begin", "i64 %end"] if body.ndim else ["ptr %memo"]
-        return [*head, _call_loop(name, [f"%s{k}" for k in range(len(body.slots))], bounds), "  ret void", "}", ""]
-    axes = range(body.ndim - 1)
+    axes = range(body.rows_ndim if body.reduced else body.ndim - 1)
+    head = [define, "entry:", *_row_loads(body, axes)]
+    if not axes:
+        bounds = [] if body.reduced else ["i64 %begin", "i64 %end"] if body.ndim else ["ptr %memo"]
+        return [*head, _call(name, body, [f"%s{k}" for k in range(len(body.slots))], bounds), "  ret void", "}", ""]
     lines = [*head, *_first_index(axes), "  br label %iteration", "iteration:"]
     lines.append("  %u = phi i64 [ %begin, %entry ], [ %u.next, %iteration ]")
     lines += [f"  %i{k} = phi i64 [ %i{k}.first, %entry ], [ %i{k}.next, %iteration ]" for k in axes]
+    moved = axes[:-1] if body.columns else axes
     pointers = []
     for k, slot in enumerate(body.slots):
         pointer = f"%s{k}"
-        for axis in axes:
+        for axis in moved:
             stride = slot.strides[axis]
             if stride == 0:
                 continue
@@ -116,10 +130,15 @@ def _member(name: str, body: KernelBody) -> list[str]:
             lines.append(f"  %s{k}.at{axis} = getelementptr {memory_type(slot.dtype)}, ptr {pointer}, i64 {offset}")
             pointer = f"%s{k}.at{axis}"
         pointers.append(pointer)
-    bounds = ["i64 0", f"i64 %size{body.ndim - 1}", *(f"i64 %i{k}" for k in axes)]
+    bounds = [f"i64 %i{k}" for k in moved]
+    if body.columns:
+        lines += _column_bounds(axes[-1])
+        bounds += ["i64 %c.begin", "i64 %c.end"]
+    elif not body.reduced:
+        bounds = ["i64 0", f"i64 %size{body.ndim - 1}", *bounds]
     return [
         *lines,
-        _call_loop(name, pointers, bounds),
+        _call(name, body, pointers, bounds),
         *_next_index(axes),
         "  %u.next = add i64 %u, 1",
         "  %more = icmp slt i64 %u.next, %end",
@@ -131,20 +150,35 @@ def _member(name: str, body: KernelBody) -> list[str]:
     ]
 
 
-def _row_loads(body: KernelBody) -> list[str]:
-    """Name the words of a row: sizes, then each slot's address and its dynamic strides (but for the last axis)."""
+def _column_bounds(axis: int) -> list[str]:
+    """The columns of block %i{axis}."""
+    return [
+        f"  %c.begin = mul i64 %i{axis}, {COLUMN_BLOCK}",
+        f"  %c.next = add i64 %c.begin, {COLUMN_BLOCK}",
+        "  %c.late = icmp sgt i64 %c.next, %columns",
+        "  %c.end = select i1 %c.late, i64 %columns, i64 %c.next",
+    ]
+
+
+def _row_loads(body: KernelBody, axes: range) -> list[str]:
+    """Name the words of a row: sizes, then each slot's address and its dynamic strides along `axes`.
+
+    The size of the last axis of columns is a number of blocks.
+    """
     lines = []
 
     def load(name: str, type_: str, word: int) -> None:
         lines.append(f"  {name}.at = getelementptr i64, ptr %row, i64 {word}")
         lines.append(f"  {name} = load {type_}, ptr {name}.at")
 
-    if body.ndim > 1:
-        for axis in range(body.ndim):
-            load(f"%size{axis}", "i64", axis)
+    for axis in axes if body.reduced else range(body.ndim) if axes else ():
+        load("%columns" if body.columns and axis == axes[-1] else f"%size{axis}", "i64", axis)
+    if body.columns:
+        lines.append(f"  %columns.up = add i64 %columns, {COLUMN_BLOCK - 1}")
+        lines.append(f"  %size{axes[-1]} = udiv i64 %columns.up, {COLUMN_BLOCK}")
     for k, slot in enumerate(body.slots):
         load(f"%s{k}", "ptr", body.slot_word(k))
-        for axis in range(body.ndim - 1):
+        for axis in axes:
             if slot.strides[axis] is None:
                 load(f"%s{k}.stride{axis}", "i64", stride_word(body, k, axis))
     return lines
@@ -174,6 +208,7 @@ def _next_index(axes: range) -> list[str]:
     return lines
 
 
-def _call_loop(name: str, pointers: Sequence[str], indices: Sequence[str]) -> str:
+def _call(name: str, body: KernelBody, pointers: Sequence[str], indices: Sequence[str]) -> str:
+    function = "loop" if not body.reduced else "block" if body.columns else "row"
     args = [*(f"ptr {pointer}" for pointer in pointers), "ptr %row", "ptr %scalars", *indices]
-    return f"  call void @{name}.loop({', '.join(args)})"
+    return f"  call void @{name}.{function}({', '.join(args)})"

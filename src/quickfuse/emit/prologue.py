@@ -45,7 +45,7 @@ class Prologue:
     def __init__(self, guards: list[Guard], wanted: Iterable[Source]) -> None:
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {}
-        self._guards = guards
+        self.guards = guards
         self._names: dict[Source, str] = {}
         self._families: dict[Any, Family] = {}
         self._family_of: dict[Source, tuple[Family, int] | None] = {}
@@ -65,7 +65,7 @@ class Prologue:
     # families ---------------------------------------------------------------------------------------------------
 
     def _sources(self) -> Iterable[Source]:
-        for guard in self._guards:
+        for guard in self.guards:
             if guard.source is not None:
                 yield guard.source
             if guard.kind in ("same", "distinct"):
@@ -129,6 +129,8 @@ class Prologue:
                 source_list = f"[{source_list}[k] for k in {self.constant(indices, 'picks')}]"
         if family.kind == "element":
             expression = source_list
+        elif family.kind == "contents":
+            expression = f"[v.item() for v in {source_list}]"
         elif family.kind == "attr":
             expression = f"_getattr_each({source_list}, {family.key!r})"
         elif family.kind == "item":
@@ -206,6 +208,8 @@ class Prologue:
         base = self.name(source.base)
         if source.kind == "referent":
             return self._assign(f"{base}()", "v")
+        if source.kind == "contents":
+            return self._assign(f"{base}.item()", "v")
         if source.kind == "attr":
             return self._assign(attribute_of(base, source.key), "v")
         if isinstance(source.key, NumberExpr):
@@ -236,11 +240,11 @@ class Prologue:
     def write(self) -> None:
         """Emit all checks, in the order in which capture needed them: a path is checked before it is followed."""
         done: set[tuple[Any, ...]] = set()
-        for guard in self._guards:
-            if guard.kind == "tensor":
+        for guard in self.guards:
+            if guard.kind in ("tensor", "apart") or (guard.kind == "condition" and contents_in(guard.value[0])):
                 continue
             placed = self._place(guard.source) if guard.source is not None else None
-            if placed is not None and guard.kind in ("type", "length", "is"):
+            if placed is not None and guard.kind in ("type", "length", "is", "requires_grad"):
                 key = (guard.kind, placed[0])
                 if key not in done:
                     done.add(key)
@@ -260,6 +264,8 @@ class Prologue:
             picks = self.constant([family.positions[k] for k in indices], "picks")
             variable = f"[{variable}[k] for k in {picks}]"
         values = [wanted[k] for k in indices]
+        if kind == "requires_grad":
+            variable, kind = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list"), "is"
         if kind == "is":
             if len({id(v) for v in values}) == 1:
                 self.check(f"any([v is not {self.constant(values[0])} for v in {variable}])")
@@ -281,6 +287,8 @@ class Prologue:
             return f"{setting} is not {usual}" if isinstance(usual, bool) else f"{setting} != {self.constant(usual)}"
         if guard.kind == "unique":
             return f"_len({{*map(_id, ({', '.join(self.names(guard.value))}))}}) != {len(guard.value)}"
+        if guard.kind == "apart":
+            return "False"
         if guard.kind == "condition":
             code = value[0].code(self.name)
             return f"not {code}" if value[1] else code
@@ -314,6 +322,11 @@ class Prologue:
 
     def _key(self, key: Any) -> str:
         return self.name(key) if isinstance(key, Source) else self.constant(key)
+
+
+def contents_in(expr: NumberExpr) -> list[Source]:
+    """The numbers in tensors that an expression reads, each once."""
+    return list(dict.fromkeys(s for s in _operand_sources(expr) if s.kind == "contents"))
 
 
 def attribute_of(base: str, name: str) -> str:

@@ -79,7 +79,7 @@ def _merged(
     order = operands[order_by] if operands else (0,) * len(shape)
     groups: list[list[int]] = []
     size = 1
-    for axis in reversed(sorted(axes, key=lambda k: -abs(order[k]))):
+    for axis in sorted(axes, key=lambda k: -abs(order[k]))[::-1]:
         if groups and _walks_on(axis, groups[-1][0], size, operands, indexed):
             groups[-1].append(axis)
             size *= shape[axis]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from dataclasses import dataclass
 from types import CodeType
@@ -25,6 +26,7 @@ class Guard:
     * "requires_grad": `source.requires_grad is value`
     * "same":     `source is value`, another source
     * "distinct": `source is not value`, another source
+    * "apart":    no tensor of `value[0]` shares memory with another one of `value[0]` or `value[1]`; `source` is None
     * "unique":   the sources in `value` (a tuple) lead to as many objects; `source` is None
     * "condition": the number expression `value[0]` (see `NumberExpr`) has the truth value `value[1]`
     * "state":    the global setting named `value[0]` is `value[1]`; `source` is None
@@ -77,6 +79,11 @@ class NumberExpr:
         return self.code()
 
 
+def float32(value: float) -> float:
+    """A number as a float32 tensor holds it: `_float32` in templates and in generated code."""
+    return ctypes.c_float(value).value
+
+
 def _literal(value: Any) -> str:
     """A constant as it can stand anywhere in an expression, without the help of a name."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -104,6 +111,7 @@ FORMATS: dict[str, Any] = {
     "requires_grad": lambda s, v: f"{s}.requires_grad is {v}",
     "same": lambda s, v: f"{s} is {v}",
     "distinct": lambda s, v: f"{s} is not {v}",
+    "apart": lambda s, v: f"{', '.join(map(str, v[0]))} share no memory with what was changed before",
     "unique": lambda s, v: f"{', '.join(map(str, v))} are different objects",
     "condition": _condition,
     "state": lambda s, v: f"{v[0]} == {v[1]!r}",

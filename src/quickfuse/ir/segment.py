@@ -172,12 +172,12 @@ class Segment:
     """A stretch of the program that runs without Python: from a call or from suspended frames, to the return or a break.
 
     `graph`'s placeholders correspond to `inputs`; it returns a flat tuple, which recipes refer to. Every node carries
-    `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them) and `meta["trace"]` (a `Trace`), and `meta["variable"]`
-    where a tensor was stored in a local variable. `resumes` is False for a
-    segment that begins with a call of `code`, True for one that begins with suspended frames. It ends with the return of
-    `result`, or, where `pause` is set, with the suspended `frames`. `operators` is the number of calls in the graph, and
-    `performed` that of captured instructions. `examples` are the values of `inputs` in the call that was captured, until it
-    is compiled.
+    `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them), `meta["trace"]` (a `Trace`), and `meta["variable"]`
+    where a tensor was stored in a local variable: its name, and whether the function was the user's. `resumes` is False
+    for a segment that begins with a call of `code`, True for one that begins with suspended frames. It ends with the return
+    of `result`, or, where `pause` is set, with the suspended `frames`. `operators` is the number of calls in the graph, and
+    `performed` that of captured instructions. `examples` are the values of `inputs` in the captured call, until the
+    segment is compiled.
     """
 
     code: CodeType

@@ -13,7 +13,8 @@ from .. import errors
 
 
 class Source:
-    """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent".
+    """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
+    "contents".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -24,6 +25,7 @@ class Source:
     * item: element `key` of `base`; `key` is a Python constant, itself a source (a dictionary keyed by an object), or a
       `NumberExpr` (a number that the program computes)
     * referent: what the weak reference `base` refers to
+    * contents: the number in the one-element tensor `base`
 
     `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
     """
@@ -73,6 +75,8 @@ class Source:
             return f"{self.base}.{self.key}"
         if self.kind == "referent":
             return f"{self.base}()"
+        if self.kind == "contents":
+            return f"{self.base}.item()"
         computed = isinstance(self.key, Source) or hasattr(self.key, "operands")
         return f"{self.base}[{self.key if computed else repr(self.key)}]"
 

@@ -32,6 +32,14 @@ class TensorMeta:
         return len(self.shape)
 
     @property
+    def span_bytes(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        if self.numel == 0:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
+    @property
     def is_contiguous(self) -> bool:
         return self.stride == contiguous_stride(self.shape) or self.numel == 0
 

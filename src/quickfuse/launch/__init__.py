@@ -8,6 +8,7 @@ from ..ir.kernel import KernelBody, KernelCall, Schedule
 from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
 from . import bulk_reads, cpu
+from .contents import Apart, ContentsReader
 from .tables import CpuCall, Placer
 from .tensor_check import tensor_check
 
@@ -48,4 +49,4 @@ def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str]
     return GpuCall(step, placer, emit)  # type: ignore[return-value]
 
 
-__all__ = ["bind", "bulk_reads", "tensor_check"]
+__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "tensor_check"]

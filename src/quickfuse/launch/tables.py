@@ -32,7 +32,7 @@ class Placer:
             if not buffer.meta.shape and buffer.meta.device.type == "cpu":
                 self._cells.setdefault(buffer, len(self._cells))
         self.cells = np.zeros(max(len(self._cells), 1), dtype=np.int64)
-        self._spans = np.array([_span_bytes(m) for m in checked] or [0], dtype=np.int64)
+        self._spans = np.array([m.span_bytes for m in checked] or [0], dtype=np.int64)
         mutated = np.zeros(len(checked) or 1, dtype=bool)
         mutated[[position[b] for b in self.written]] = True
         self._mutated = mutated
@@ -160,11 +160,3 @@ def _written_inputs(schedule: Schedule) -> set[Buffer]:
             for member in step.members:
                 written.update(member.buffers[k] for k in slots if member.buffers[k].kind == "input")
     return written
-
-
-def _span_bytes(meta: TensorMeta) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
-    if meta.numel == 0:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
-    return (last + 1) * meta.dtype.itemsize

@@ -56,6 +56,10 @@ class PythonTensorCheck:
                 state = MOVED
         return state
 
+    def forget(self) -> None:
+        """What the last check found was not made use of: the next one is to say `MOVED`."""
+        self._last = [(0, 0)] * len(self.expected)
+
 
 def matches(tensor: Any, cls: type, meta: TensorMeta) -> bool:
     """Whether an object is a plain tensor with this metadata (`requires_grad` is not compared)."""
@@ -101,9 +105,13 @@ class NativeTensorCheck:
         if state == UNCHANGED:
             return UNCHANGED
         if state == MISMATCH or any(t.is_neg() or t.is_conj() for t in tensors):
-            self._objects[:] = 0  # what was noted before the mismatch has not reached the caller
+            self.forget()
             return MISMATCH
         return MOVED
+
+    def forget(self) -> None:
+        """What the last check found was not made use of: the next one is to say `MOVED`."""
+        self._objects[:] = 0
 
 
 def tensor_check(expected: Sequence[tuple[type, TensorMeta]]) -> NativeTensorCheck | PythonTensorCheck:

@@ -37,6 +37,8 @@ class Context:
         self._on_host: dict[int, tuple[Expr, Expr]] = {}
         self._broadcast: dict[tuple[int, Shape, Shape], tuple[Expr, Expr]] = {}
         self._temps = 0
+        #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
+        self.reduced: dict[tuple[int, str, Shape, Shape], tuple[Expr, Expr]] = {}
 
     # making values ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,307 @@
+"""What is in one-element tensors: numbers that capture can write down, so that a branch on one is a guard.
+
+A tensor on the CPU that existed before the call holds a number that generated code can read before it runs anything:
+`x.item()`. As long as the captured code left the tensor alone, or only added a number to it, `x.item()` later in the
+program is arithmetic on that. It is worked out only where control flow asks for it: numbers that flow into kernels stay
+in them.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.guard import NumberExpr, float32
+from ..ir.source import Source
+from ..ir.values import NumberMeta, TensorMeta
+from .metadata import name_of
+from .mutation import changed_tensors, returns_new_memory
+from .number_operators import template_of
+from .values import Symbol, TensorProxy
+
+if TYPE_CHECKING:
+    from .graph import GraphBuilder
+
+#: After so many changes in place a tensor's number is not followed any more: a loop that counts is better left rolled.
+_MOST_CHANGES = 2
+
+#: How a number is written that is stored in a tensor of some type.
+_ROUNDED: dict[torch.dtype, str] = {torch.float32: "_float32({})", torch.float64: "float({})"}
+_WHOLE = (torch.int64, torch.int32)
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "iadd": operator.add, "sub": operator.sub, "isub": operator.sub, "mul": operator.mul,
+    "imul": operator.mul,
+}  # fmt: skip
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+#: Operators that give a view of a one-element tensor, which holds the same number at any time.
+_SAME_NUMBER = frozenset("squeeze unsqueeze view reshape detach flatten".split())
+
+
+class Known(NamedTuple):
+    """A number: how to compute it before the graph runs, and its value now."""
+
+    expr: Any
+    hint: Any
+
+
+class Change(NamedTuple):
+    """A call that changed a tensor (the member `index` of a list, or None). `target` is None for an unknown change."""
+
+    clock: int
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    index: int | None
+
+
+class Contents:
+    """Follows the one-element tensors of one graph. `clock` counts the calls that changed a tensor."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self._graph = graph
+        self.clock = 0
+        self._changes: dict[torch.fx.Node, list[Change]] = {}
+        self._compared: dict[torch.fx.Node, tuple[Any, Any, Any, int]] = {}
+        self._examples: dict[str, tuple[Source, Any]] = {}
+        self._written: dict[torch.fx.Node, int] = {}
+        self._read: dict[Source, int] = {}
+        self._tensors: dict[Source, torch.Tensor] = {}
+        self._asked = False
+
+    # noting -----------------------------------------------------------------------------------------------------
+
+    def note_call(self, node: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TensorProxy]:
+        """A call was added to the graph. Returns the tensors that it changes."""
+        changed = changed_tensors(target, args, kwargs)
+        if changed:
+            self.clock += 1
+            listed = bool(args) and type(args[0]) in (list, tuple)
+            for position, tensor in enumerate(changed):
+                self._note_change(tensor, Change(self.clock, target, args, kwargs, position if listed else None))
+        elif not kwargs and len(args) == 2 and _plain_name(target) in _COMPARISONS:
+            self._compared[node] = (_COMPARISONS[_plain_name(target)], *args, self.clock)
+        return changed
+
+    def _note_change(self, tensor: TensorProxy, change: Change) -> None:
+        node = self._graph.node_of(tensor)
+        if tensor.source is not None:
+            self._written.setdefault(node, self.clock)
+            if tensor.meta.numel == 1:
+                self._changes.setdefault(node, []).append(change)
+            return
+        owners = _owners(node)
+        for owner in owners:  # through a view of it, or perhaps not at all
+            noted = change if owners == [node] else change._replace(target=None)
+            self._changes.setdefault(owner, []).append(noted)
+            if owner.op == "placeholder":
+                self._written.setdefault(owner, self.clock)
+
+    # numbers ----------------------------------------------------------------------------------------------------
+
+    def of(self, value: Any) -> Known | None:
+        """The number that a symbol or a one-element tensor stands for, None where only running the graph tells it."""
+        if type(value) is TensorProxy:
+            return self._of_tensor(value, self.clock)
+        if type(value) is not Symbol:
+            return Known(value, value) if type(value) in (int, float, bool) else None
+        if not value.from_tensor:
+            return Known(value.expr, value.hint)
+        if value.tensor is not None:
+            return self._of_tensor(value.tensor, value.clock)
+        if value.operation is None:
+            return None
+        function, operands = value.operation
+        known = [self.of(operand) for operand in operands]
+        template = template_of(function, len(operands))
+        return None if template is None else _applied(function, template, known)
+
+    def _of_tensor(self, tensor: TensorProxy, at: int) -> Known | None:
+        if tensor.meta.numel != 1:
+            return None
+        if tensor.node is None and tensor.source is not None and tensor.real is not None:
+            return self._read_now(tensor.source, tensor.real, at)
+        return None if tensor.node is None else self._of_node(tensor.node, at)
+
+    def _of_node(self, node: torch.fx.Node, at: int) -> Known | None:
+        changes = [change for change in self._changes.get(node, ()) if change.clock <= at]
+        if len(changes) > _MOST_CHANGES:
+            return None
+        if changes:
+            return self._after(changes[-1], node)
+        if node.op == "placeholder":
+            source, example = self._example(node)
+            return self._read_now(source, example, at)
+        if node in self._compared:
+            function, left, right, clock = self._compared[node]
+            return None if self._changes.get(node) else self._comparison(function, left, right, clock)
+        name = _plain_name(node.target)
+        meta = node.meta.get("val")
+        if not isinstance(meta, TensorMeta) or meta.numel != 1:
+            return None
+        if name in _SAME_NUMBER and isinstance(node.args[0], torch.fx.Node):
+            return self._of_node(node.args[0], at)
+        if name in ("tensor", "scalar_tensor") and node.args and type(node.args[0]) in (int, float):
+            return _stored(Known(node.args[0], node.args[0]), meta.dtype)
+        return None
+
+    def _example(self, node: torch.fx.Node) -> tuple[Source, Any]:
+        inputs, examples = self._graph.inputs, self._graph.examples
+        for k in range(len(self._examples), len(inputs)):
+            self._examples[inputs[k].name] = (inputs[k].source, examples[k])
+        return self._examples[node.name]
+
+    def _read_now(self, source: Source, tensor: Any, at: int) -> Known | None:
+        """What a tensor held when the call began."""
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
+            return None
+        if tensor.numel() != 1 or tensor.dtype.is_complex:
+            return None
+        self._asked = True
+        if at:
+            self._read[source] = max(at, self._read.get(source, 0))
+            self._tensors[source] = tensor
+        return Known(source.contents(), tensor.item())
+
+    def _after(self, change: Change, node: torch.fx.Node) -> Known | None:
+        """The number after a change, from the one before it."""
+        meta = node.meta["val"]
+        name = _plain_name(change.target).removeprefix("_foreach_").strip("_") if change.target is not None else ""
+        if name not in _ARITHMETIC and name not in ("fill", "copy", "zero"):
+            return None
+        if meta.dtype not in _ROUNDED or any(k != "alpha" or _is_not_one(v) for k, v in change.kwargs.items()):
+            return None
+        if name == "zero":
+            return Known(0.0, 0.0)
+        if len(change.args) != 2:
+            return None
+        operand = change.args[1]
+        if type(operand) in (list, tuple):
+            operand = operand[change.index or 0]
+        if type(operand) is TensorProxy:
+            right = self._of_tensor(operand, change.clock - 1) if operand.meta.dtype is meta.dtype else None
+        else:
+            right = self.of(operand)
+        right = _stored(right, meta.dtype)
+        if name in ("fill", "copy"):
+            return right
+        function = _ARITHMETIC[name]
+        left = self._of_node(node, change.clock - 1)
+        return _stored(_applied(function, template_of(function, 2) or "", [left, right]), meta.dtype)
+
+    def _comparison(self, function: Callable[[Any, Any], Any], left: Any, right: Any, at: int) -> Known | None:
+        """A comparison of one-element tensors, or of one with a number that is rounded to the tensor's type first."""
+        dtypes = {v.meta.dtype for v in (left, right) if type(v) is TensorProxy}
+        if len(dtypes) != 1:
+            return None
+        (dtype,) = dtypes
+        operands = []
+        for value in (left, right):
+            if type(value) is TensorProxy:
+                operands.append(self._of_tensor(value, at))
+                continue
+            kind = value.kind if type(value) is Symbol else type(value)
+            whole = dtype in _WHOLE and kind is int
+            operands.append(self.of(value) if whole else _stored(self.of(value), dtype))
+        return _applied(function, template_of(function, 2) or "", operands)
+
+    # the end ----------------------------------------------------------------------------------------------------
+
+    def finish(self, guard: Callable[[str, Source | None, Any], None]) -> None:
+        """The graph is complete: say what the numbers rely on, and drop from the graph what only guards needed."""
+        if not self._asked:
+            return
+        self._drop_unused()
+        if not self._read:
+            return
+        last = max(self._read.values())
+        written = [self._example(node) for node, clock in self._written.items() if clock <= last]
+        read = list(self._read)
+        if share_memory([self._tensors[source] for source in read], [tensor for _, tensor in written]):
+            raise Unsupported("a branch on a tensor's value that shares memory with another tensor")
+        guard("apart", None, (tuple(read), tuple(source for source, _ in written)))
+
+    def _drop_unused(self) -> None:
+        for node in reversed(self._graph.graph.nodes):
+            if not node.users and (node in self._compared or isinstance(node.meta.get("val"), NumberMeta)):
+                if node.op in ("call_function", "call_method"):
+                    self._graph.graph.erase_node(node)
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        for table in (self._changes, self._compared, self._examples, self._written, self._read, self._tensors):
+            table.clear()
+
+
+def share_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
+    """Whether one of `read` overlaps another tensor of `read` or `written`."""
+    tensors = {id(t): t for t in (*read, *written) if t.numel()}.values()
+    starts = sorted(t.data_ptr() for t in tensors)
+    ends = sorted(t.data_ptr() + _span(t) for t in tensors)
+    overlapping = (bisect_left(starts, t.data_ptr() + _span(t)) - bisect_right(ends, t.data_ptr()) for t in read)
+    return any(count > 1 for count in overlapping)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(last + 1) * tensor.itemsize
+
+
+def _is_not_one(value: Any) -> bool:
+    return type(value) not in (int, float) or value != 1
+
+
+def _plain_name(target: Any) -> str:
+    name = target if isinstance(target, str) else name_of(target)
+    return name[2:-2] if name.startswith("__") and name.endswith("__") else name
+
+
+def _applied(function: Callable[..., Any], template: str, operands: list[Known | None]) -> Known | None:
+    known = [operand for operand in operands if operand is not None]
+    if len(known) < len(operands):
+        return None
+    try:
+        hint = function(*(k.hint for k in known))
+    except Exception:
+        return None
+    if type(hint) not in (int, float, bool):
+        return None
+    if all(not isinstance(k.expr, (Source, NumberExpr)) for k in known):
+        return Known(hint, hint)
+    return Known(NumberExpr(template, tuple(k.expr for k in known)), hint)
+
+
+def _stored(known: Known | None, dtype: torch.dtype) -> Known | None:
+    """A number as a tensor of some type holds it."""
+    if known is None or dtype not in _ROUNDED:
+        return None
+    return _applied(float32 if dtype is torch.float32 else float, _ROUNDED[dtype], [known])
+
+
+def _owners(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes whose results may share memory with that of `node`, itself among them."""
+    found: dict[torch.fx.Node, None] = {}
+    seen: set[torch.fx.Node] = set()
+    stack = [node]
+    while stack:
+        at = stack.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        maker = at
+        if at.target is operator.getitem and isinstance(at.args[0].meta.get("val"), (list, tuple)):  # type: ignore[union-attr]
+            maker = at.args[0]  # type: ignore[assignment]
+        found[at] = None
+        if at.op != "placeholder" and not returns_new_memory(maker.target):
+            stack += [n for n in maker.all_input_nodes if not isinstance(n.meta.get("val"), NumberMeta)]
+    return list(found)
+
+
+__all__ = ["Contents", "Known"]

@@ -1,0 +1,99 @@
+"""Calls of `torch.autograd.Function`: inlined where nothing needs gradients, one node of the graph where something does.
+
+The node calls the user's class, so that its `backward` is the user's. What its `forward` gives is found out by capturing
+it and throwing the nodes away.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from .attributes import lookup_class
+from .values import Symbol, TensorProxy, is_constant
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+_DEFAULT_SETUP = torch.autograd.Function.setup_context
+
+
+class InlinedContext:
+    """What `forward` gets as `ctx` while it is captured."""
+
+    def __init__(self) -> None:
+        self.saved: tuple[Any, ...] = ()
+        self.dirty: tuple[Any, ...] = ()
+        self.not_differentiable: tuple[Any, ...] = ()
+        self.needs_input_grad: tuple[bool, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        pass
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        self.dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self.not_differentiable = tensors
+
+    def set_materialize_grads(self, value: Any) -> None:
+        pass
+
+
+def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`cls.apply(*args)` for a user's `torch.autograd.Function`."""
+    forward = lookup_class(cls, "forward")[1]
+    forward = forward.__func__ if isinstance(forward, staticmethod) else forward
+    if not isinstance(forward, FunctionType) or kwargs or cls.generate_vmap_rule:
+        raise Unsupported(f"{cls.__qualname__}.apply")
+    tensors = [a for a in args if type(a) is TensorProxy]
+    needed = i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors)
+    before = i.graph.mark()
+    effects = i.outside.effect_count()
+    context = i.mark_created(InlinedContext())
+    context.needs_input_grad = tuple(type(a) is TensorProxy and a.meta.requires_grad for a in args)
+    grad_enabled, i.graph.grad_enabled = i.graph.grad_enabled, False
+    try:
+        result = _run_forward(i, cls, forward, context, args)
+    finally:
+        i.graph.grad_enabled = grad_enabled
+    outputs = result if isinstance(result, tuple) else (result,)
+    if not needed:
+        if any(output is t for output in outputs for t in tensors):
+            raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
+        return result
+    if i.outside.effect_count() != effects or i.graph.mutated_since(before) or context.dirty:
+        raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
+    if not all(type(a) is TensorProxy or type(a) is Symbol or is_constant(a) for a in args):
+        raise Unsupported(f"{cls.__qualname__}.apply of other things than tensors and plain values")
+    if not all(type(o) is TensorProxy for o in outputs):
+        raise Unsupported(f"{cls.__qualname__}.apply, which returns other things than tensors")
+    metas = [
+        torch_meta(o, requires_grad=o not in context.not_differentiable and o.meta.dtype.is_floating_point) for o in outputs
+    ]
+    i.graph.forget(before)
+    plain = tuple(i.outside.concrete(a) for a in args)
+    structure = tuple(metas) if isinstance(result, tuple) else metas[0]
+    return i.graph.opaque(cls.apply, plain, structure, tensors)
+
+
+def _run_forward(i: Interpreter, cls: Any, forward: FunctionType, context: InlinedContext, args: tuple[Any, ...]) -> Any:
+    setup = lookup_class(cls, "setup_context")[1]
+    setup = setup.__func__ if isinstance(setup, staticmethod) else setup
+    if setup is _DEFAULT_SETUP or not isinstance(setup, FunctionType):
+        return i.call_now(forward, (context, *args))
+    result = i.call_now(forward, args)
+    i.call_now(setup, (context, args, result))
+    return result
+
+
+def torch_meta(proxy: TensorProxy, requires_grad: bool) -> Any:
+    meta = proxy.meta
+    return type(meta)(meta.dtype, meta.shape, meta.stride, meta.device, requires_grad)

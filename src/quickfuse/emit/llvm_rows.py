@@ -1,0 +1,381 @@
+"""Kernels with reductions whose vectors lie along the last reduced axis: `NAME.row`, all passes over one row.
+
+    entry      values that do not change within a row, as far as they need no reduction
+    pass       for each pass: loops over the reduced axes, the last one in vectors, with accumulators of one vector each;
+               then the accumulators' lanes are combined, and the values that follow from the results computed
+    last       what is stored once a row
+
+Several vectors at a time, with accumulators of their own, keep additions from waiting for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, load_stride, store_number
+from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
+from quickfuse.emit.llvm_ops import LIBM, emit_op
+from quickfuse.emit.llvm_values import Node, number_values, shared_number
+from quickfuse.ir.expr import Expr
+from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, SlotLoad
+from quickfuse.ir.loop import identity
+
+#: A pass with reductions and at most this many values goes through this many vectors at a time.
+_UNROLL = {12: 4, 30: 2}
+
+
+def row_function(body: KernelBody, name: str, module: Module) -> list[str]:
+    """The lines of `NAME.row`: addresses of the slots at the row's first element, the table's row, the scalars, and the
+    index of each axis that is not reduced."""
+    return _Rows(body, name, module).function()
+
+
+class RowCode:
+    """What code for rows and for columns have in common: values by node, and loops over reduced axes.
+
+    `lines` is the function's text so far. `once` appends to it; `outside` holds the values that are computed outside of
+    the loops over reduced axes, by node.
+    """
+
+    def __init__(self, body: KernelBody, name: str, module: Module, axis: int) -> None:
+        self.body = body
+        self.name = name
+        self.axis = axis
+        self.module = module
+        self.passes = body.passes()
+        self.nodes, roots = number_values(body, axis)
+        self.reduction_roots = roots[: len(body.reductions)]
+        self.store_roots = roots[len(body.reductions) :]
+        self.lanes = module.target.vector_bytes // self._widest()
+        self.lines: list[str] = []
+        self.once = Code(module)
+        self.once.lines = self.lines
+        self.strides: dict[tuple[int, int], str] = {}
+
+    def _widest(self) -> int:
+        """The size in bytes of the widest value that is computed or stored for each element.
+
+        What an accumulator is converted to does not count: a vector of it may take several registers.
+        """
+        accumulated = {root for root in self.reduction_roots if _is_cast(self.nodes[root].expr)}
+        computed = [node.expr.dtype.itemsize for k, node in enumerate(self.nodes)
+                    if node.varying and node.within and k not in accumulated]  # fmt: skip
+        stored = [self.body.slots[s].dtype.itemsize for s, _ in self.body.stores if not self.body.once_a_row(s)]
+        return max([4, *computed, *stored])
+
+    def needed(self, one_pass: Pass) -> set[int]:
+        """The nodes that a pass computes for each element."""
+        roots = [self.reduction_roots[k] for k in one_pass.reductions] + [self.store_roots[k] for k in one_pass.stores]
+        wanted: set[int] = set()
+        stack = [root for root in roots if self.nodes[root].within]
+        while stack:
+            number = stack.pop()
+            if number not in wanted:
+                wanted.add(number)
+                stack += [arg for arg in self.nodes[number].args if self.nodes[arg].within]
+        return wanted
+
+    def load_strides(self) -> None:
+        """All dynamic strides along reduced axes that loops over scalars use."""
+        for slot, operand in enumerate(self.body.slots):
+            for axis in range(self.body.rows_ndim, self.body.ndim):
+                if operand.strides[axis] is None and axis != self.axis:
+                    self.strides[slot, axis] = load_stride(self.body, slot, axis, self.once)
+
+    def pointer(self, code: Code, slot: int, axis: int, pointer: str, index: str) -> str:
+        """`pointer` moved along an axis."""
+        stride = self.body.slots[slot].strides[axis]
+        if stride == 0:
+            return pointer
+        if stride is None:
+            index = code.let(f"mul i64 {index}, {self.strides[slot, axis]}")
+        return code.let(f"getelementptr {memory_type(self.body.slots[slot].dtype)}, ptr {pointer}, i64 {index}")
+
+    def combined(self, code: Code, reduction: Reduction, value: str, accumulated: str) -> str:
+        """The new element comes first, so that the accumulator waits for as little as possible."""
+        dtype = reduction.value.dtype
+        return emit_op(code, Op(reduction.combine, (reduction.value, reduction.value), dtype), [value, accumulated])
+
+    def identity(self, reduction: Reduction) -> str:
+        dtype = reduction.value.dtype
+        return literal(value_type(dtype), identity(reduction.combine, dtype))
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def open_loops(self, prefix: str, axes: Sequence[int], pointers: list[str]) -> tuple[dict[int, str], list[str]]:
+        """Begin a loop over each of `axes`. Returns their indices, and the pointers in the innermost."""
+        indices = {}
+        for axis in axes:
+            index = f"%{prefix}.i{axis}"
+            indices[axis] = index
+            self.lines += [
+                f"  br label %{prefix}.a{axis}.before",
+                f"{prefix}.a{axis}.before:",
+                f"  br label %{prefix}.a{axis}",
+                f"{prefix}.a{axis}:",
+                f"  {index} = phi i64 [ 0, %{prefix}.a{axis}.before ], [ {index}.next, %{prefix}.a{axis}.after ]",
+            ]
+            pointers = [self.pointer(self.once, slot, axis, p, index) for slot, p in enumerate(pointers)]
+        return indices, pointers
+
+    def close_loops(self, prefix: str, axes: Sequence[int]) -> None:
+        for axis in reversed(axes):
+            index = f"%{prefix}.i{axis}"
+            self.lines += [
+                f"  br label %{prefix}.a{axis}.after",
+                f"{prefix}.a{axis}.after:",
+                f"  {index}.next = add i64 {index}, 1",
+                f"  {index}.more = icmp slt i64 {index}.next, %size{axis}",
+                f"  br i1 {index}.more, label %{prefix}.a{axis}, label %{prefix}.a{axis}.end",
+                f"{prefix}.a{axis}.end:",
+            ]
+
+    def load_sizes(self) -> None:
+        for axis in range(self.body.rows_ndim, self.body.ndim):
+            self.lines.append(f"  %size{axis}.at = getelementptr i64, ptr %row, i64 {axis}")
+            self.lines.append(f"  %size{axis} = load i64, ptr %size{axis}.at")
+
+
+def _is_cast(expr: Expr) -> bool:
+    return isinstance(expr, Op) and expr.name == "cast"
+
+
+class _Rows(RowCode):
+    def __init__(self, body: KernelBody, name: str, module: Module) -> None:
+        super().__init__(body, name, module, body.ndim - 1)
+        #: The name of each value that does not change within a row, and of each reduction's result.
+        self.outside: dict[int, str] = {}
+        self.results: dict[int, str] = {}
+
+    def function(self) -> list[str]:
+        slots = [f"ptr noalias %s{k}" for k in range(len(self.body.slots))]
+        outer = [f"i64 %i{k}" for k in range(self.body.rows_ndim)]
+        params = [*slots, "ptr noalias %row", "ptr noalias %scalars", *outer]
+        self.label("entry")
+        self.load_sizes()
+        self.load_strides()
+        for k, reduction in enumerate(self.body.reductions):
+            self.lines.append(f"  %sum{k} = alloca {self._vector_type(reduction)}")
+        for number, one_pass in enumerate(self.passes):
+            self._compute_outside()
+            self._pass(f"p{number}", one_pass)
+            for k in one_pass.reductions:
+                self.results[k] = self._across_lanes(k)
+        self._compute_outside()
+        for (slot, _), root in zip(self.body.stores, self.store_roots, strict=True):
+            if self.body.once_a_row(slot):
+                store_number(self.once, self.outside[root], self.body.slots[slot].dtype, f"%s{slot}")
+        head = f"define internal void @{self.name}.row({', '.join(params)}) #0 {{"
+        return [head, *self.lines, "  ret void", "}", ""]
+
+    def _vector_type(self, reduction: Reduction) -> str:
+        return f"<{self.lanes} x {value_type(reduction.value.dtype)}>"
+
+    # --- once a row ---
+
+    def _compute_outside(self) -> None:
+        """All values that do not change within a row and can be computed by now."""
+        for number, node in enumerate(self.nodes):
+            if number in self.outside or node.within:
+                continue
+            if isinstance(node.expr, Reduced):
+                if node.expr.reduction in self.results:
+                    self.outside[number] = self.results[node.expr.reduction]
+            elif all(arg in self.outside for arg in node.args):
+                self.outside[number] = self._number(self.once, node, self.outside)
+
+    def _number(self, code: Code, node: Node, values: dict[int, str]) -> str:
+        expr = node.expr
+        if isinstance(expr, Op):
+            return emit_op(code, expr, [values[arg] for arg in node.args])
+        if isinstance(expr, SlotLoad):
+            return load_number(code, expr.slot, expr.dtype, f"%s{expr.slot}")
+        return f"%i{expr.axis}" if isinstance(expr, Index) else shared_number(code, expr)
+
+    def _across_lanes(self, k: int) -> str:
+        """The accumulator of a reduction as one number."""
+        reduction = self.body.reductions[k]
+        code = Code(self.module, self.lanes, self.once)
+        code.lines = self.lines
+        vector, element = self._vector_type(reduction), value_type(reduction.value.dtype)
+        value = code.let(f"load {vector}, ptr %sum{k}")
+        half = self.lanes // 2
+        while half:
+            lanes = ", ".join(f"i32 {(lane + half) % self.lanes}" for lane in range(self.lanes))
+            other = code.let(f"shufflevector {vector} {value}, {vector} poison, <{self.lanes} x i32> <{lanes}>")
+            value = self.combined(code, reduction, value, other)
+            half //= 2
+        return self.once.let(f"extractelement {vector} {value}, i64 0", f"r{k}") if element else value
+
+    # --- a pass ---
+
+    def _pass(self, prefix: str, one_pass: Pass) -> None:
+        for k in one_pass.reductions:
+            reduction = self.body.reductions[k]
+            start = Code(self.module, self.lanes, self.once).splat(self.identity(reduction), value_type(reduction.value.dtype))
+            self.lines.append(f"  store {self._vector_type(reduction)} {start}, ptr %sum{k}")
+        outer = range(self.body.rows_ndim, self.body.ndim - 1)
+        pointers = [f"%s{k}" for k in range(len(self.body.slots))]
+        indices, pointers = self.open_loops(prefix, outer, pointers)
+        _InnerLoop(self, prefix, one_pass, indices, pointers).write()
+        self.close_loops(prefix, outer)
+
+
+class _InnerLoop:
+    """The last axis of a row in one pass: blocks of several vectors, vectors, and a vector with a mask."""
+
+    def __init__(
+        self, rows: _Rows, prefix: str, one_pass: Pass, indices: dict[int, str], pointers: list[str]
+    ) -> None:
+        self.rows = rows
+        self.prefix = prefix
+        self.one_pass = one_pass
+        self.pointers = pointers
+        self.wanted = rows.needed(one_pass)
+        self.before = Code(rows.module)
+        self.code = Code(rows.module, rows.lanes, self.before)
+        self.access = Vectors(rows.body, rows.axis, self.before)
+        self.numbers = dict(rows.outside)
+        for number in sorted(self.wanted):
+            node = rows.nodes[number]
+            if not node.varying:
+                self.numbers[number] = self._unvarying(node, indices)
+
+    def _unvarying(self, node: Node, indices: dict[int, str]) -> str:
+        """A value that changes along other reduced axes only."""
+        expr = node.expr
+        if isinstance(expr, SlotLoad):
+            return load_number(self.before, expr.slot, expr.dtype, self.pointers[expr.slot])
+        if isinstance(expr, Index):
+            return indices[expr.axis]
+        assert isinstance(expr, Op)
+        return emit_op(self.before, expr, [self.numbers[arg] for arg in node.args])
+
+    def write(self) -> None:
+        """Parts that each begin at an index and with accumulators, and end with others.
+
+        A part that is not entered leaves what it began with, hence the `phi`s after it.
+        """
+        rows, prefix = self.rows, self.prefix
+        size = f"%size{rows.axis}"
+        reductions = [(k, rows.body.reductions[k]) for k in self.one_pass.reductions]
+        unroll = self._unroll() if reductions else 1
+        code = self.code
+        text: list[str] = []
+        sums = [code_name for code_name in (f"%{prefix}.start{k}" for k, _ in reductions)]
+        types = [f"<{rows.lanes} x {value_type(r.value.dtype)}>" for _, r in reductions]
+        begin, label = "0", f"{prefix}.begin"
+        for part, copies in [("block", unroll), ("vector", 1)] if unroll > 1 else [("vector", 1)]:
+            step = rows.lanes * copies
+            name = f"{prefix}.{part}"
+            index = f"%{name}.i"
+            accumulators = [[f"%{name}.sum{k}.{c}" for c in range(copies)] for k, _ in reductions]
+            starts = [[s] + [code.const(value_type(r.value.dtype), _identity(r))] * (copies - 1)
+                      for s, (_, r) in zip(sums, reductions, strict=True)]  # fmt: skip
+            code.lines = []
+            ends = [list(row) for row in accumulators]
+            for c in range(copies):
+                at = index if c == 0 else code.let(f"add i64 {index}, {c * rows.lanes}")
+                values = self._element(at, "")
+                for row, (_, reduction), value in zip(ends, reductions, values, strict=True):
+                    row[c] = rows.combined(code, reduction, value, row[c])
+            body, code.lines = code.lines, []
+            after = [self._together(row, r) for row, (_, r) in zip(ends, reductions, strict=True)]
+            phis = [
+                f"  {name_} = phi {type_} [ {start}, %{label} ], [ {end}, %{name} ]"
+                for row, begun, ended, type_ in zip(accumulators, starts, ends, types, strict=True)
+                for name_, start, end in zip(row, begun, ended, strict=True)
+            ]
+            joins = [f"  %{name}.left{k} = phi {type_} [ {s}, %{label} ], [ {a}, %{name}.after ]"
+                     for (k, _), type_, s, a in zip(reductions, types, sums, after, strict=True)]  # fmt: skip
+            text += [
+                f"  %{name}.end = and i64 {size}, {-step}",
+                f"  %{name}.any = icmp slt i64 {begin}, %{name}.end",
+                f"  br i1 %{name}.any, label %{name}, label %{name}.done",
+                f"{name}:",
+                f"  {index} = phi i64 [ {begin}, %{label} ], [ {index}.next, %{name} ]",
+                *phis,
+                *body,
+                f"  {index}.next = add i64 {index}, {step}",
+                f"  {index}.more = icmp slt i64 {index}.next, %{name}.end",
+                f"  br i1 {index}.more, label %{name}, label %{name}.after",
+                f"{name}.after:",
+                *code.lines,
+                f"  br label %{name}.done",
+                f"{name}.done:",
+                *joins,
+            ]
+            sums = [f"%{name}.left{k}" for k, _ in reductions]
+            begin, label = f"%{name}.end", f"{name}.done"
+        text += self._tail(size, begin, sums, reductions)
+        loads = [f"  %{prefix}.start{k} = load {type_}, ptr %sum{k}" for (k, _), type_ in zip(reductions, types, strict=True)]
+        rows.lines += [f"  br label %{prefix}.begin", f"{prefix}.begin:", *self.before.lines, *loads, *text]
+
+    def _unroll(self) -> int:
+        exprs = [self.rows.nodes[number].expr for number in self.wanted]
+        if any(isinstance(expr, Op) and expr.name in LIBM for expr in exprs):
+            return 1
+        return next((unroll for count, unroll in _UNROLL.items() if len(exprs) <= count), 1)
+
+    def _together(self, accumulators: list[str], reduction: Reduction) -> str:
+        total, *others = accumulators
+        for other in others:
+            total = self.rows.combined(self.code, reduction, other, total)
+        return total
+
+    def _tail(self, size: str, begin: str, sums: list[str], reductions: list[tuple[int, Reduction]]) -> list[str]:
+        """The elements that are left. Lanes without an element leave the accumulators as they are."""
+        code, rows, name = self.code, self.rows, f"{self.prefix}.tail"
+        code.lines = [f"  %{name}.n = sub i64 {size}, {begin}"]
+        mask = inside(code, f"%{name}.n")
+        values = self._element(begin, mask)
+        stores = []
+        for value, total, (k, reduction) in zip(values, sums, reductions, strict=True):
+            element = value_type(reduction.value.dtype)
+            value = code.select(mask, element, value, code.const(element, _identity(reduction)))
+            stores.append((k, code.type(element), rows.combined(code, reduction, value, total), total))
+        joined = [f"  %{name}.sum{k} = phi {type_} [ {old}, %{name}.before ], [ {new}, %{name} ]"
+                  for k, type_, new, old in stores]  # fmt: skip
+        return [
+            f"  br label %{name}.before",
+            f"{name}.before:",
+            f"  %{name}.any = icmp slt i64 {begin}, {size}",
+            f"  br i1 %{name}.any, label %{name}, label %{name}.done",
+            f"{name}:",
+            *code.lines,
+            f"  br label %{name}.done",
+            f"{name}.done:",
+            *joined,
+            *(f"  store {type_} %{name}.sum{k}, ptr %sum{k}" for k, type_, _, _ in stores),
+        ]
+
+    def _element(self, index: str, mask: str) -> list[str]:
+        """One vector: loads, values, stores. Returns the values of the pass's reductions."""
+        rows, code = self.rows, self.code
+        values: dict[int, str] = {}
+        for number in sorted(self.wanted):
+            node = rows.nodes[number]
+            if not node.varying:
+                continue
+            if isinstance(node.expr, SlotLoad):
+                slot = node.expr.slot
+                values[number] = self.access.load(code, slot, self.pointers[slot], index, mask)
+            elif isinstance(node.expr, Op):
+                values[number] = emit_op(code, node.expr, [self._lanes_of(arg, values) for arg in node.args])
+            else:
+                values[number] = index_vector(code, index)
+        for k in self.one_pass.stores:
+            slot = rows.body.stores[k][0]
+            value = self._lanes_of(rows.store_roots[k], values)
+            self.access.store(code, slot, value, self.pointers[slot], index, mask)
+        return [self._lanes_of(rows.reduction_roots[k], values) for k in self.one_pass.reductions]
+
+    def _lanes_of(self, number: int, values: dict[int, str]) -> str:
+        if number in values:
+            return values[number]
+        return self.code.splat(self.numbers[number], value_type(self.rows.nodes[number].expr.dtype))
+
+
+def _identity(reduction: Reduction) -> bool | int | float:
+    return identity(reduction.combine, reduction.value.dtype)

@@ -1,0 +1,147 @@
+"""The index space of a reduction: how a value over a tensor's index becomes one number for each row.
+
+Reduced values are loads from temporaries, over the same index but unchanging along the reduced axes, so that formulas can
+use them beside the elements:
+
+    rows = Space(ctx, shape, axes)
+    centred = ops.sub(x, rows.mean(x))
+
+Whether a temporary is real memory is decided when loops are fused.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from quickfuse.ir.expr import Expr, Index, Load, walk
+from quickfuse.ir.loop import Access, Loop, Store, identity
+from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from . import ops
+from .context import Context
+from .layout import Shape
+from .promotion import is_float
+
+#: A reduction of at least this many elements to fewer rows than there may be threads is done in two stages.
+_LONG, _FEW_ROWS, _COLUMNS_A_ROW = 1 << 18, 16, 64
+#: The number of parts is a divisor of the size between these, or else `_PARTS` with a remainder.
+_MOST_PARTS, _LEAST_PARTS, _PARTS = 64, 8, 32
+
+
+class Space:
+    """An index space of `shape` on the CPU whose `axes` are reduced."""
+
+    def __init__(self, ctx: Context, shape: Shape, axes: Shape, device: torch.device) -> None:
+        self.ctx = ctx
+        self.shape = shape
+        self.axes = axes
+        self.device = device
+        self.count = math.prod(shape[k] for k in axes)
+
+    # --- reductions ---
+
+    def sum(self, value: Expr) -> Expr:
+        """Floats are added up in float64, and so are integers in int64: a sum is as good as its rounding at the end."""
+        return self.reduce(ops.via(value, torch.float64 if is_float(value.dtype) else torch.int64), "add")
+
+    def mean(self, value: Expr) -> Expr:
+        """In float64."""
+        return ops.div(self.sum(value), ops.const(self.count, torch.float64))
+
+    def largest(self, value: Expr) -> Expr:
+        return self.reduce(value, "or" if value.dtype is torch.bool else "maximum")
+
+    def least(self, value: Expr) -> Expr:
+        return self.reduce(value, "and" if value.dtype is torch.bool else "minimum")
+
+    def reduce(self, value: Expr, combine: str) -> Expr:
+        """The values of each row, combined by an operation: see `Store.combine`."""
+        if not self.count or not math.prod(self.shape):
+            return ops.const(identity(combine, value.dtype), value.dtype)
+        if self.count == 1:
+            return value
+        return self._in_two_stages(value, combine) or self._stored(value, combine, self.shape, self.axes)
+
+    def _stored(self, value: Expr, combine: str, shape: Shape, axes: Shape) -> Expr:
+        key = (id(value), combine, shape, axes)
+        known = self.ctx.reduced.get(key)
+        if known is None:
+            kept = tuple([1 if k in axes else size for k, size in enumerate(shape)])
+            stride = tuple([0 if k in axes else s for k, s in enumerate(contiguous_stride(kept))])
+            temp = self.ctx.temp(TensorMeta(value.dtype, kept, contiguous_stride(kept), self.device))
+            access = Access(temp, 0, stride)
+            self.ctx.program.steps.append(Loop(shape, [Store(access, value, combine)], self.device))
+            known = self.ctx.reduced[key] = (value, Load(access, value.dtype))
+        return known[1]
+
+    def _in_two_stages(self, value: Expr, combine: str) -> Expr | None:
+        """Parts of rows first, where whole rows would leave threads idle; None where they would not."""
+        strides = _main_strides(value, len(self.shape))
+        moving = [k for k, size in enumerate(self.shape) if size > 1]
+        rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
+        inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
+        if inner not in self.axes:
+            rows = -(-rows // _COLUMNS_A_ROW)
+        if rows >= _FEW_ROWS or math.prod(self.shape) < _LONG:
+            return None
+        candidates = sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k]))
+        axis = next((k for k in candidates if self.shape[k] >= _PARTS), None)
+        if axis is None:
+            return None
+        size = self.shape[axis]
+        divisors = [d for d in range(_LEAST_PARTS, _MOST_PARTS + 1) if size % d == 0]
+        parts = divisors[-1] if divisors else _PARTS
+        total = self._parts(value, combine, axis, parts)
+        if rest := size % parts:
+            left = reindex(value, self._shifted(axis, size - rest))
+            shape = (*self.shape[:axis], rest, *self.shape[axis + 1 :])
+            total = ops.binary(combine, total, self._stored(left, combine, shape, self.axes))
+        return total
+
+    def _parts(self, value: Expr, combine: str, axis: int, parts: int) -> Expr:
+        """The reduction of `parts` equal parts of an axis, by one of each part's elements."""
+        length = self.shape[axis] // parts
+        ndim = len(self.shape) + 1  # the axis becomes two: the part, and the place in it
+        rows = [[int(j == k + (k > axis)) for j in range(ndim)] for k in range(len(self.shape))]
+        rows[axis][axis], rows[axis][axis + 1] = length, 1
+        split = reindex(value, IndexMap((0,) * len(self.shape), tuple(map(tuple, rows)), ndim))
+        shape = (*self.shape[:axis], parts, length, *self.shape[axis + 1 :])
+        axes = tuple([k + (k >= axis) for k in self.axes])
+        partial = self._stored(split, combine, shape, axes)
+        assert isinstance(partial, Load)
+        access = partial.access
+        strides = access.strides[: axis + 1] + access.strides[axis + 2 :]
+        of_part = Load(Access(access.buffer, access.offset, strides), partial.dtype)
+        few = tuple([parts if k == axis else 1 if k in self.axes else size for k, size in enumerate(self.shape)])
+        return self._stored(of_part, combine, few, (axis,))
+
+    def _shifted(self, axis: int, distance: int) -> IndexMap:
+        ndim = len(self.shape)
+        rows = tuple([tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)])
+        return IndexMap(tuple([distance if k == axis else 0 for k in range(ndim)]), rows, ndim)
+
+    # --- results ---
+
+    def result(self, value: Expr, keepdim: bool) -> Expr:
+        """A value that does not change along the reduced axes, over the index of the reduction's result."""
+        ndim = len(self.shape)
+        kept = [k for k in range(ndim) if keepdim or k not in self.axes]
+        rows = [[int(j == k and k not in self.axes) for j in kept] for k in range(ndim)]
+        return reindex(value, IndexMap((0,) * ndim, tuple(map(tuple, rows)), len(kept)))
+
+    def position(self) -> Expr:
+        """The place of an element in its row, in row-major order, as an int64."""
+        total: Expr | None = None
+        for axis in self.axes:
+            size = ops.const(self.shape[axis], torch.int64)
+            total = Index(axis) if total is None else ops.add(ops.mul(total, size), Index(axis))
+        return ops.const(0, torch.int64) if total is None else total
+
+
+def _main_strides(value: Expr, ndim: int) -> Shape:
+    """The strides of the load that moves along the most axes."""
+    loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
+    return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)
