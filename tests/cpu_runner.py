@@ -40,13 +40,6 @@ def member_row(body: KernelBody, data: Data) -> list[int]:
     return row
 
 
-def work_units(data: Data) -> int:
-    """Elements with one axis, iterations of the outer axes with more."""
-    if len(data.sizes) < 2:
-        return math.prod(data.sizes)
-    return math.prod(data.sizes[:-1]) if data.sizes[-1] else 0
-
-
 def scalar_word(value: float, dtype: torch.dtype) -> int:
     if dtype == torch.float64:
         return struct.unpack("<q", struct.pack("<d", value))[0]
@@ -64,7 +57,7 @@ def run(
     rows = torch.tensor([member_row(body, data) for data in members], dtype=torch.int64)
     starts = [0]
     for data in members:
-        starts.append(starts[-1] + work_units(data))
+        starts.append(starts[-1] + (body.units(data.sizes) if math.prod(data.sizes) else 0))
     prefix = torch.tensor(starts, dtype=torch.int64)
     words = torch.tensor([scalar_word(v, t) for v, t in zip(scalars, body.scalars, strict=True)], dtype=torch.int64)
     compiled(body, target)(rows.data_ptr(), prefix.data_ptr(), len(members), words.data_ptr(), n_threads)

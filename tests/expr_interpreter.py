@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from quickfuse.ir.expr import SCALAR_OPS, Const, Expr, Index, Op
-from quickfuse.ir.kernel import ArgScalar, KernelBody, SlotLoad, walk
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, SlotLoad, walk
 
 #: Operations whose result is a bool, whatever their operands are.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
@@ -24,15 +24,19 @@ def op(name: str, *args: Expr) -> Op:
 
 @dataclass
 class Environment:
-    """What the leaves of an expression stand for: a view of shape `shape` for each slot, a number for each scalar."""
+    """What the leaves of an expression stand for: a view of shape `shape` for each slot, a number for each scalar, and
+    for each reduction its results, of size 1 on reduced axes."""
 
     shape: tuple[int, ...]
     slots: Sequence[torch.Tensor]
     scalars: Sequence[float] = ()
+    reduced: list[torch.Tensor] = field(default_factory=list)
 
     def leaf(self, node: Expr) -> torch.Tensor:
         if isinstance(node, SlotLoad):
             return self.slots[node.slot].expand(self.shape)
+        if isinstance(node, Reduced):
+            return self.reduced[node.reduction].expand(self.shape)
         if isinstance(node, ArgScalar):
             return torch.tensor(self.scalars[node.arg], dtype=node.dtype).expand(self.shape)
         if isinstance(node, Index):
@@ -56,7 +60,27 @@ def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
 
 def evaluate_body(body: KernelBody, env: Environment) -> dict[int, torch.Tensor]:
     """What a kernel leaves in the slots that it writes."""
-    return {slot: evaluate(value, env).clone() for slot, value in body.stores}
+    axes = list(range(body.rows_ndim, body.ndim))
+    for reduction in body.reductions:
+        value = evaluate(reduction.value, env)
+        for axis in axes:
+            value = REDUCE[reduction.combine](value, axis)
+        env.reduced.append(value)
+    stored = {slot: evaluate(value, env).clone() for slot, value in body.stores}
+    for slot in filter(body.once_a_row, stored):
+        for axis in axes:
+            stored[slot] = stored[slot].narrow(axis, 0, 1)
+    return stored
+
+
+REDUCE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "add": lambda x, axis: x.sum(axis, keepdim=True, dtype=x.dtype),
+    "mul": lambda x, axis: x.prod(axis, keepdim=True, dtype=x.dtype),
+    "maximum": lambda x, axis: x.amax(axis, keepdim=True),
+    "minimum": lambda x, axis: x.amin(axis, keepdim=True),
+    "or": lambda x, axis: x.any(axis, keepdim=True),
+    "and": lambda x, axis: x.all(axis, keepdim=True),
+}
 
 
 def _apply(node: Op, args: list[torch.Tensor]) -> torch.Tensor:

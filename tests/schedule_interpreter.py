@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from cpu_runner import Data, run
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.fuse import fuse
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Op
@@ -22,9 +23,9 @@ from trace_helper import copy_inputs, flatten, trace
 
 def check_types(body: KernelBody) -> None:
     """Assert what `ir/expr.py` says of the types of operations."""
-    for slot, stored in body.stores:
-        assert stored.dtype is body.slots[slot].dtype
-        for node in walk(stored):
+    assert all(stored.dtype is body.slots[slot].dtype for slot, stored in body.stores)
+    for root in body.roots:
+        for node in walk(root):
             if isinstance(node, Const):
                 assert node.dtype not in HALF_TYPES
             if not isinstance(node, Op) or node.name == "cast":
@@ -84,7 +85,7 @@ class Interpreter:
             self._check_slots(call.body, member)
             views = [self._element_view(member, k) for k in range(len(member.buffers))]
             stored = evaluate_body(call.body, Environment(member.sizes, views, scalars))
-            pending += [(views[slot], value) for slot, value in stored.items()]
+            pending += [(_once_a_row(call.body, slot, views[slot]), value) for slot, value in stored.items()]
         # Members run at the same time: none may see what another one has stored.
         for tensor, value in pending:
             tensor.copy_(value)
@@ -131,6 +132,28 @@ class Interpreter:
         return self.numbers[value.name] if isinstance(value, HostScalar) else value
 
 
+class Compiled(Interpreter):
+    """Runs the kernels that are emitted for the CPU."""
+
+    threads = 1
+
+    def _run(self, call: KernelCall) -> None:
+        members = []
+        for member in call.members:
+            views = [self._element_view(member, k) for k in range(len(member.buffers))]
+            members.append(Data(member.sizes, views))
+        scalars = [self.numbers[s.name] for s in call.scalars]
+        run(call.body, members, scalars, n_threads=self.threads)
+
+
+def _once_a_row(body: KernelBody, slot: int, view: torch.Tensor) -> torch.Tensor:
+    """Where a store that happens once a row goes to: one element along each reduced axis."""
+    if body.once_a_row(slot):
+        for axis in range(body.rows_ndim, body.ndim):
+            view = view.narrow(axis, 0, 1)
+    return view
+
+
 def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
     """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
     gm = trace(function, *copy_inputs(inputs))
@@ -139,16 +162,26 @@ def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedu
     return schedule, Interpreter(schedule, names)
 
 
-def check(function: Callable[..., Any], *inputs: Any, exact: bool = False, ulps: float = 4) -> Schedule:
+def check(
+    function: Callable[..., Any], *inputs: Any, exact: bool = False, ulps: float = 4, emitted: bool = False
+) -> Schedule:
     """Assert that the compiled function returns and changes the same as the function itself.
 
-    Strides and types are compared too, and which outputs are inputs or share memory with others.
+    Strides and types are compared too, and which outputs are inputs or share memory with others. With `emitted` the
+    emitted kernels are run, too.
     """
-    schedule, run = compile_for_test(function, *inputs)
+    schedule, interpreter = compile_for_test(function, *inputs)
+    _compare(function, inputs, interpreter, exact, ulps)
+    if emitted:
+        _compare(function, inputs, Compiled(schedule, interpreter.names), exact, ulps)
+    return schedule
+
+
+def _compare(function: Callable[..., Any], inputs: Any, interpreter: Interpreter, exact: bool, ulps: float) -> None:
     expected_inputs, actual_inputs = copy_inputs(inputs), copy_inputs(inputs)
     with torch.no_grad():
         expected = flatten(function(*expected_inputs))
-        actual = run(*flatten(actual_inputs))
+        actual = interpreter(*flatten(actual_inputs))
     assert len(expected) == len(actual)
     before, after = flatten(expected_inputs) + expected, flatten(actual_inputs) + actual
     for k, (e, a) in enumerate(zip(before, after, strict=True)):
@@ -157,7 +190,6 @@ def check(function: Callable[..., Any], *inputs: Any, exact: bool = False, ulps:
             assert _partners(k, before) == _partners(k, after), "outputs share memory with other tensors than in eager"
         else:
             assert a == e
-    return schedule
 
 
 def _partners(k: int, values: list[Any]) -> list[tuple[int, bool]]:

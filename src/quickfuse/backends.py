@@ -47,8 +47,9 @@ class Backend:
             raise BackendError(f"the backend {self.name!r} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):
             raise BackendError(
-                f"the backend {self.name!r} returned {_article(compiled)}, not a callable. A backend gets a torch.fx.GraphModule "
-                "and example inputs, and returns what is called in place of the graph: gm.forward, for one that changes nothing"
+                f"the backend {self.name!r} returned {_article(compiled)}, not a callable. A backend gets a "
+                "torch.fx.GraphModule and example inputs, and returns what is called in place of the graph: gm.forward, for "
+                "one that changes nothing"
             )
         return compiled
 
@@ -127,14 +128,21 @@ def list_backends() -> list[str]:
     return sorted({*_registered, *importlib.metadata.entry_points(group=ENTRY_POINTS).names})
 
 
-def for_torch_compile(gm: torch.fx.GraphModule, example_inputs: list[Any], **options: Any) -> Function:
+def for_torch_compile(
+    gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+) -> Function:
     """A backend for torch.compile: `torch.compile(fn, backend="quickfuse")`.
 
-    The graph is captured again, as a function, when it is first called. Where that cannot be done it runs as it is.
+    The graph is captured again, as a function, when it is first called. Where that cannot be done it runs as it is; so do
+    graphs of ATen operators, which come from other tools than torch.compile itself.
     """
     from .compile import Compiled, Settings
+
+    settings = Settings(False, None, "quickfuse", mode, options)
+    if any(isinstance(node.target, torch._ops.OpOverload) for node in gm.graph.nodes):
+        return gm.forward
 
     real_recompile = getattr(gm, "real_recompile", None)  # graphs of torch.compile generate their code late
     if callable(real_recompile):
         real_recompile()
-    return Compiled(gm.forward, Settings(False, None, "quickfuse", None, options.get("options")))
+    return Compiled(gm.forward, settings)

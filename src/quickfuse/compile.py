@@ -15,13 +15,18 @@ from typing import Any, TypeVar, overload
 import torch
 
 from . import backends, config, errors, logs
-from .capture import capture, resume
+from .capture import capture, resume, user_function
+from .control import disabled
 from .drive.driver import NO_SEGMENT, Driver
 from .emit import glue as glue_source
 from .emit.glue import MISS, RunNatively, Suspension
 from .errors import Unsupported
+from .explain.hints import hint_for
+from .explain.recompiles import report
 from .ir.frame import FrameState
+from .ir.marks import mark_of
 from .ir.segment import Break, Segment
+from .ir.trace import summary
 from .module import CompiledModule
 from .report import save_report
 from .specialise import Specialisation, helpers, specialise
@@ -58,6 +63,8 @@ class Point:
 class Compiled:
     """A compiled function. Call it like the original; `graph_count` and `breaks` tell what became of it."""
 
+    __captured_as__ = "function"  # inside another compiled function it is the original
+
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -65,6 +72,7 @@ class Compiled:
         self.native_reason: str | None = None
         self._lock = threading.RLock()
         self._plain, self._bound = plain_function(function)
+        self._never: str | None = _why_never(self._plain)
         self._begin()
         _live.add(self)
 
@@ -79,6 +87,8 @@ class Compiled:
         bound = self._bound
         if bound:
             args = (*bound, *args)
+        if disabled.depth:
+            return self._native(args, kwargs)
         try:
             tried = self.entry.specialisations
             for specialisation in tried:
@@ -149,9 +159,9 @@ class Compiled:
     def _compile_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         specialisation = None
         with self._lock:
-            if self._plain is None:
-                self._log_native("a callable that is not a Python function")
-            elif self.native_reason is None and not disabled.depth and self._may_compile(self.entry):
+            if self._plain is None or self._never is not None:
+                self._log_native(self._never or "")
+            elif self.native_reason is None and self._may_compile(self.entry):
                 plain, whole = self._plain, self.settings.fullgraph
                 specialisation = self._specialise(
                     self.entry, args, kwargs, lambda volatile: capture(plain, args, kwargs, whole=whole, volatile=volatile)
@@ -165,6 +175,9 @@ class Compiled:
 
     def _run_segment(self, key: Any, frames: list[FrameState]) -> Any:
         """The driver's hook: run the segment that begins with these frames, compiling it if need be."""
+        if disabled.depth:
+            self._leave_with_block(frames[-1])
+            return NO_SEGMENT
         point = self.points.get(key)
         if point is None:
             point = self.points.setdefault(key, Point(tuple(frame.code for frame in frames)))
@@ -175,7 +188,7 @@ class Compiled:
                     if index:
                         point.specialisations = _moved_to_front(point.specialisations, index)
                     return result
-            if not point.capturable or disabled.depth:
+            if not point.capturable:
                 return NO_SEGMENT
             with self._lock:
                 made = None
@@ -190,6 +203,16 @@ class Compiled:
             self._log_at("a guard that does not hold right after capture", frames[-1])
             return NO_SEGMENT
         return result
+
+    def _leave_with_block(self, frame: FrameState) -> None:
+        """Run the rest of a `with` block natively that was just entered: it is one of `quickfuse.disable()`."""
+        instructions = frame.decoded.instructions
+        if frame.position == 0 or instructions[frame.position - 1].name != "BEFORE_WITH":
+            return
+        handler = frame.decoded.handler_for(frame.position)
+        if handler is not None:
+            end = max(other.end for other in frame.decoded.handlers if other.target == handler.target)
+            self.driver.leave_loop(frame, end, "what quickfuse.disable() encloses runs natively")
 
     def _is_useful(self, key: Any) -> bool:
         point = self.points.get(key)
@@ -230,11 +253,12 @@ class Compiled:
                 segment = begin(point.volatile)
             if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
                 point.capturable = False
+                self._say_break(segment.pause)
                 return None
             specialisation = specialise(segment, self._plain, self.settings.backend)
         except Unsupported as reason:
             if self.settings.fullgraph:
-                raise errors.GraphBreak(_describe(reason)) from None
+                raise self._graph_break(reason) from None
             self._give_up_after_failures(point, reason)
             return None
         except errors.BackendError:
@@ -257,16 +281,33 @@ class Compiled:
     def _note_break(self, segment: Segment) -> None:
         assert segment.pause is not None
         pause = segment.pause
-        self.breaks.append(pause)
-        hint = f"; {pause.hint}" if pause.hint else ""
-        logs.emit("graph_breaks", f"graph break at {pause.location}: {pause.reason}{hint}")
+        self._say_break(pause)
         if pause.loop_end is not None:
             top = segment.frames[-1]
             self.driver.leave_loop(FrameState(top.code, top.globals, [], [], top.position), pause.loop_end)
 
+    def _say_break(self, pause: Break) -> None:
+        """Log a break, once for each place and reason."""
+        if self._remember_break(pause) and logs.enabled("graph_breaks"):
+            line = errors.line_at(pause.location)
+            source = f"\n    {line}" if line else ""
+            logs.emit("graph_breaks", f"graph break at {pause.location}: {pause.reason}{source}\n  hint: {pause.hint}")
+
+    def _remember_break(self, pause: Break) -> bool:
+        if any(known.location == pause.location and known.reason == pause.reason for known in self.breaks):
+            return False
+        pause.hint = hint_for(pause.reason, pause.hint)
+        self.breaks.append(pause)
+        return True
+
     def _give_up_after_failures(self, point: Point, reason: Unsupported) -> None:
         """Stop trying: capture costs more than it can ever gain for what it cannot follow."""
-        self._log_native(reason.reason, reason.location)
+        pause = Break(reason.reason, reason.hint, reason.location or self._beginning(), reason.trace)
+        if point is self.entry:
+            self._remember_break(pause)
+            self._log_native(reason.reason, reason.location)
+        else:
+            self._say_break(pause)
         point.failures += 1
         patience = config.recompile_limit if point.specialisations else config.capture_attempts
         if point.failures >= patience:
@@ -279,23 +320,28 @@ class Compiled:
         """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
         if not point.specialisations or self._plain is None:
             return
-        reasons = []
+        guards = []
         changing = []
         for specialisation in point.specialisations:
             failed = glue_source.first_failure(specialisation.segment, self._plain, args, kwargs, helpers())
-            location = f"  # {failed.location}" if failed is not None and failed.location else ""
-            reasons.append(f"    - {failed or 'a tensor guard'}{location}")
+            guards.append(failed)
             if failed is not None:
-                point.last_failure = f"{failed}{location}"
+                point.last_failure = f"{failed}  # {failed.location}" if failed.location else str(failed)
                 changing += failed.number_sources()
         if not self.settings.fullgraph:
             often = {name for name in changing if changing.count(name) >= VOLATILE_AFTER}
             point.volatile |= often
-        if not logs.enabled("recompiles"):
-            return
-        code = self._plain.__code__
-        head = f"Recompiling function {self._plain.__qualname__} in {code.co_filename}:{code.co_firstlineno}"
-        logs.emit("recompiles", "\n".join([head, "    triggered by the following guard failure(s):", *reasons]))
+        if logs.enabled("recompiles"):
+            shown = user_function(self._plain, () if point is not self.entry else args)
+            logs.emit("recompiles", report(self._plain, shown, guards, args, kwargs))
+
+    def _graph_break(self, reason: Unsupported) -> errors.GraphBreak:
+        hint = hint_for(reason.reason, reason.hint)
+        return errors.GraphBreak(reason.reason, hint, reason.location or self._beginning(), summary(reason.trace))
+
+    def _beginning(self) -> str:
+        assert self._plain is not None
+        return f"{self._plain.__code__.co_filename}:{self._plain.__code__.co_firstlineno}"
 
     # saying so --------------------------------------------------------------------------------------------------
 
@@ -319,9 +365,14 @@ class Compiled:
         )  # fmt: skip
 
 
-def _describe(reason: Unsupported) -> str:
-    hint = f"\n  hint: {reason.hint}" if reason.hint else ""
-    return f"{reason.location}: {reason.reason}{hint}"
+def _why_never(function: FunctionType | None) -> str | None:
+    """Why a function is never captured, if so."""
+    if function is None:
+        return "a callable that is not a Python function"
+    mark = mark_of(function)
+    if mark is not None and mark.kind == "disabled":
+        return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
+    return "torch.compiler.disable" if getattr(function, "_torchdynamo_disable", False) else None
 
 
 def _moved_to_front(specialisations: list[Specialisation], index: int) -> list[Specialisation]:
@@ -350,11 +401,6 @@ class Settings:
         return Compiled(function, self)
 
 
-class _Disabled(threading.local):
-    depth = 0
-
-
-disabled = _Disabled()
 _live: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
 

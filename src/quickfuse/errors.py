@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import linecache
+import traceback
 from types import CodeType
+
+
+def line_at(location: str) -> str:
+    """The text of the line at "file:line"."""
+    filename, _, line = location.rpartition(":")
+    return linecache.getline(filename, int(line)).strip() if line.isdigit() else ""
 
 
 class QuickfuseError(Exception):
@@ -25,7 +33,29 @@ class Unsupported(QuickfuseError):
 
 
 class GraphBreak(QuickfuseError):
-    """Raised under `fullgraph=True` where a graph would break: the reason, the user's source line and a hint."""
+    """Raised under `fullgraph=True` where a graph would break.
+
+    `reason` says what could not be captured, `hint` what to write instead, `location` is the user's "file:line",
+    `source_line` the text of that line, and `user_stack` has the frames of the program, outermost first.
+    """
+
+    def __init__(
+        self, reason: str, hint: str = "", location: str = "", user_stack: traceback.StackSummary | None = None
+    ) -> None:
+        self.reason = reason
+        self.hint = hint
+        self.location = location
+        self.source_line = line_at(location)
+        self.user_stack = user_stack if user_stack is not None else traceback.StackSummary()
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        lines = [f"{self.location}: {self.reason}" if self.location else self.reason]
+        if self.source_line:
+            lines.append(f"    {self.source_line}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
 
 
 class BackendError(QuickfuseError):

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+#: What a compiled module has of its own. Everything else, PyTorch's own fields included, is the original's.
+_OWN = ("_original", "_compile_call", "_compiled", "_compiled_forward")
 
 
 class CompiledModule(torch.nn.Module):
     """Calls go to compiled code; everything else (parameters, `state_dict`, attributes) is the original's."""
 
+    __captured_as__ = "_compiled"  # inside another compiled function: see `ir.marks`
+
     def __init__(self, module: torch.nn.Module, compile_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         super().__init__()
-        self.__dict__["_original"] = module
-        self.__dict__["_compile_call"] = compile_call
-        self.__dict__["_compiled"] = compile_call(module.__call__)
+        own = self.__dict__
+        own.clear()  # nn.Module's methods find the original's parameters, hooks and mode through `__getattr__`
+        own["_original"] = module
+        own["_compile_call"] = compile_call
+        own["_compiled"] = compile_call(module.__call__)
+        own["_compiled_forward"] = compile_call(module.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The compiled `forward` of the original, without its hooks."""
+        return self._compiled_forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_original"], name)
@@ -30,14 +42,49 @@ class CompiledModule(torch.nn.Module):
     def __delattr__(self, name: str) -> None:
         delattr(self.__dict__["_original"], name)
 
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self._original), *_OWN})
+
     def __reduce__(self) -> Any:
         return (CompiledModule, (self._original, self._compile_call))
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__reduce__()
+
+    def __copy__(self) -> CompiledModule:
+        return CompiledModule(copy.copy(self._original), self._compile_call)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
-        return CompiledModule(copy.deepcopy(self._original, memo), self._compile_call)
+        made = memo[id(self)] = CompiledModule(copy.deepcopy(self._original, memo), self._compile_call)
+        return made
 
     def __repr__(self) -> str:
         return f"CompiledModule({self._original!r})"
+
+    # containers: special methods are looked up in the class -----------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._original)
+
+    def __len__(self) -> int:
+        return len(self._original)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._original)  # type: ignore[call-overload, no-any-return]
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._original  # type: ignore[operator]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._original[index]  # type: ignore[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._original[index] = value  # type: ignore[index]
+
+    def __delitem__(self, index: Any) -> None:
+        del self._original[index]  # type: ignore[attr-defined]
+
+    # methods of nn.Module that go through the module itself -----------------------------------------------------
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return self._original.state_dict(*args, **kwargs)
@@ -58,8 +105,12 @@ class CompiledModule(torch.nn.Module):
     def named_modules(self, *args: Any, **kwargs: Any) -> Any:
         return self._original.named_modules(*args, **kwargs)
 
-    def children(self) -> Any:
-        return self._original.children()
+    def named_children(self) -> Any:
+        return self._original.named_children()
+
+    def apply(self, fn: Callable[[torch.nn.Module], None]) -> CompiledModule:
+        self._original.apply(fn)
+        return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> CompiledModule:
         self._original._apply(fn, recurse)

@@ -22,6 +22,8 @@ import torch
 
 Node = tuple[Any, ...]
 ATOMS = (int, float, complex, str, bytes, bool, type(None), type(NotImplemented), type(Ellipsis), range, slice)
+#: Values without an identity of their own: some are made anew whenever someone asks for them.
+PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format, types.GenericAlias, types.UnionType)
 ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 
 
@@ -61,6 +63,8 @@ class Observer:
         cls = type(value)
         if cls in ATOMS:
             return ("value", qualified(cls), value)
+        if cls in PLAIN:
+            return ("value", qualified(cls), str(value))
         if isinstance(value, types.ModuleType):
             return ("module", value.__name__)
         if isinstance(value, enum.Enum):

@@ -20,41 +20,8 @@ QUESTIONS = frozenset(
 )
 
 
-class GraphCounter:
-    """A backend that runs graphs as they are and counts the operators that they run."""
-
-    def __init__(self) -> None:
-        self.operators = 0
-
-    def __call__(self, module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
-        count = sum(map(_is_operator, module.graph.nodes))
-
-        def run(*args: Any) -> Any:
-            self.operators += count
-            return module.forward(*args)
-
-        return run
-
-    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return quickfuse.compile(function, backend=self)  # type: ignore[no-any-return]
-
-
-def _is_operator(node: torch.fx.Node) -> bool:
-    if node.op not in ("call_function", "call_method"):
-        return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    value = node.meta.get("val", node.meta.get("example_value"))
-    on_numbers = type(value).__name__ in ("NumberMeta", "int", "float", "bool")
-    of_tuple = name == "getitem" and not any(_gives_tensor(n) for n in node.all_input_nodes[:1])
-    return name not in QUESTIONS and not on_numbers and not of_tuple
-
-
-def _gives_tensor(node: torch.fx.Node) -> bool:
-    return not isinstance(node.meta.get("val"), (list, tuple))
-
-
 class OperatorCounter(TorchFunctionMode):
-    """Counts operators that run one by one."""
+    """Counts operators while it is entered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,6 +30,23 @@ class OperatorCounter(TorchFunctionMode):
     def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operators += getattr(function, "__name__", "") not in QUESTIONS
         return function(*args, **(kwargs or {}))
+
+
+class GraphCounter:
+    """A backend that runs graphs as they are and counts the operators that they run."""
+
+    def __init__(self) -> None:
+        self.counter = OperatorCounter()
+
+    def __call__(self, module: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with self.counter:
+                return module.forward(*args)
+
+        return run
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return quickfuse.compile(function, backend=self)  # type: ignore[no-any-return]
 
 
 def operators_of(source: str, calls: tuple[int, ...]) -> int:

@@ -22,8 +22,8 @@ from programs.templates import NoWay
 
 #: A program that takes more lines than this for its calls is thrown away.
 LINE_LIMIT = 4000
-#: The share of programs that may raise out of the function; two thirds of them do.
-RAISING_SHARE = 0.15
+#: The share of programs that may raise out of the function; half of them do.
+RAISING_SHARE = 0.2
 CALLS = 3
 
 

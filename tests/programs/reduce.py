@@ -36,11 +36,10 @@ def _greedy(
     """Apply each edit that keeps the program failing; the list is made again after one that did."""
     k = 0
     while time.monotonic() < deadline:
-        found = edits(best)
-        if k >= len(found):
-            break
         tree = copy.deepcopy(best)
         found = edits(tree)
+        if k >= len(found):
+            break
         found[k](tree)
         if _fails(tree, fails):
             best = tree

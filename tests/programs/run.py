@@ -57,7 +57,7 @@ def run_program(seed: int, options: argparse.Namespace, reduced: collections.Cou
     compiler = plain if options.plain else graphs.compile
     difference = compare.compare(found.source, compiler, options.tracebacks)
     if difference is None:
-        report.captured = graphs.operators
+        report.captured = graphs.counter.operators
         report.operators = counting.operators_of(found.source, compare.CALLS)
     if difference is not None:
         report.kind = difference.kind
@@ -77,7 +77,7 @@ def still_fails(source: str, difference: compare.Difference, compiler: Callable[
     try:
         if not generate.ends(source, may_raise):
             return False
-        found = compare.compare(source, compiler)
+        found = compare.compare(source, compiler, calls=compare.CALLS[: difference.call + 1])
         return found is not None and found.signature == difference.signature and compare.compare(source, plain) is None
     except Exception:
         return False

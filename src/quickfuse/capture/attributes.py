@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
 from . import tensor_attributes
 from .containers import DICT_METHODS
@@ -342,7 +343,7 @@ def _bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> No
     """What reading a class attribute through an instance gives."""
     from .calls import call
 
-    if isinstance(raw, FunctionType):
+    if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(raw, instance))
     elif isinstance(raw, property):
         if raw.fget is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import enum
 import functools
 import itertools
 import operator
@@ -262,12 +263,16 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
         numbers = key is None and all(type(e) in (int, float, bool, Symbol) for e in elements)
         if numbers and any(type(e) is Symbol for e in elements):
             return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
-        keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
-        if not all(is_constant(k) for k in keys):
-            raise Unsupported(f"{function.__name__}() of values that are not plain")
         if not elements:
             return i.native(function, (), **default)
-        return elements[i.native(function, range(len(keys)), key=keys.__getitem__)]
+        keys = [e if key is None else i.call_now(key, (e,)) for e in elements]
+        if all(is_constant(k) for k in keys):
+            return elements[i.native(function, range(len(keys)), key=keys.__getitem__)]
+        best = 0
+        for k in range(1, len(keys)):
+            if i.truth(_binary_now(i, operator.lt if function is min else operator.gt, keys[k], keys[best])):
+                best = k
+        return elements[best]
 
     return handler
 
@@ -294,6 +299,11 @@ def _bool(i: Interpreter, value: Any = False) -> bool:
 def printable(i: Interpreter, value: Any) -> Any:
     """A value whose text is known during capture: constants, classes, exceptions with constant arguments."""
     value = i.outside.concrete(value)
+    if isinstance(value, enum.Enum) and any(
+        isinstance(containers.lookup(type(value), name), FunctionType) and type(value).__module__ != "enum"
+        for name in ("__str__", "__repr__", "__format__")
+    ):
+        raise Unsupported(f"the text of a {type(value).__name__}")
     if is_constant(value) or isinstance(value, type):
         return value
     if isinstance(value, BaseException) and is_constant(value.args) and not i.outside.is_outside(value):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.marks import CAPTURED_AS, others_marked
 from . import attributes, builtin_calls, containers, torch_calls
 from .attributes import PeerModule, lookup_class
 from .construction import construct, make
@@ -29,6 +30,7 @@ from .inlining import is_left_to_python
 from .metadata import name_of
 from .native_methods import call_method
 from .outside import is_trusted_module
+from .user_marks import call_marked, user_mark
 from .values import (
     ABSENT,
     ContainerMethod,
@@ -80,8 +82,13 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     elif kind in (MethodDescriptorType, WrapperDescriptorType) and args:
         then(_call_descriptor(i, function, args, kwargs))
     elif kind is BuiltinFunctionType:
-        then(_call_builtin(i, function, args, kwargs))
+        mark = others_marked().get(function)
+        then(call_marked(i, mark, function, args, kwargs) if mark else _call_builtin(i, function, args, kwargs))
     else:
+        stands_for = getattr(kind, CAPTURED_AS, None)
+        if stands_for is not None:
+            attributes.load(i, function, stands_for, lambda original: call(i, original, args, kwargs, then))
+            return
         owner_call = lookup_class(kind, "__call__")[1]
         if not isinstance(owner_call, FunctionType):
             raise Unsupported(f"a call of a {kind.__name__}")
@@ -131,6 +138,10 @@ def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwar
 def _call_function(
     i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
 ) -> None:
+    mark = user_mark(function)
+    if mark is not None:
+        then(call_marked(i, mark, function, args, kwargs))
+        return
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(_call_peer(i, f"{function.__module__}.{function.__name__}"))
         return
@@ -169,10 +180,12 @@ def _without_peer(function: FunctionType) -> Any:
     return inspect.unwrap(function)
 
 
-def _call_peer(i: Interpreter, name: str) -> None:
+def _call_peer(i: Interpreter, name: str) -> Any:
     """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break."""
+    if name.endswith(".is_compiling"):
+        return torch_calls.is_compiling(i)
     if name.endswith("graph_break") and is_trusted_module(i.frames[-1].globals.get("__name__")):
-        return
+        return None
     raise Unsupported(f"a call of {name}")
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Then = Callable[[Any], None]
 
 #: Classes whose instances are made by calling them on plain arguments, without a side effect.
-_PLAIN_CLASSES = frozenset({torch.Size, torch.device, torch.dtype, slice, range, complex, bytes, bytearray, object})
+_PLAIN_CLASSES = frozenset(
+    {torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, slice, range, complex, bytes, bytearray, object}
+)
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
 _NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}
@@ -42,6 +44,8 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)
         if not all(is_constant(a) or type(a) is list and all(map(is_constant, a)) for a in plain) or kwargs:
             raise Unsupported(f"making a {cls.__name__}")
+        if cls is torch.finfo and not plain:
+            i.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
         then(i.mark_created(i.native(cls, *plain)))
         return
     metaclass = type(cls)

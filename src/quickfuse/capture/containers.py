@@ -122,7 +122,7 @@ def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     value = i.outside.contents(value)
     if type(value) in (list, tuple):
         return value  # type: ignore[no-any-return]
-    return list(native_iterator(i, value))
+    return i.native(list, native_iterator(i, value))  # type: ignore[no-any-return]
 
 
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:

@@ -127,18 +127,20 @@ class Contents:
         if tensor.meta.numel != 1:
             return None
         if tensor.node is None and tensor.source is not None and tensor.real is not None:
-            return self._read_now(tensor.source, tensor.real, at)
+            self._note_read(tensor.source, tensor.real, at)
+            return self._read_now(tensor.source, tensor.real)
         return None if tensor.node is None else self._of_node(tensor.node, at)
 
     def _of_node(self, node: torch.fx.Node, at: int) -> Known | None:
         changes = [change for change in self._changes.get(node, ()) if change.clock <= at]
         if len(changes) > _MOST_CHANGES:
             return None
+        if node.op == "placeholder":
+            self._note_read(*self._example(node), at)
         if changes:
             return self._after(changes[-1], node)
         if node.op == "placeholder":
-            source, example = self._example(node)
-            return self._read_now(source, example, at)
+            return self._read_now(*self._example(node))
         if node in self._compared:
             function, left, right, clock = self._compared[node]
             return None if self._changes.get(node) else self._comparison(function, left, right, clock)
@@ -152,22 +154,25 @@ class Contents:
             return _stored(Known(node.args[0], node.args[0]), meta.dtype)
         return None
 
+    def _note_read(self, source: Source, tensor: Any, at: int) -> None:
+        """A tensor is read when `at` calls had changed tensors."""
+        if at:
+            self._read[source] = max(at, self._read.get(source, 0))
+            self._tensors[source] = tensor
+
     def _example(self, node: torch.fx.Node) -> tuple[Source, Any]:
         inputs, examples = self._graph.inputs, self._graph.examples
         for k in range(len(self._examples), len(inputs)):
             self._examples[inputs[k].name] = (inputs[k].source, examples[k])
         return self._examples[node.name]
 
-    def _read_now(self, source: Source, tensor: Any, at: int) -> Known | None:
+    def _read_now(self, source: Source, tensor: Any) -> Known | None:
         """What a tensor held when the call began."""
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
             return None
         if tensor.numel() != 1 or tensor.dtype.is_complex:
             return None
         self._asked = True
-        if at:
-            self._read[source] = max(at, self._read.get(source, 0))
-            self._tensors[source] = tensor
         return Known(source.contents(), tensor.item())
 
     def _after(self, change: Change, node: torch.fx.Node) -> Known | None:

@@ -55,7 +55,8 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported(f"{cls.__qualname__}.apply")
     tensors = [a for a in args if type(a) is TensorProxy]
     needed = i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors)
-    before = i.graph.mark()
+    operators, mutated = i.graph.operators, len(i.graph.mutated)
+    last = next(iter(reversed(i.graph.graph.nodes)), None)
     effects = i.outside.effect_count()
     context = i.mark_created(InlinedContext())
     context.needs_input_grad = tuple(type(a) is TensorProxy and a.meta.requires_grad for a in args)
@@ -69,7 +70,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result
-    if i.outside.effect_count() != effects or i.graph.mutated_since(before) or context.dirty:
+    if i.outside.effect_count() != effects or len(i.graph.mutated) != mutated or context.dirty:
         raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
     if not all(type(a) is TensorProxy or type(a) is Symbol or is_constant(a) for a in args):
         raise Unsupported(f"{cls.__qualname__}.apply of other things than tensors and plain values")
@@ -78,10 +79,31 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     metas = [
         torch_meta(o, requires_grad=o not in context.not_differentiable and o.meta.dtype.is_floating_point) for o in outputs
     ]
-    i.graph.forget(before)
+    _take_out(i, last)
+    i.graph.operators = operators
     plain = tuple(i.outside.concrete(a) for a in args)
     structure = tuple(metas) if isinstance(result, tuple) else metas[0]
-    return i.graph.opaque(cls.apply, plain, structure, tensors)
+    return i.graph.call("call_function", _caller(cls), plain, {}, structure)
+
+
+def _take_out(i: Interpreter, last: Any) -> None:
+    """Take the operators behind a node out of the graph. Placeholders stay."""
+    for node in reversed(list(i.graph.graph.nodes)):
+        if node is last:
+            break
+        if node.op != "placeholder":
+            i.graph.graph.erase_node(node)
+
+
+def _caller(cls: Any) -> FunctionType:
+    """A function that applies a class, under a name that tells which: what the graph shows."""
+
+    def call(*args: Any) -> Any:
+        return cls.apply(*args)
+
+    call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
+    call.__module__ = cls.__module__
+    return call
 
 
 def _run_forward(i: Interpreter, cls: Any, forward: FunctionType, context: InlinedContext, args: tuple[Any, ...]) -> Any:

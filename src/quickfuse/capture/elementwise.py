@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from ..ir.values import TensorMeta, contiguous_stride
-from .values import Symbol, TensorProxy
+from .stand_ins import StandIns, call
+from .values import TensorProxy
 
 _UNARY = (
     "abs absolute acos acosh asin asinh atan atanh arccos arccosh arcsin arcsinh arctan arctanh ceil cos cosh deg2rad "
@@ -21,7 +22,7 @@ _UNARY = (
     "negative positive rad2deg reciprocal relu relu6 round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan "
     "tanh trunc isnan isinf isfinite isneginf isposinf bitwise_not invert clone zero gelu silu mish softplus elu selu celu "
     "leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink logsigmoid threshold "
-    "zeros_like ones_like full_like float double half bfloat16 int long short char byte bool to fill"
+    "zeros_like ones_like full_like float double half bfloat16 int long short char byte bool fill"
 )
 _BINARY = (
     "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub atan2 arctan2 hypot copysign "
@@ -32,7 +33,7 @@ _BINARY = (
 )
 #: Copies and conversions: where the operand's elements fill their memory, the result has its very strides.
 _KEEPS_LAYOUT = frozenset(
-    "clone float double half bfloat16 int long short char byte bool to zeros_like ones_like full_like".split()
+    "clone float double half bfloat16 int long short char byte bool zeros_like ones_like full_like".split()
 )
 _NAMES = frozenset(f"{_UNARY} {_BINARY}".split())
 _DUNDER = frozenset(f"__{n}__" for n in _NAMES) | frozenset(f"__r{n}__" for n in _NAMES)
@@ -50,36 +51,13 @@ def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool
 
 def keeps_layout(function: Callable[..., Any], tensors: list[TensorProxy]) -> bool:
     """Whether the result has exactly the strides of the one operand."""
-    return len(tensors) == 1 and getattr(function, "__name__", "") in _KEEPS_LAYOUT and _is_dense(tensors[0].meta)
+    return len(tensors) == 1 and getattr(function, "__name__", "") in _KEEPS_LAYOUT and is_dense(tensors[0].meta)
 
 
-def run_on_one_element(
-    function: Callable[..., Any], args: Any, kwargs: Any, grad: bool
-) -> tuple[Any, dict[int, torch.Tensor]]:
-    """The operator's result for operands of one element, and the operand made for each proxy (by identity)."""
-    made: dict[int, torch.Tensor] = {}
-
-    def operand(value: Any) -> Any:
-        kind = type(value)
-        if kind is TensorProxy:
-            if id(value) not in made:
-                meta = value.meta
-                one = torch.ones((1,) * meta.ndim, dtype=meta.dtype)
-                made[id(value)] = one.requires_grad_() if meta.requires_grad else one
-            return made[id(value)]
-        if kind is Symbol:
-            return value.hint if value.hint is not None else value.kind(1)
-        if kind is list or kind is tuple:
-            return kind([operand(v) for v in value])
-        return value
-
-    before = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(grad)
-    try:
-        result = function(*operand(args), **{k: operand(v) for k, v in kwargs.items()})
-    finally:
-        torch._C._set_grad_enabled(before)
-    return result, made
+def run_on_one_element(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> tuple[Any, StandIns]:
+    """The operator's result for operands of one element, and these operands."""
+    operands = StandIns(lambda meta: torch.ones((1,) * meta.ndim, dtype=meta.dtype), torch.device("cpu"))
+    return call(function, operands.of(args), operands.of(kwargs), grad), operands
 
 
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
@@ -103,9 +81,9 @@ def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[i
     """
     same = [m for m in operands if m.shape == shape]
     if len(same) == len(operands) and same:
-        if all(_is_contiguous(m) for m in same):
+        if all(is_contiguous(m) for m in same):
             return contiguous_stride(shape)
-        if all(m.stride == same[0].stride for m in same) and _is_dense(same[0]):
+        if all(m.stride == same[0].stride for m in same) and is_dense(same[0]):
             return same[0].stride
     if not operands or len(shape) < 2:
         return contiguous_stride(shape)
@@ -121,15 +99,31 @@ def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[i
     return tuple(result)
 
 
-def _is_contiguous(meta: TensorMeta) -> bool:
+def is_contiguous(meta: TensorMeta) -> bool:
     """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
     wanted = contiguous_stride(meta.shape)
     return meta.numel == 0 or all(s == w for s, w, n in zip(meta.stride, wanted, meta.shape, strict=True) if n != 1)
 
 
-def _is_dense(meta: TensorMeta) -> bool:
-    """Whether the elements fill their memory without gaps or overlap."""
+def is_channels_last(meta: TensorMeta) -> bool:
+    """Whether a batch of images (with one, two or three axes of pixels) is laid out with its channels last."""
+    if meta.ndim not in (4, 5):
+        return False
+    tensor = torch.empty_strided(meta.shape, meta.stride, device="meta")
+    last = torch.channels_last if meta.ndim == 4 else torch.channels_last_3d
+    return tensor.is_contiguous(memory_format=last) and not is_contiguous(meta)
+
+
+def like_stride(meta: TensorMeta) -> tuple[int, ...]:
+    """The strides of a new tensor "like" another one: the same where its elements fill their memory."""
+    return meta.stride if is_dense(meta) else result_stride(meta.shape, [meta])
+
+
+def is_dense(meta: TensorMeta) -> bool:
+    """Whether the elements fill their memory without gaps or overlap; no elements always do."""
     expected = 1
+    if 0 in meta.shape:
+        return True
     for stride, size in sorted((s, n) for s, n in zip(meta.stride, meta.shape, strict=True) if n != 1):
         if stride != expected:
             return False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from ..ir.source import Source
 from ..ir.trace import Trace
 from ..ir.values import NumberMeta, TensorMeta
 from .contents import Contents
-from .metadata import OperatorFailed, SameTensor, name_of, result_of
+from .metadata import name_of, result_of
 from .mutation import is_in_place
 from .naming import placeholder_name
 from .number_operators import kind_depends_on_values, kind_from_tensor, template_of
 from .outside import is_trusted_module
+from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .values import Symbol, TensorProxy, symbolic_leaves
+from .view_groups import ViewGroups
 
 
 class GraphBuilder:
@@ -46,6 +49,7 @@ class GraphBuilder:
         self._guard = guard
         self._last_placeholder: torch.fx.Node | None = None
         self.contents = Contents(self)
+        self._views = ViewGroups()
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -111,48 +115,76 @@ class GraphBuilder:
 
     # operators --------------------------------------------------------------------------------------------------
 
-    def call(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Add a call of a PyTorch operator. `kind` is "call_function" or "call_method".
+    def call(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any = None
+    ) -> Any:
+        """Add a call of a PyTorch operator. `kind` is "call_function" or "call_method"; `structure` is what it
+        returns, where that is known.
 
         Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
         (`x.numel()`), in which case there is no node.
         """
         tensors = list(_tensors(args)) + list(_tensors(kwargs))
-        function = getattr(torch.Tensor, target) if kind == "call_method" else target
-        structure = result_of(function, args, kwargs, tensors, self.grad_enabled)
-        if not _has_tensor(structure) and not is_in_place(target):
-            return structure
+        function = getattr(torch.Tensor, target) if kind == "call_method" else _operator_behind(target)
+        if structure is None:
+            result = result_of(function, args, kwargs, tensors, self.grad_enabled)
+        else:
+            result = Result(structure)
+        structure = result.structure
+        if not (result.written or result.changed or is_in_place(target)):
+            if isinstance(structure, SameTensor):
+                return tensors[structure.index]
+            if structure is not None and not result.has_tensor:
+                return structure
         if _follows_default_dtype(structure, tensors):
             self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
         if name_of(target).strip("_").removeprefix("foreach_") in _RANGE_CHECKED or "alpha" in kwargs:
             self._guard_range((args, kwargs), structure, tensors)
+        if self.grad_enabled:
+            for tensor in tensors:
+                self._on_autograd_use(tensor)
         self.sync_grad_mode()
         self.operators += 1
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["trace"] = self._trace()
-        for tensor in self.contents.note_call(node, target, args, kwargs):
-            self.mutated.add(self.node_of(tensor).name)
-        if self.grad_enabled:
-            for tensor in tensors:
-                self._on_autograd_use(tensor)
-        value = self._wrap(structure, node, tensors)
+        self._note_changes(node, target, args, kwargs, result, tensors)
+        value = self._wrap(structure, node, tensors, result.leaves)
         if self.grad_enabled and any(t.meta.requires_grad for t in _tensors(value)):
             self.differentiable = True
         return value
 
+    def _note_changes(
+        self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, result: Result, tensors: list[TensorProxy]
+    ) -> None:
+        """Note which tensors the call of `node` changed, and how."""
+        changed = self.contents.note_call(node, target, args, kwargs)
+        for index in result.written:
+            if not any(tensor is tensors[index] for tensor in changed):  # no schema says so
+                changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
+        for tensor in changed:
+            self.mutated.add(self.node_of(tensor).name)
+        for index, meta in result.changed:
+            self._views.change(tensors[index], meta, bool(result.written))
+            self.differentiable |= meta.requires_grad
+
     def _guard_range(self, operands: Any, structure: Any, tensors: list[TensorProxy]) -> None:
         """Require numbers to fit the result's dtype, where the operator raises if they do not."""
-        metas = [tensors[s.index].meta if isinstance(s, SameTensor) else s for s in _leaves(structure)]
+        metas = [_meta_in(s, tensors) for s in tensors_in(structure)]
         dtypes = {m.dtype for m in metas or [t.meta for t in tensors[:1]]}
         for symbol in symbolic_leaves(operands):
             if type(symbol) is Symbol and not symbol.from_tensor:
                 for dtype in dtypes - {torch.bool}:
                     self._guard("condition", None, (_fits(symbol, dtype), True))
 
-    def _wrap(self, structure: Any, node: torch.fx.Node, tensors: list[TensorProxy]) -> Any:
-        if isinstance(structure, TensorMeta):
-            node.meta["val"] = structure
-            return TensorProxy(structure, node)
+    def _wrap(self, structure: Any, node: torch.fx.Node, tensors: list[TensorProxy], leaves: bool = False) -> Any:
+        """What the captured program gets for an operator's result."""
+        if isinstance(structure, (TensorMeta, View)):
+            meta = node.meta["val"] = _meta_in(structure, tensors)
+            node.meta["leaf"] = leaves and meta.requires_grad
+            proxy = TensorProxy(meta, node)
+            if isinstance(structure, View):
+                self._views.note_view(proxy, tensors[structure.index])
+            return proxy
         if isinstance(structure, SameTensor):
             node.meta["val"] = tensors[structure.index].meta
             return tensors[structure.index]
@@ -160,21 +192,21 @@ class GraphBuilder:
             node.meta["val"] = None
             return None
         if isinstance(structure, (list, tuple)):
-            node.meta["val"] = [_meta_in(s, tensors) for s in structure]
-            if all(isinstance(s, SameTensor) for s in structure):
-                return type(structure)(tensors[s.index] for s in structure)
-            return type(structure)(self._element(s, node, k, tensors) for k, s in enumerate(structure))
+            node.meta["val"] = _metas_in(structure, tensors)
+            return map_structure(lambda s, k: self._element(s, node, k, tensors, leaves), structure)
         node.meta["val"] = structure
         return structure
 
-    def _element(self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy]) -> Any:
+    def _element(
+        self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool
+    ) -> Any:
         if isinstance(structure, SameTensor):
             return tensors[structure.index]
-        if not _has_tensor(structure):
+        if next(tensors_in(structure), None) is None:
             return structure
         node = self.graph.create_node("call_function", operator.getitem, (parent, index), {})
         node.meta["trace"] = parent.meta["trace"]
-        return self._wrap(structure, node, tensors)
+        return self._wrap(structure, node, tensors, leaves)
 
     def item(self, tensor: TensorProxy) -> Symbol:
         """`tensor.item()`: a number that only running the graph tells."""
@@ -264,28 +296,28 @@ def _tensors(value: Any) -> Any:
             yield from _tensors(element)
 
 
-def _has_tensor(structure: Any) -> bool:
-    if isinstance(structure, (TensorMeta, SameTensor)):
-        return True
-    return isinstance(structure, (list, tuple)) and any(_has_tensor(s) for s in structure)
-
-
-def _leaves(structure: Any) -> Iterator[Any]:
-    """The tensors in what an operator returns."""
-    if isinstance(structure, (TensorMeta, SameTensor)):
-        yield structure
-    elif isinstance(structure, (list, tuple)):
-        for element in structure:
-            yield from _leaves(element)
-
-
 def _follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
     """Whether an operator makes floating-point numbers of anything else: it makes them of PyTorch's default dtype."""
     if any(t.meta.dtype.is_floating_point or t.meta.dtype.is_complex for t in tensors):
         return False
-    made = [s.dtype for s in _leaves(structure) if isinstance(s, TensorMeta)]
+    made = [_meta_in(s, tensors).dtype for s in tensors_in(structure) if not isinstance(s, SameTensor)]
     return any(dtype.is_floating_point or dtype.is_complex for dtype in made)
 
 
+def _operator_behind(target: Callable[..., Any]) -> Callable[..., Any]:
+    """What PyTorch calls: a function of ours may stand in the graph in its place, with a generator bound to it."""
+    return getattr(target, "captured_operator", target) if type(target) is FunctionType else target
+
+
+def _metas_in(structure: Any, tensors: list[TensorProxy]) -> Any:
+    """The metadata of a structure, as lists."""
+    if isinstance(structure, (list, tuple)):
+        return [_metas_in(element, tensors) for element in structure]
+    return _meta_in(structure, tensors)
+
+
 def _meta_in(structure: Any, tensors: list[TensorProxy]) -> Any:
-    return tensors[structure.index].meta if isinstance(structure, SameTensor) else structure
+    """The metadata of a leaf of a structure."""
+    if isinstance(structure, SameTensor):
+        return tensors[structure.index].meta
+    return structure.meta if isinstance(structure, View) else structure

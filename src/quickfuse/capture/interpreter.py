@@ -76,6 +76,7 @@ class Interpreter:
         self.created.clear()
         self.results.clear()
         self.frames.clear()
+        self.graph.examples = []  # the segment keeps its own
         self.outside.release()
         self.graph.contents.release()
 

@@ -1,14 +1,16 @@
 """Shapes, dtypes and aliasing of an operator's results.
 
-Elementwise operators have rules of their own (`elementwise`). The others run on tensors without data: PyTorch's own
-`meta` device kernels give eager's promotion rules, strides and errors. Results are remembered by the operands'
-descriptions: the thousandth parameter of one shape costs a dictionary lookup.
+Elementwise operators have rules of their own (`elementwise`), so have the most common others whose rules in PyTorch are
+slow at first use (`shape_rules`). The rest run on stand-ins without data (`stand_ins`). Results are remembered by the
+operands' descriptions: the thousandth parameter of one shape costs a dictionary lookup.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from collections.abc import Callable
+from dataclasses import replace
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -16,31 +18,25 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .elementwise import broadcast, is_elementwise, keeps_layout, result_stride, run_on_one_element
-from .values import Symbol, TensorProxy
+from .mutation import returns_nothing
+from .probes import probe, run_empty
+from .results import LazyMeta, OperatorFailed, Result, SameTensor, map_tensors, meta_of, with_index
+from .shape_rules import shape_rule
+from .stand_ins import empty_like_meta, is_leaf, run_without_data
+from .values import PLAIN_TYPES, Symbol, TensorProxy
 
-_META = torch.device("meta")
+__all__ = ["OperatorFailed", "SameTensor", "empty_like_meta", "meta_of", "name_of", "result_of"]
 
+#: The functions that the rules here know by name. Custom operators may have any name.
+_NATIVE = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
 
-class SameTensor:
-    """In a result: the operator returned its tensor operand number `index` itself (it worked in place)."""
+_OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-class OperatorFailed(Exception):
-    """The operator raises for these operands. The eager run will raise the same, with the user's traceback."""
-
-
-_memo: dict[Any, Any] = {}
+_memo: dict[Any, Result] = {}
 
 
-def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Any:
-    """The structure that `function(*args, **kwargs)` returns: `TensorMeta`, `SameTensor`, constants, and lists of them.
-
-    `tensors` are the tensor operands in order of appearance.
+def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
+    """What `function(*args, **kwargs)` returns and does. `tensors` are the tensor operands in order of appearance.
 
     Raises:
         OperatorFailed: where the operator raises.
@@ -53,24 +49,65 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
     except TypeError as error:
         raise Unsupported(f"an operand of {name_of(function)} is not a plain value: {error}") from error
     if known is None:
-        known = _memo[key] = _infer(function, args, kwargs, tensors, grad)
+        known = _infer(function, args, kwargs, tensors, grad)
+        _check_answer(function, known)
+        _memo[key] = known
     return known
 
 
-def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Any:
+def _check_answer(function: Callable[..., Any], result: Result) -> None:
+    """Refuse answers in Python that say something about the stand-ins, not about the operands."""
+    if result.structure is None or result.structure == () or result.has_tensor:
+        return
+    if not isinstance(function, _NATIVE) or name_of(function).strip("_") not in _ANSWERS:
+        raise Unsupported(f"{name_of(function)}() answers with a {type(result.structure).__name__}")
+
+
+def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
     name = name_of(function)
-    if name.startswith("_foreach_") and is_elementwise(_single_form(name), kwargs):
-        return _foreach(name, args, kwargs, grad)
-    if tensors and is_elementwise(function, kwargs):
-        return _elementwise(function, args, kwargs, tensors, grad)
-    return _run(function, args, kwargs, tensors, grad)
+    is_known = isinstance(function, _NATIVE) and not any(isinstance(t.meta, LazyMeta) for t in tensors)
+    if is_known:
+        if name.startswith("_foreach_") and is_elementwise(_single_form(name), kwargs):
+            return _foreach(name, args, kwargs, grad)
+        rule = shape_rule(function)
+        if rule is not None:
+            result = rule(args, kwargs, tensors, grad)
+            if result is not None:
+                return result
+    device = result_device(tensors, args, kwargs)
+    if is_known and name.startswith("_fused_") and returns_nothing(function):  # they have no form without data
+        return Result(())
+    if is_known and tensors and is_elementwise(function, kwargs):
+        empty = any(0 in t.meta.shape for t in tensors)
+        result = run_empty(function, args, kwargs, tensors, grad, device) if empty else None
+        return result or _elementwise(function, args, kwargs, tensors, grad, device)
+    result = probe(function, args, kwargs, tensors, grad, device)
+    result = result or run_without_data(function, args, kwargs, tensors, grad, device)
+    if isinstance(function, _OVERLOADS) and _has_side_effects(function):
+        return replace(result, written=tuple(range(len(tensors))))
+    return result
+
+
+@functools.cache
+def _has_side_effects(function: Any) -> bool:
+    """Whether an operator's schemas say that it changes an operand."""
+    overloads = [function] if isinstance(function, torch._ops.OpOverload) else map(function.__getattr__, function.overloads())
+    return any(overload._schema.is_mutable for overload in overloads)
+
+
+#: Operators whose answers in Python follow from the metadata of their operands.
+_ANSWERS = frozenset(
+    "dim ndimension size numel nelement stride is_contiguous element_size is_floating_point is_complex is_signed "
+    "is_same_size is_conj is_neg get_device is_pinned type result_type can_cast promote_types broadcast_shapes eq ne "
+    "is_storage is_distributed has_names dim_order get_default_dtype".split()
+)
 
 
 def _single_form(name: str) -> Any:
     return getattr(torch.Tensor, name.removeprefix("_foreach_").strip("_"), None)
 
 
-def _foreach(name: str, args: Any, kwargs: Any, grad: bool) -> Any:
+def _foreach(name: str, args: Any, kwargs: Any, grad: bool) -> Result:
     """The results of an elementwise operator on lists, member by member; nothing where it works in place."""
     single = _single_form(name)
     listed = args[0] if type(args[0]) in (list, tuple) else args[1]
@@ -86,31 +123,59 @@ def _foreach(name: str, args: Any, kwargs: Any, grad: bool) -> Any:
             member = single
         if type(pick[0]) is not TensorProxy:
             member, pick = getattr(torch, single.__name__), pick
-        result = result_of(member, tuple(pick), named, [a for a in pick if type(a) is TensorProxy], grad)
-        if name.endswith("_") and result.shape != pick[0].meta.shape:
+        structure = result_of(member, tuple(pick), named, [a for a in pick if type(a) is TensorProxy], grad).structure
+        results.append(structure)
+    return _foreach_in_place(listed, results) if name.endswith("_") else Result(tuple(results))
+
+
+def _foreach_in_place(listed: list[TensorProxy], results: list[TensorMeta]) -> Result:
+    changed = []
+    for index, (tensor, result) in enumerate(zip(listed, results, strict=True)):
+        if result.shape != tensor.meta.shape:
             raise OperatorFailed("an operand that is broadcast in place")
-        results.append(result)
-    return () if name.endswith("_") else tuple(results)
+        if result.requires_grad:
+            if tensor.meta.requires_grad and is_leaf(tensor):
+                raise OperatorFailed("a leaf that requires gradients is changed in place")
+            if not tensor.meta.requires_grad:
+                changed.append((index, replace(tensor.meta, requires_grad=True)))
+    return Result((), tuple(range(len(listed))), tuple(changed))
 
 
-def _elementwise(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Any:
+def _elementwise(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
+) -> Result:
     shape = broadcast([t.meta.shape for t in tensors])
     if shape is None:
         raise OperatorFailed("shapes that do not broadcast")
     try:
-        result, made = run_on_one_element(function, args, kwargs, grad)
+        returned, operands = run_on_one_element(function, args, kwargs, grad)
+    except Unsupported:
+        raise
     except Exception as error:
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    if not isinstance(result, torch.Tensor):
-        return result
+    if not isinstance(returned, torch.Tensor):
+        if type(returned) in PLAIN_TYPES:
+            return Result(returned)
+        raise Unsupported(f"{name_of(function)} returns a {type(returned).__name__}")
+    written, changed = [], []
+    structure: Any = None
     for index, tensor in enumerate(tensors):
-        if result is made[id(tensor)]:
+        operand = operands.made_for(tensor)
+        if operand is None or tensor in tensors[:index]:
+            continue
+        if operands.is_written(tensor):
+            written.append(index)
             if tensor.meta.shape != shape:
                 raise OperatorFailed("an operand that is broadcast in place")
-            return SameTensor(index)
-    kept = keeps_layout(function, tensors)
-    stride = tensors[0].meta.stride if kept else result_stride(shape, [t.meta for t in tensors])
-    return TensorMeta(result.dtype, shape, stride, result_device(tensors, args), result.requires_grad)
+        if operand.requires_grad != tensor.meta.requires_grad:
+            changed.append((index, replace(tensor.meta, requires_grad=operand.requires_grad)))
+        if returned is operand:
+            structure = SameTensor(index)
+    if structure is None:
+        kept = keeps_layout(function, tensors)
+        stride = tensors[0].meta.stride if kept else result_stride(shape, [t.meta for t in tensors])
+        structure = TensorMeta(returned.dtype, shape, stride, device, returned.requires_grad)
+    return Result(structure, tuple(written), tuple(changed))
 
 
 def name_of(function: Any) -> str:
@@ -120,7 +185,8 @@ def name_of(function: Any) -> str:
 def _describe(value: Any, first: dict[int, int]) -> Any:
     kind = type(value)
     if kind is TensorProxy:
-        return (value.meta, first.setdefault(id(value), len(first)))
+        leaf = value.meta.requires_grad and is_leaf(value)
+        return (value.meta, leaf, first.setdefault(id(value), len(first)))
     if kind is Symbol:
         return (Symbol, value.kind)
     if kind is list or kind is tuple:
@@ -129,98 +195,33 @@ def _describe(value: Any, first: dict[int, int]) -> Any:
         return tuple([(k, _describe(v, first)) for k, v in value.items()])
     if kind is slice:
         return (slice, _describe((value.start, value.stop, value.step), first))
+    if kind is float:
+        return (float, value.hex())  # 0.0 and -0.0 are equal, and not the same
     return (kind, value)
 
 
-def _run(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Any:
-    made: dict[int, torch.Tensor] = {}
+def _structure(returned: Any, operands: dict[int, int], device: torch.device) -> Any:
+    """What a function returned on tensors without data, of which `operands` are the numbers, by identity."""
 
-    def operand(value: Any) -> Any:
-        kind = type(value)
-        if kind is TensorProxy:
-            if id(value) not in made:
-                made[id(value)] = empty_like_meta(value.meta)
-            return made[id(value)]
-        if kind is Symbol:
-            return value.hint if value.hint is not None else value.kind(1)
-        if kind is list or kind is tuple:
-            return kind([operand(v) for v in value])
-        if kind is dict:
-            return {k: operand(v) for k, v in value.items()}
-        if kind is slice:
-            return slice(operand(value.start), operand(value.stop), operand(value.step))
-        if kind is torch.device:
-            return _META
-        return value
+    def describe(tensor: torch.Tensor) -> Any:
+        return SameTensor(operands[id(tensor)]) if id(tensor) in operands else meta_of(tensor, device)
 
-    meta_kwargs = operand(kwargs)
-    target_device = kwargs.get("device") if isinstance(kwargs, dict) else None
-    if target_device is not None:
-        meta_kwargs["device"] = _META
-    meta_args = operand(args)
-    device = torch.device(target_device) if target_device is not None else result_device(tensors, args)
-    before = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(grad)
-    try:
-        with contextlib.nullcontext() if tensors else _META:  # a factory must not make data, nor draw random numbers
-            result = function(*meta_args, **meta_kwargs)
-    except NotImplementedError as error:
-        raise Unsupported(f"no shape rule for {name_of(function)}") from error
-    except Exception as error:
-        if "meta" in str(error):
-            raise Unsupported(f"{name_of(function)} depends on a tensor's contents") from error
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    finally:
-        torch._C._set_grad_enabled(before)
-    for tensor in tensors:
-        operand_now = made.get(id(tensor))
-        if operand_now is not None and meta_of(operand_now, tensor.meta.device) != tensor.meta:
-            raise Unsupported(f"{name_of(function)} gives a tensor another shape or layout")
-    indices = {id(made[id(t)]): k for k, t in enumerate(tensors) if id(t) in made}
-    return _structure(result, indices, device)
+    return map_tensors(describe, returned)
 
 
-def _structure(result: Any, operands: dict[int, int], device: torch.device) -> Any:
-    if isinstance(result, torch.Tensor):
-        if id(result) in operands:
-            return SameTensor(operands[id(result)])
-        if result.layout != torch.strided or result.device.type != "meta":
-            raise Unsupported("a result that is not a strided tensor")
-        return meta_of(result, device)
-    if isinstance(result, (list, tuple)):
-        elements = [_structure(r, operands, device) for r in result]
-        if hasattr(result, "_fields") or type(result).__module__ == "torch.return_types":
-            raise Unsupported(f"a result of type {type(result).__name__}")
-        return type(result)(elements) if type(result) in (list, tuple) else tuple(elements)
-    return result
-
-
-def empty_like_meta(meta: TensorMeta) -> torch.Tensor:
-    """A tensor without data that has this metadata, but for its device."""
-    return torch.empty_strided(
-        meta.shape, meta.stride, dtype=meta.dtype, device=_META, requires_grad=meta.requires_grad
-    )
-
-
-def meta_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorMeta:
-    """The metadata of a strided tensor."""
-    return TensorMeta(
-        tensor.dtype, tuple(tensor.shape), tensor.stride(), device or tensor.device, tensor.requires_grad
-    )
-
-
-def result_device(tensors: list[TensorProxy], args: Any = ()) -> torch.device:
+def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None) -> torch.device:
     """The device an operator computes on: that of the operands, where 0-dim CPU tensors follow the others.
 
     Raises:
         Unsupported: for operands on several devices, which eager refuses or copies.
     """
+    named = (kwargs or {}).get("device")
+    for wanted in (named, *args):
+        if type(wanted) is torch.device or (wanted is named and named is not None):
+            return with_index(torch.device(wanted))
     devices = {t.meta.device for t in tensors}
     if len(devices) > 1:
         devices = {t.meta.device for t in tensors if t.meta.ndim or t.meta.device.type != "cpu"} or devices
     if len(devices) > 1:
         raise Unsupported(f"operands on several devices: {', '.join(sorted(map(str, devices)))}")
-    for arg in args:
-        if type(arg) is torch.device:
-            return arg
     return next(iter(devices), torch.get_default_device())

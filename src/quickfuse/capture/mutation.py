@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from .elementwise import is_elementwise
-from .metadata import name_of
 from .values import TensorProxy
 
 _IN_PLACE_OPERATORS = frozenset(
@@ -97,6 +96,10 @@ def returns_nothing(target: Any) -> bool:
     """Whether an operator returns no value, by all its schemas."""
     overloads = [o for o in _overloads(name_of(target)) if not any(a.is_out for a in o._schema.arguments)]
     return bool(overloads) and not any(o._schema.returns for o in overloads)
+
+
+def name_of(target: Any) -> str:
+    return str(getattr(target, "__name__", target))
 
 
 def _overloads(name: str) -> list[Any]:

@@ -57,6 +57,7 @@ TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
 _CONSTANT_TYPES = (types.GenericAlias, types.UnionType)
 LARGEST_CONTAINER = 100_000
+_UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
 
 _STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 
@@ -102,7 +103,7 @@ class Outside:
     def guard(self, kind: str, source: Source | None, value: Any) -> None:
         """Require a fact, once."""
         by_identity = kind in ("is", "tensor", "condition")
-        key = (kind, source, id(value) if by_identity else repr(value) if type(value) in (slice, set) else value)
+        key = (kind, source, id(value) if by_identity else repr(value) if type(value) in _UNHASHABLE else value)
         if key not in self._seen:
             self._seen.add(key)
             self._keep.append(value)

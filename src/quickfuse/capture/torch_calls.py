@@ -3,188 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import inspect
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import Unsupported
 from . import custom_functions
+from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .outside import is_trusted_module
-from .values import Symbol, TensorProxy, is_constant
+from .values import TensorProxy
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-# operators ------------------------------------------------------------------------------------------------------
-
-
-def _builtins_of(owner: Any) -> set[Any]:
-    names = [name for name in dir(owner) if not name.startswith("__")]
-    return {f for f in (getattr(owner, name, None) for name in names) if type(f) is BuiltinFunctionType}
-
-
-def _functions_of(module: ModuleType) -> set[Any]:
-    return {
-        f
-        for name, f in vars(module).items()
-        if type(f) is FunctionType and f.__module__ == module.__name__ and not name.startswith("_")
-    }
-
-
-#: Everything that becomes one node of the graph, as the user wrote it.
-OPERATORS: frozenset[Any] = frozenset(
-    _builtins_of(torch._C._VariableFunctions)
-    | _builtins_of(torch._C._nn)
-    | _builtins_of(torch._C._special)
-    | _builtins_of(torch._C._linalg)
-    | _builtins_of(torch._C._fft)
-    | _functions_of(torch.nn.functional)
-    | _functions_of(torch.functional)
-    | {torch.tensor}
-)
-
-#: Operators whose number operands are data: a number from outside may stay symbolic there.
-_SCALAR_OPERANDS = frozenset(
-    "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub lerp addcmul addcdiv clamp "
-    "clamp_min clamp_max clip maximum minimum eq ne lt le gt ge greater less fill masked_fill where tensor full full_like "
-    "iadd isub imul itruediv ipow truediv floordiv mod neg".split()
-)
-
-#: Methods whose result is not a function of metadata and values in the graph.
-_UNCAPTURED_METHODS: dict[str, str] = {
-    "tolist": "a tensor's contents as Python objects",
-    "numpy": "a tensor's contents in NumPy",
-    "backward": "backward() inside the compiled function",
-    "register_hook": "registering a hook",
-    "retain_grad": "retain_grad()",
-    "data_ptr": "a tensor's address",
-    "untyped_storage": "a tensor's storage",
-    "storage": "a tensor's storage",
-    "set_": "replacing a tensor's storage",
-    "resize_": "resizing a tensor",
-    "share_memory_": "sharing memory",
-    "pin_memory": "pinning memory",
-    "is_pinned": "pinned memory",
-    "get_device": "a device number",
-    "cuda": "moving between devices",
-    "cpu": "moving between devices",
-    "type": "the name of a tensor's type",
-    "__reduce_ex__": "pickling a tensor",
-    "__deepcopy__": "copying a tensor deeply",
-    "__array__": "a tensor's contents in NumPy",
-}
-
-
-_HOMES = (torch._C._nn, torch.nn.functional, torch._C._special, torch._C._linalg, torch._C._fft, torch.fft, torch.linalg,
-          torch.special)  # fmt: skip
-
-
-def is_operator(function: Any) -> bool:
-    return type(function) in (BuiltinFunctionType, FunctionType) and function in OPERATORS
-
-
-def _base_name(target: Any) -> str:
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    return str(name).removeprefix("_foreach_").strip("_")
-
-
-def _operands(i: Interpreter, target: Any, value: Any) -> Any:
-    """Operands as graph nodes may take them: numbers that shape a result are made plain."""
-    if _base_name(target) in _SCALAR_OPERANDS:
-        return _plain(i, value, keep=True)
-    return _plain(i, value, keep=False)
-
-
-def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
-    value = i.outside.contents(value)
-    kind = type(value)
-    if kind is TensorProxy:
-        return value
-    if kind is Symbol:
-        return value if keep and value.kind is not bool else i.outside.concrete(value)
-    if kind is tuple or kind is list:
-        return kind([_plain(i, v, keep) for v in value])
-    if kind is dict:
-        return {k: _plain(i, v, keep) for k, v in value.items()}
-    if kind is slice:
-        return slice(*(_plain(i, v, False) for v in (value.start, value.stop, value.step)))
-    if isinstance(value, enum.Enum):
-        if not isinstance(value, (int, float)):
-            raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
-        return value.value
-    if is_constant(value):
-        return value
-    raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
-
-
-def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A PyTorch function on tensors."""
-    if type(function) is BuiltinFunctionType and getattr(torch, function.__name__, function) is not function:
-        home = [m for m in _HOMES if getattr(m, function.__name__, None) is function]
-        if not home:  # a graph names its functions, and would call what the user put in this one's place
-            raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
-    return i.graph.call("call_function", function, _operands(i, function, args), _operands(i, function, kwargs))
-
-
-def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`proxy.name(*args, **kwargs)`."""
-    if name == "item" or name == "__float__" or name == "__int__":
-        return i.graph.item(proxy)
-    if name in _UNCAPTURED_METHODS and not (name == "type" and args):
-        raise Unsupported(_UNCAPTURED_METHODS[name])
-    if name in ("to", "type") and any(isinstance(a, (str, torch.device)) for a in (*args, *kwargs.values())):
-        return _to_device(i, proxy, name, args, kwargs)
-    if name == "requires_grad_":
-        return _requires_grad(i, proxy, *args, **kwargs)
-    if name in ("__len__", "__iter__", "__bool__", "__contains__", "__hash__"):
-        raise Unsupported(f"the tensor method {name}")
-    return i.graph.call("call_method", name, (proxy, *_operands(i, name, args)), _operands(i, name, kwargs))
-
-
-def _to_device(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`proxy.to(device, ...)`: where the tensor is there already, only a change of type remains."""
-    options = dict(kwargs)
-    device = options.pop("device", None)
-    if device is None:
-        device, *rest = args
-        args = tuple(rest)
-    here = proxy.meta.device
-    if isinstance(device, str):
-        device = i.native(torch.device, device)
-    if name == "type" or device != here and device != torch.device(here.type if here.type == "cpu" else "meta"):
-        raise Unsupported("moving between devices")
-    options.pop("non_blocking", None)
-    if options.get("memory_format") is torch.preserve_format:
-        del options["memory_format"]
-    if all(a in (None, False, proxy.meta.dtype) for a in (*args, *options.values())):
-        return proxy
-    raise Unsupported("moving between devices and changing the type at once")
-
-
-def _requires_grad(i: Interpreter, proxy: TensorProxy, requires_grad: Any = True) -> TensorProxy:
-    """`proxy.requires_grad_(mode)` where that changes nothing."""
-    i.outside.guard_requires_grad(proxy)
-    if i.truth(requires_grad) != proxy.meta.requires_grad:
-        raise Unsupported("changing requires_grad")
-    return proxy
-
-
-def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    """A Python operator of which at least one operand is a tensor."""
-    for operand in (left, right):
-        if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
-            raise Unsupported(f"{function.__name__} of a tensor and a {type(operand).__name__}")
-    return i.graph.call("call_function", function, _operands(i, function, (left, right)), {})
-
-
 # questions ------------------------------------------------------------------------------------------------------
 
 
-def _is_compiling(i: Interpreter) -> bool:
+def is_compiling(i: Interpreter) -> bool:
     """True in the user's code. PyTorch's own code takes its eager branches, whose results are the reference."""
     return not is_trusted_module(i.frames[-1].globals.get("__name__"))
 
@@ -280,9 +118,13 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
                 initialise(group, *([] for _ in range(parameters)))
 
 
+__all__ = ["HANDLERS", "call_operator", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
+           "tensor_operator"]  # fmt: skip
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    torch.compiler.is_compiling: _is_compiling,
+    torch.compiler.is_compiling: is_compiling,
     torch.is_tensor: _is_tensor,
+    torch.as_tensor: as_tensor,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._set_grad_enabled: _set_grad_enabled,
     torch.autograd.profiler.record_function: _no_context,

@@ -189,7 +189,7 @@ class NativeHandler:
 PLAIN_TYPES: frozenset[type] = frozenset(
     {
         int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
-        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo,
     }
 )  # fmt: skip
 

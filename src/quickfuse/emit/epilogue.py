@@ -127,7 +127,8 @@ class Epilogue:
             if recipe.content is not None:
                 self.lines.append(f"{name}.cell_contents = {self.value(recipe.content)}")
         elif isinstance(recipe, Computed):
-            self.lines.append(f"{name} = {recipe.expr.code(self._prologue.name)}")
+            # With the guards: where the arithmetic raises, the specialisation does not hold.
+            self._prologue.lines.append(f"{name} = {recipe.expr.code(self._prologue.name)}")
         elif isinstance(recipe, Traced):
             trace = self._prologue.constant(recipe.trace, "trace")
             self.lines.append(f"{name} = _traced({self.value(recipe.exception)}, {trace})")

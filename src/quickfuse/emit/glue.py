@@ -122,8 +122,8 @@ class Glue:
             checks.append(f"_tensors = [{tensors}]")
             contents = ContentsGuards(prologue, tensor_order(segment))
             locked[:0] = ["_state = _check(_tensors)", "if _state < 0: return _MISS", *contents.lines]
-            for name, (helper, arguments) in contents.readers.items():
-                self.constants[name] = self.constants[f"_{helper}"](self.constants["_check"], *arguments)
+            for reader, (helper, arguments) in contents.readers.items():
+                self.constants[reader] = self.constants[f"_{helper}"](self.constants["_check"], *arguments)
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
             if body.repeatable:

@@ -10,7 +10,7 @@ Several vectors at a time, with accumulators of their own, keep additions from w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, load_stride, store_number
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
@@ -47,6 +47,8 @@ class RowCode:
         self.reduction_roots = roots[: len(body.reductions)]
         self.store_roots = roots[len(body.reductions) :]
         self.lanes = module.target.vector_bytes // self._widest()
+        #: Not for columns: a block of them is far apart in memory, and computing again is quicker.
+        self.kept = {} if body.columns else self._kept_for_later()
         self.lines: list[str] = []
         self.once = Code(module)
         self.once.lines = self.lines
@@ -63,8 +65,36 @@ class RowCode:
         stored = [self.body.slots[s].dtype.itemsize for s, _ in self.body.stores if not self.body.once_a_row(s)]
         return max([4, *computed, *stored])
 
+    def _kept_for_later(self) -> dict[int, tuple[int, int]]:
+        """Values that are slow to compute and used in several passes, kept in memory that a later pass stores to anyway:
+        node -> (slot, the pass that computes it). Softmax keeps its exponentials where their quotients will be."""
+        loaded = {node.expr.slot for node in self.nodes if isinstance(node.expr, SlotLoad)}
+        slow = []
+        for node in self.nodes:
+            is_slow = isinstance(node.expr, Op) and node.expr.name in LIBM
+            slow.append(node.varying and node.within and (is_slow or any(slow[arg] for arg in node.args)))
+        uses = [self.nodes_of(one_pass) for one_pass in self.passes]
+        kept: dict[int, tuple[int, int]] = {}
+        for last, one_pass in enumerate(self.passes):
+            for store in one_pass.stores:
+                slot = self.body.stores[store][0]
+                candidates = [
+                    number for number in uses[last]
+                    if slow[number] and number not in kept and any(number in earlier for earlier in uses[:last])
+                    and self.nodes[number].expr.dtype == self.body.slots[slot].dtype
+                    and not any(number in later for later in uses[last + 1 :])
+                ]  # fmt: skip
+                if slot not in loaded and candidates:
+                    node = max(candidates)
+                    kept[node] = (slot, next(k for k, use in enumerate(uses) if node in use))
+        return kept
+
     def needed(self, one_pass: Pass) -> set[int]:
-        """The nodes that a pass computes for each element."""
+        """The nodes that a pass computes for each element, or loads where they are kept."""
+        number = self.passes.index(one_pass)
+        return self.nodes_of(one_pass, {node for node, (_, first) in self.kept.items() if first < number})
+
+    def nodes_of(self, one_pass: Pass, leaves: Collection[int] = ()) -> set[int]:
         roots = [self.reduction_roots[k] for k in one_pass.reductions] + [self.store_roots[k] for k in one_pass.stores]
         wanted: set[int] = set()
         stack = [root for root in roots if self.nodes[root].within]
@@ -72,7 +102,8 @@ class RowCode:
             number = stack.pop()
             if number not in wanted:
                 wanted.add(number)
-                stack += [arg for arg in self.nodes[number].args if self.nodes[arg].within]
+                if number not in leaves:
+                    stack += [arg for arg in self.nodes[number].args if self.nodes[arg].within]
         return wanted
 
     def load_strides(self) -> None:
@@ -213,7 +244,8 @@ class _Rows(RowCode):
     def _pass(self, prefix: str, one_pass: Pass) -> None:
         for k in one_pass.reductions:
             reduction = self.body.reductions[k]
-            start = Code(self.module, self.lanes, self.once).splat(self.identity(reduction), value_type(reduction.value.dtype))
+            spread = Code(self.module, self.lanes, self.once)
+            start = spread.splat(self.identity(reduction), value_type(reduction.value.dtype))
             self.lines.append(f"  store {self._vector_type(reduction)} {start}, ptr %sum{k}")
         outer = range(self.body.rows_ndim, self.body.ndim - 1)
         pointers = [f"%s{k}" for k in range(len(self.body.slots))]
@@ -263,7 +295,7 @@ class _InnerLoop:
         unroll = self._unroll() if reductions else 1
         code = self.code
         text: list[str] = []
-        sums = [code_name for code_name in (f"%{prefix}.start{k}" for k, _ in reductions)]
+        sums = [f"%{prefix}.start{k}" for k, _ in reductions]
         types = [f"<{rows.lanes} x {value_type(r.value.dtype)}>" for _, r in reductions]
         begin, label = "0", f"{prefix}.begin"
         for part, copies in [("block", unroll), ("vector", 1)] if unroll > 1 else [("vector", 1)]:
@@ -309,7 +341,8 @@ class _InnerLoop:
             sums = [f"%{name}.left{k}" for k, _ in reductions]
             begin, label = f"%{name}.end", f"{name}.done"
         text += self._tail(size, begin, sums, reductions)
-        loads = [f"  %{prefix}.start{k} = load {type_}, ptr %sum{k}" for (k, _), type_ in zip(reductions, types, strict=True)]
+        loads = [f"  %{prefix}.start{k} = load {type_}, ptr %sum{k}"
+                 for (k, _), type_ in zip(reductions, types, strict=True)]  # fmt: skip
         rows.lines += [f"  br label %{prefix}.begin", f"{prefix}.begin:", *self.before.lines, *loads, *text]
 
     def _unroll(self) -> int:
@@ -358,11 +391,14 @@ class _InnerLoop:
             node = rows.nodes[number]
             if not node.varying:
                 continue
-            if isinstance(node.expr, SlotLoad):
-                slot = node.expr.slot
+            kept, first = rows.kept.get(number, (-1, -1))
+            if isinstance(node.expr, SlotLoad) or (kept >= 0 and rows.passes[first] is not self.one_pass):
+                slot = node.expr.slot if isinstance(node.expr, SlotLoad) else kept
                 values[number] = self.access.load(code, slot, self.pointers[slot], index, mask)
             elif isinstance(node.expr, Op):
                 values[number] = emit_op(code, node.expr, [self._lanes_of(arg, values) for arg in node.args])
+                if kept >= 0:
+                    self.access.store(code, kept, values[number], self.pointers[kept], index, mask)
             else:
                 values[number] = index_vector(code, index)
         for k in self.one_pass.stores:

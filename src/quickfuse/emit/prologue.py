@@ -286,7 +286,7 @@ class Prologue:
             setting, usual = value
             return f"{setting} is not {usual}" if isinstance(usual, bool) else f"{setting} != {self.constant(usual)}"
         if guard.kind == "unique":
-            return f"_len({{*map(_id, ({', '.join(self.names(guard.value))}))}}) != {len(guard.value)}"
+            return f"_len({{*map(_id, ({', '.join(self.names(guard.value))},))}}) != {len(guard.value)}"
         if guard.kind == "apart":
             return "False"
         if guard.kind == "condition":

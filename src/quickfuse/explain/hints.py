@@ -13,8 +13,8 @@ _TABLE: list[tuple[str, str]] = [
     ),
     (r"^print\b", "print before or after the compiled function, or return the value and print it there"),
     (
-        r"^a tensor's contents|^the text of a Tensor|^item\(\) of|^the number in a tensor|number from a tensor|tensor's number"
-        r"|^round\(\) of a tensor|^(hashing|iterating over) a Tensor",
+        r"^a tensor's contents|^the text of a Tensor|^item\(\) of|^the number in a tensor|number from a tensor"
+        r"|tensor's number|^round\(\) of a tensor|^(hashing|iterating over) a Tensor",
         "keep it a tensor: tensor arithmetic needs neither .item() nor .tolist() nor .numpy()",
     ),
     (r"random numbers|^the native function (random\.|_random|torch\..*seed)|\.Random\b",
@@ -43,7 +43,7 @@ _TABLE: list[tuple[str, str]] = [
     (r"^a new tensor as a dictionary key|^a dictionary key", "use names or numbers as keys"),
     (r"quickfuse\.graph_break\(\)|torch\._dynamo\S*graph_break", "delete the call to get one graph"),
     (r"disable keeps out of graphs|^quickfuse\.disable", "compile the code before and after it, or lift the disable"),
-    (r"^an exception: |^an operator that raises", "the program itself raises here: run it without compiling to see the error"),
+    (r"^an exception: |^an operator that raises", "the program raises here: run it without compiling to see the error"),
     (r"^recursion deeper", "write the recursion as a loop"),
     (r"^a call that does not fit the signature", "the call raises TypeError: run it without compiling to see the error"),
     (

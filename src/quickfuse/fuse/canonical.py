@@ -34,12 +34,13 @@ class Candidate:
 
 @dataclass(eq=False, slots=True)
 class _Operands:
-    """The operands of a loop by first use, those that are stored last, and its host scalars.
+    """The operands of a loop over `shape` by first use, those that are stored last, and its host scalars.
 
     values: buffers whose contents are computed in the loop, with the unit that does. stored: the operand of each store
     that is done. loaded: how many operands are loaded. links: where each unit's loads and scalars come from.
     """
 
+    shape: tuple[int, ...]
     numbers: dict[_OperandKey, int] = field(default_factory=dict)
     accesses: list[Access] = field(default_factory=list)
     scalars: dict[str, torch.dtype] = field(default_factory=dict)
@@ -50,7 +51,10 @@ class _Operands:
     loaded: int = 0
 
     def number(self, access: Access) -> int:
-        key = (access.buffer, access.offset, access.strides)
+        strides = access.strides
+        if 1 in self.shape:  # a stride along an axis of size one means nothing
+            strides = tuple([0 if n == 1 else s for n, s in zip(self.shape, strides, strict=True)])
+        key = (access.buffer, access.offset, strides)
         known = self.numbers.get(key)
         if known is None:
             known = self.numbers[key] = len(self.accesses)
@@ -124,7 +128,7 @@ class Canonicalizer:
 
 
 def _collect(loop: MergedLoop) -> _Operands:
-    operands = _Operands()
+    operands = _Operands(loop.shape)
     number, values = operands.number, operands.values
     for k, unit in enumerate(loop.units):
         assert unit.store is not None

@@ -97,7 +97,20 @@ def _tensor(source: Source | None, value: tuple[type, TensorMeta]) -> str:
 
 
 def _condition(source: Source | None, value: tuple[NumberExpr, bool]) -> str:
-    return f"{'' if value[1] else 'not '}({value[0].code()})"
+    code = value[0].code()
+    if not _in_parentheses(code):
+        code = f"({code})"
+    return code if value[1] else f"not {code}"
+
+
+def _in_parentheses(code: str) -> bool:
+    """Whether one pair of parentheses is around everything."""
+    depth = 0
+    for position, character in enumerate(code):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return position > 0 and position == len(code) - 1
+    return False
 
 
 FORMATS: dict[str, Any] = {

@@ -56,6 +56,9 @@ class Source:
     def referent(self) -> Source:
         return self._child("referent", "")
 
+    def contents(self) -> Source:
+        return self._child("contents", "")
+
     def __str__(self) -> str:
         if self.label:
             return self.label

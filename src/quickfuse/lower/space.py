@@ -45,7 +45,11 @@ class Space:
 
     def sum(self, value: Expr) -> Expr:
         """Floats are added up in float64, and so are integers in int64: a sum is as good as its rounding at the end."""
-        return self.reduce(ops.via(value, torch.float64 if is_float(value.dtype) else torch.int64), "add")
+        key = (id(value), "sum", self.shape, self.axes)
+        if key not in self.ctx.reduced:
+            wide = ops.via(value, torch.float64 if is_float(value.dtype) else torch.int64)
+            self.ctx.reduced[key] = (value, self.reduce(wide, "add"))
+        return self.ctx.reduced[key][1]
 
     def mean(self, value: Expr) -> Expr:
         """In float64."""

@@ -20,7 +20,8 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.values import TensorMeta
 
 # Modules that hold rules register them on import.
-from . import activations, arithmetic, creation, elementary  # noqa: F401
+from . import activations, arithmetic, creation, elementary, losses, normalisation, reductions  # noqa: F401
+from .calls import FUNCTION_RULES, RULES
 from .context import Context
 from .foreach import foreach
 from .rules import EVALUATORS, Evaluator, NoRule, into
@@ -202,6 +203,30 @@ def _register_views() -> None:
     FUNCTIONS[getattr] = _getattr
 
 
+def _register_rules() -> None:
+    """Rules come before formulas of the same name: `torch.max` of one tensor, and of two."""
+    for name, rule in RULES.items():
+        for table, key in ((FUNCTIONS, getattr(torch, name, None)), (METHODS, name)):
+            if key and (table is FUNCTIONS or hasattr(torch.Tensor, name)):
+                table[key] = _first_of(rule, table.get(key))
+        if (method := getattr(torch.Tensor, name, None)) is not None:
+            FUNCTIONS[method] = METHODS[name]
+    FUNCTIONS.update(FUNCTION_RULES)
+
+
+def _first_of(rule: Handler, other: Handler | None) -> Handler:
+    if other is None:
+        return rule
+
+    def handle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+        try:
+            return rule(ctx, args, kwargs, meta)
+        except NoRule:
+            return other(ctx, args, kwargs, meta)
+
+    return handle
+
+
 def _view_handler(
     function: Callable[..., Any], ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any
 ) -> Any:
@@ -223,3 +248,4 @@ _register_evaluators()
 _register_operators()
 _register_views()
 _register_others()
+_register_rules()

@@ -1,0 +1,313 @@
+"""PyTorch's operators: which functions and methods become nodes of the graph, and what they may be called with."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from .results import OperatorFailed
+from .values import Symbol, TensorProxy, is_constant
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+def _builtins_of(owner: Any) -> set[Any]:
+    names = [name for name in dir(owner) if not name.startswith("__")]
+    return {f for f in (getattr(owner, name, None) for name in names) if type(f) is BuiltinFunctionType}
+
+
+def _functions_of(module: ModuleType) -> set[Any]:
+    return {
+        f
+        for name, f in vars(module).items()
+        if type(f) is FunctionType and f.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def _native_methods() -> set[Any]:
+    """`torch.Tensor.add` and so on, as functions that take the tensor first."""
+    found = (getattr(torch.Tensor, name, None) for name in dir(torch.Tensor))
+    return {f for f in found if type(f) in _METHOD_TYPES and f.__objclass__ is torch._C.TensorBase}
+
+
+_METHOD_TYPES = (MethodDescriptorType, WrapperDescriptorType)
+_TENSOR_TYPE = type(torch.FloatTensor)
+_OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+#: Native functions of these namespaces that do not compute from their operands alone.
+_NOT_OPERATORS = frozenset(
+    {torch.from_file, torch.frombuffer, torch.from_numpy, torch._C._nn._parse_to, torch._enable_functionalization,
+     torch._disable_functionalization}
+)  # fmt: skip
+
+#: Everything that becomes one node of the graph, as the user wrote it.
+OPERATORS: frozenset[Any] = frozenset(
+    _builtins_of(torch._C._VariableFunctions)
+    | _builtins_of(torch._C._nn)
+    | _builtins_of(torch._C._special)
+    | _builtins_of(torch._C._linalg)
+    | _builtins_of(torch._C._fft)
+    | _functions_of(torch.nn.functional)
+    | _functions_of(torch.functional)
+    | _functions_of(torch.masked._ops)
+    | _native_methods()
+    | {torch.tensor}
+).difference(_NOT_OPERATORS)
+
+#: Operators whose number operands are data: a number from outside may stay symbolic there.
+_SCALAR_OPERANDS = frozenset(
+    "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub lerp addcmul addcdiv clamp "
+    "clamp_min clamp_max clip maximum minimum eq ne lt le gt ge greater less fill masked_fill where tensor full full_like "
+    "iadd isub imul itruediv ipow truediv floordiv mod neg addmm addmv addr addbmm baddbmm".split()
+)
+
+#: Of these only the second operand is data, the first is a size.
+_SIZED = frozenset({"full", "new_full"})
+
+#: Methods whose result is not a function of metadata and of values in the graph, with what to do instead.
+_UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
+    "tolist": ("a tensor's contents as Python objects", "torch.unbind keeps them in tensors"),
+    "numpy": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
+    "__array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
+    "__dlpack__": ("a tensor's memory for another library", ""),
+    "backward": ("backward() inside the compiled function", "call it after the compiled function returns"),
+    "register_hook": ("registering a hook", "register it before the compiled function is called"),
+    "register_post_accumulate_grad_hook": ("registering a hook", "register it before the compiled function is called"),
+    "retain_grad": ("retain_grad()", ""),
+    "data_ptr": ("a tensor's address", ""),
+    "const_data_ptr": ("a tensor's address", ""),
+    "untyped_storage": ("a tensor's storage", ""),
+    "storage": ("a tensor's storage", ""),
+    "storage_offset": ("the place of a tensor in its storage", ""),
+    "is_set_to": ("a tensor's storage", ""),
+    "set_": ("replacing a tensor's storage", "copy_() changes the contents"),
+    "is_shared": ("shared memory", ""),
+    "share_memory_": ("shared memory", ""),
+    "pin_memory": ("pinned memory", ""),
+    "is_inference": ("inference mode", ""),
+    "apply_": ("a Python function applied to each element", "write it with operators on whole tensors"),
+    "map_": ("a Python function applied to each element", "write it with operators on whole tensors"),
+    "map2_": ("a Python function applied to each element", "write it with operators on whole tensors"),
+    "__reduce_ex__": ("pickling a tensor", ""),
+    "__deepcopy__": ("copying a tensor deeply", "clone() copies the contents"),
+    "__contains__": ("looking for a value in a tensor", "(x == value).any() stays a tensor"),
+    "__format__": ("the text of a tensor", ""),
+    "__repr__": ("the text of a tensor", ""),
+    "__hash__": ("the identity of a tensor as a number", ""),
+    "__bool__": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
+    "__index__": ("a tensor's value as an index", "index_select takes a tensor"),
+    "__complex__": ("a tensor's value as a complex number", ""),
+    "is_nonzero": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
+}
+
+#: Python's types as dtypes: `torch.zeros(2, dtype=float)`.
+_DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
+
+
+_HOMES = (torch._C._nn, torch.nn.functional, torch._C._special, torch._C._linalg, torch._C._fft, torch.fft, torch.linalg,
+          torch.special)  # fmt: skip
+
+
+def is_operator(function: Any) -> bool:
+    kind = type(function)
+    if kind in (BuiltinFunctionType, FunctionType, *_METHOD_TYPES):
+        return function in OPERATORS
+    return kind in _OVERLOADS
+
+
+def _base_name(target: Any) -> str:
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return str(name).removeprefix("_foreach_").strip("_")
+
+
+def _operands(
+    i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Operands as graph nodes may take them: numbers that shape a result are made plain."""
+    name = _base_name(target)
+    keep = name in _SCALAR_OPERANDS
+    if name in _SIZED:
+        value = tuple([_plain(i, v, keep=position == 1) for position, v in enumerate(args)])
+        return value, {key: _plain(i, v, keep=key == "fill_value") for key, v in kwargs.items()}
+    return _plain(i, args, keep), _plain(i, kwargs, keep)
+
+
+def plain_operands(i: Interpreter, value: Any) -> Any:
+    """Operands without symbols, for what takes no symbolic numbers."""
+    return _plain(i, value, keep=False)
+
+
+def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
+    value = i.outside.contents(value)
+    kind = type(value)
+    if kind is TensorProxy:
+        return value
+    if kind is Symbol:
+        return value if keep and value.kind is not bool else i.outside.concrete(value)
+    if kind is tuple or kind is list:
+        return kind([_plain(i, v, keep) for v in value])
+    if kind is dict:
+        return {k: _plain(i, v, keep) for k, v in value.items()}
+    if kind is slice:
+        return slice(*(_plain(i, v, False) for v in (value.start, value.stop, value.step)))
+    if kind is torch.device or (kind is str and value.startswith("cuda")):
+        _guard_current_device(i, value)
+    if isinstance(value, enum.Enum):
+        if not isinstance(value, (int, float)):
+            raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+        return value.value
+    if is_constant(value):
+        return value
+    if kind is torch.Generator:
+        return _existing(i, value)
+    if kind is type and value in _DTYPES:
+        return _DTYPES[value]
+    if kind is _TENSOR_TYPE:
+        return f"{value.__module__}.{value.__name__}"
+    raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+
+
+def _guard_current_device(i: Interpreter, wanted: Any) -> None:
+    """`"cuda"` without a number is the current device."""
+    if str(wanted) == "cuda" and torch.cuda.is_available():
+        i.outside.guard("state", None, ("torch.cuda.current_device()", torch.cuda.current_device()))
+
+
+def _existing(i: Interpreter, generator: torch.Generator) -> torch.Generator:
+    """A generator of random numbers that belongs to the user: the captured code uses this very one."""
+    source = i.outside.source_of(generator)
+    if source is None:
+        raise Unsupported("a generator of random numbers without a path to it")
+    i.outside.guard("is", source, generator)
+    return generator
+
+
+def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A PyTorch function on tensors."""
+    kind = type(function)
+    if kind in _METHOD_TYPES:
+        if not args or type(args[0]) is not TensorProxy:
+            raise Unsupported(f"the tensor method {function.__name__} of something else")
+        return call_tensor_method(i, args[0], function.__name__, args[1:], kwargs)
+    if not _is_at_home(function):  # a graph names its functions, and would call what the user put in this one's place
+        raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
+    if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
+        return _inline(i, function, args, kwargs)
+    args, kwargs = _operands(i, function, args, kwargs)
+    return _call(i, "call_function", function, args, kwargs)
+
+
+def _is_at_home(function: Any) -> bool:
+    """Whether PyTorch's namespaces still hold a function under its name."""
+    if type(function) is BuiltinFunctionType:
+        return getattr(torch, function.__name__, function) is function or any(
+            getattr(home, function.__name__, None) is function for home in _HOMES
+        )
+    if type(function) is FunctionType:
+        return getattr(sys.modules.get(function.__module__), function.__name__, None) is function
+    return True
+
+
+def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`proxy.name(*args, **kwargs)`."""
+    if name in _UNCAPTURED_METHODS:
+        raise Unsupported(*_UNCAPTURED_METHODS[name])
+    if name in _NUMBERS:
+        return _NUMBERS[name](i, proxy)
+    if name == "requires_grad_":
+        i.outside.guard_requires_grad(proxy)
+        wanted = i.truth(args[0] if args else kwargs.get("requires_grad", True))
+        if wanted == proxy.meta.requires_grad:
+            return proxy
+        args, kwargs = (wanted,), {}
+    args, kwargs = _operands(i, name, args, kwargs)
+    return _call(i, "call_method", name, (proxy, *args), kwargs)
+
+
+def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    """A Python operator of which at least one operand is a tensor."""
+    for operand in (left, right):
+        if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
+            raise Unsupported(f"{function.__name__} of a tensor and a {type(operand).__name__}")
+    args, kwargs = _operands(i, function, (left, right), {})
+    return i.graph.call("call_function", function, args, kwargs)
+
+
+def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    generator = kwargs.get("generator")
+    if generator is not None:
+        function = getattr(torch.Tensor, target) if kind == "call_method" else target
+        kind, target = "call_function", _with_generator(function, generator)
+        kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
+    result = i.graph.call(kind, target, args, kwargs)
+    return i.mark_created(result) if type(result) is list else result
+
+
+@functools.lru_cache(maxsize=256)
+def _with_generator(function: Callable[..., Any], generator: torch.Generator) -> Callable[..., Any]:
+    """The operator drawing from a generator: a graph has no node for one."""
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, generator=generator, **kwargs)
+
+    draw.__name__ = draw.__qualname__ = function.__name__
+    draw.captured_operator = function  # type: ignore[attr-defined]
+    return draw
+
+
+def _is_operand(i: Interpreter, value: Any) -> bool:
+    """Whether a value may be an operand of a node: not so functions and modules."""
+    value = i.outside.contents(value)
+    if type(value) in (list, tuple):
+        return all(_is_operand(i, v) for v in value)
+    known = (TensorProxy, Symbol, dict, slice, torch.Generator, type, _TENSOR_TYPE)
+    return type(value) in known or isinstance(value, enum.Enum) or is_constant(value)
+
+
+def as_tensor(i: Interpreter, data: Any, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor that is of this type and there already is returned as it is; a number becomes a new tensor."""
+    options = {name: v for name, v in (("dtype", dtype), ("device", device)) if v is not None}
+    if type(data) is TensorProxy:
+        return call_tensor_method(i, data, "to", (), options) if options else data
+    return call_operator(i, torch.tensor, (data,), options)
+
+
+def _inline(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one of PyTorch's Python functions as a part of the capture: it calls back into the user's code."""
+    result: list[Any] = []
+    depth = len(i.frames)
+    i.inline(function, args, kwargs, result.append)
+    i.run_until(depth)
+    return result[0]
+
+
+def _length(i: Interpreter, proxy: TensorProxy) -> int:
+    if not proxy.meta.shape:
+        raise OperatorFailed("len() of a 0-d tensor")
+    return proxy.meta.shape[0]
+
+
+def _number(kind: type) -> Callable[[Interpreter, TensorProxy], Any]:
+    def convert(i: Interpreter, proxy: TensorProxy) -> Any:
+        number = i.graph.item(proxy)
+        return number if number.kind is kind else i.graph.number(kind, number)
+
+    return convert
+
+
+#: Methods that answer in Python.
+_NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {
+    "item": lambda i, proxy: i.graph.item(proxy),
+    "__float__": _number(float),
+    "__int__": _number(int),
+    "__len__": _length,
+    "__iter__": lambda i, proxy: iter(i.graph.call("call_method", "unbind", (proxy, 0), {})),
+}

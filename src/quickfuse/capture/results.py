@@ -1,0 +1,126 @@
+"""What an operator does, as capture sees it: the metadata of its results, and what becomes of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.values import TensorMeta
+
+
+class SameTensor:
+    """In a result: the operator returned its tensor operand number `index` itself."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """In a result: a new tensor on the memory of tensor operand number `index`, known to autograd as its view."""
+
+    meta: TensorMeta
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class LazyMeta(TensorMeta):
+    """The metadata of a tensor whose elements PyTorch conjugates or negates when they are read: `x.conj()`."""
+
+    conj: bool = False
+    neg: bool = False
+
+    def __str__(self) -> str:
+        bits = [name for name, is_set in (("conj", self.conj), ("neg", self.neg)) if is_set]
+        return f"{TensorMeta.__str__(self)} {' '.join(bits)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call of an operator gives.
+
+    structure: `TensorMeta`, `View`, `SameTensor`, plain values, and lists, tuples and named tuples of these.
+    written: the numbers of the tensor operands whose contents the operator changes.
+    changed: the numbers of the operands that get other metadata, with that (`x.t_()`, `x.mul_(parameter)`).
+    leaves: whether new tensors that require gradients are leaves of autograd's graph.
+    """
+
+    structure: Any
+    written: tuple[int, ...] = ()
+    changed: tuple[tuple[int, TensorMeta], ...] = ()
+    leaves: bool = False
+
+    @property
+    def has_tensor(self) -> bool:
+        return next(tensors_in(self.structure), None) is not None
+
+
+class OperatorFailed(Exception):
+    """The operator raises for these operands. The eager run will raise the same, with the user's traceback."""
+
+
+def tensors_in(structure: Any) -> Iterator[Any]:
+    """The leaves of a structure that stand for tensors."""
+    if isinstance(structure, (TensorMeta, SameTensor, View)):
+        yield structure
+    elif isinstance(structure, (list, tuple)):
+        for element in structure:
+            yield from tensors_in(element)
+
+
+def map_structure(function: Callable[[Any, int], Any], structure: list[Any] | tuple[Any, ...]) -> Any:
+    """A list, tuple or named tuple of `function(element, its position)`."""
+    elements = [function(element, k) for k, element in enumerate(structure)]
+    kind = type(structure)
+    if kind is list:
+        return elements
+    if hasattr(kind, "_make"):
+        return kind._make(elements)
+    return kind(elements)  # `torch.return_types` are made of one sequence, as tuples are
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], returned: Any) -> Any:
+    """What an operator returned, with `function(tensor)` in place of each tensor."""
+    if isinstance(returned, torch.Tensor):
+        return function(returned)
+    if isinstance(returned, (list, tuple)) and type(returned) is not torch.Size:
+        return map_structure(lambda element, _: map_tensors(function, element), returned)
+    return returned
+
+
+def meta_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorMeta:
+    """The metadata of a strided tensor."""
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    device = device or tensor.device
+    if tensor.is_conj() or tensor.is_neg():
+        return LazyMeta(
+            tensor.dtype, shape, stride, device, tensor.requires_grad, tensor.is_conj(), tensor.is_neg()
+        )
+    return TensorMeta(tensor.dtype, shape, stride, device, tensor.requires_grad)
+
+
+def check_plain(tensor: torch.Tensor) -> None:
+    """Refuse results that `TensorMeta` does not describe.
+
+    Raises:
+        Unsupported: for sparse, quantised and nested tensors, and for subclasses of `torch.Tensor`.
+    """
+    if type(tensor) is not torch.Tensor:
+        raise Unsupported(f"a result of type {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise Unsupported(f"a result of layout {str(tensor.layout).removeprefix('torch.')}")
+    if tensor.is_quantized:
+        raise Unsupported("a quantised tensor")
+
+
+def with_index(device: torch.device) -> torch.device:
+    """The device that a tensor on `device` tells: accelerators are numbered."""
+    if device.index is None and device.type == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device

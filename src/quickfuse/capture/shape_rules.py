@@ -1,0 +1,243 @@
+"""Shape rules of our own, for common operators that can be asked neither without data nor on small tensors.
+
+A rule is `(args, kwargs, tensors, grad) -> Result`, or None where PyTorch has to answer: where the arguments are not as
+they should be, for example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..ir.values import TensorMeta, contiguous_stride
+from .conversions import CONVERSIONS
+from .elementwise import broadcast, is_channels_last, is_contiguous, like_stride, result_stride
+from .results import Result, SameTensor, with_index
+from .stand_ins import is_leaf, run_without_data
+from .values import TensorProxy
+
+Rule = Callable[[Any, Any, list[TensorProxy], bool], Result | None]
+
+
+def _bind(names: str, args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """Arguments by name, None where they do not fit."""
+    known = names.split()
+    given = {**dict(zip(known, args, strict=False)), **kwargs}
+    if len(args) > len(known) or len(given) != len(args) + len(kwargs) or not given.keys() <= set(known):
+        return None
+    return given
+
+
+# convolutions ---------------------------------------------------------------------------------------------------
+
+
+def _convolution(axes: int) -> Rule:
+    """`F.conv1d`, `conv2d` and `conv3d` on a batch on the CPU, by the documented formula of the output's size.
+
+    The result has channels last if the input or the weight has, as the CPU's kernels of every dtype do it.
+    """
+
+    def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+        given = _bind("input weight bias stride padding dilation groups", args, kwargs)
+        if given is None or any(type(given.get(name)) is not TensorProxy for name in ("input", "weight")):
+            return None
+        x, weight, bias, groups = given["input"].meta, given["weight"].meta, given.get("bias"), given.get("groups", 1)
+        if not _fit(x, weight, axes, groups) or not _is_bias(bias, x, weight.shape[0]):
+            return None
+        stride, dilation = _each(given.get("stride", 1), axes), _each(given.get("dilation", 1), axes)
+        if stride is None or dilation is None or min(*stride, *dilation) < 1:
+            return None
+        padding = _padding(given.get("padding", 0), weight.shape[2:], stride, dilation)
+        last = [is_channels_last(meta) for meta in (x, weight)]
+        if padding is None or not all(has or is_contiguous(m) for has, m in zip(last, (x, weight), strict=True)):
+            return None
+        sizes = [
+            (n + p - d * (k - 1) - 1) // s + 1
+            for n, k, s, p, d in zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+        ]
+        if min(sizes) < 1:
+            return None
+        shape = (x.shape[0], weight.shape[0], *sizes)
+        strides = _channels_last_stride(shape) if any(last) else contiguous_stride(shape)
+        needs_grad = grad and any(t.meta.requires_grad for t in tensors)
+        return Result(TensorMeta(x.dtype, shape, strides, x.device, needs_grad))
+
+    return rule
+
+
+def _fit(x: TensorMeta, weight: TensorMeta, axes: int, groups: Any) -> bool:
+    return (
+        x.device.type == "cpu"
+        and weight.device == x.device
+        and (x.dtype.is_floating_point or x.dtype.is_complex)
+        and weight.dtype == x.dtype
+        and x.ndim == weight.ndim == axes + 2
+        and x.numel > 0
+        and weight.numel > 0
+        and type(groups) is int
+        and groups > 0
+        and x.shape[1] == weight.shape[1] * groups
+        and weight.shape[0] % groups == 0
+    )
+
+
+def _is_bias(bias: Any, x: TensorMeta, channels: int) -> bool:
+    if bias is None:
+        return True
+    return type(bias) is TensorProxy and bias.meta.shape == (channels,) and bias.meta.dtype == x.dtype
+
+
+def _each(value: Any, axes: int) -> tuple[int, ...] | None:
+    """One number for each axis."""
+    if type(value) is int:
+        return (value,) * axes
+    if type(value) in (tuple, list) and len(value) in (1, axes) and all(type(v) is int for v in value):
+        return tuple(value) * (axes if len(value) == 1 else 1)
+    return None
+
+
+def _padding(
+    value: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """How much longer each axis becomes, by both sides together."""
+    if value == "valid":
+        return (0,) * len(kernel)
+    if value == "same":
+        grown = tuple([d * (k - 1) for k, d in zip(kernel, dilation, strict=True)])
+        return grown if set(stride) == {1} and all(n % 2 == 0 for n in grown) else None
+    each = _each(value, len(kernel))
+    return None if each is None or min(each) < 0 else tuple([2 * p for p in each])
+
+
+def _channels_last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    batch, channels, *sizes = shape
+    first, *rest, last = contiguous_stride((batch, *sizes, channels))
+    return (first, last, *rest)
+
+
+# random numbers -------------------------------------------------------------------------------------------------
+
+
+def _dropout(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    """`F.dropout`: the product with a mask laid out like the operand; the operand itself outside training."""
+    given = _bind("input p training inplace", args, kwargs)
+    if given is None or type(given.get("input")) is not TensorProxy:
+        return None
+    x, p, training = given["input"], given.get("p", 0.5), given.get("training", True)
+    if type(p) not in (float, int) or not 0 <= p <= 1 or not x.meta.dtype.is_floating_point:
+        return None
+    if p == 0 or not training or x.meta.numel == 0:
+        return Result(SameTensor(0))
+    if given.get("inplace", False):
+        return _fill(args, kwargs, tensors, grad)
+    mask = TensorMeta(x.meta.dtype, x.meta.shape, like_stride(x.meta), x.meta.device)
+    stride = result_stride(x.meta.shape, [x.meta, mask])
+    return Result(TensorMeta(x.meta.dtype, x.meta.shape, stride, x.meta.device, grad and x.meta.requires_grad))
+
+
+def _fill(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    """`x.normal_()` and its like, which give `x` other contents and nothing else."""
+    if not tensors or type(args[0] if args else None) is not TensorProxy:
+        return None
+    if len(tensors) > 1 or (grad and tensors[0].meta.requires_grad and is_leaf(tensors[0])):
+        return None
+    return Result(SameTensor(0), written=(0,))
+
+
+def _drawn(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    """`torch.randn`: the same arguments and results as `torch.rand`, whose rule is quick."""
+    if tensors or kwargs.get("out") is not None:
+        return None
+    device = with_index(torch.device(kwargs.get("device") or torch.get_default_device()))
+    return run_without_data(torch.rand, args, kwargs, tensors, grad, device)
+
+
+def _normal(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    """`torch.normal(mean, std)` of tensors: always contiguous."""
+    given = _bind("mean std", args, {name: value for name, value in kwargs.items() if name != "generator"})
+    if given is None or not tensors or len({t.meta.device for t in tensors}) > 1:
+        return None
+    shape = broadcast([t.meta.shape for t in tensors])
+    dtype = tensors[0].meta.dtype
+    if shape is None or not dtype.is_floating_point:
+        return None
+    needs_grad = grad and any(t.meta.requires_grad for t in tensors)
+    return Result(TensorMeta(dtype, shape, contiguous_stride(shape), tensors[0].meta.device, needs_grad))
+
+
+def _multinomial(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    options = {name: value for name, value in kwargs.items() if name != "generator"}
+    given = _bind("input num_samples replacement", args, options)
+    if given is None or len(tensors) != 1 or type(given.get("num_samples")) is not int:
+        return None
+    x, samples = tensors[0].meta, given["num_samples"]
+    if x.ndim not in (1, 2) or not x.dtype.is_floating_point or samples < 1 or x.shape[-1] < samples:
+        return None
+    shape = (*x.shape[:-1], samples)
+    return Result(TensorMeta(torch.int64, shape, contiguous_stride(shape), x.device))
+
+
+# other new tensors ----------------------------------------------------------------------------------------------
+
+
+def _like(*numbers: int) -> Rule:
+    """`torch.zeros_like(x)` and its like, with so many more arguments by position."""
+
+    def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+        allowed = {"dtype", "device", "requires_grad", "memory_format", "generator", "pin_memory"}
+        if len(args) - 1 not in numbers or len(tensors) != 1 or not kwargs.keys() <= allowed:
+            return None
+        x, dtype = tensors[0].meta, kwargs.get("dtype") or tensors[0].meta.dtype
+        if kwargs.get("pin_memory") or type(dtype) is not torch.dtype or type(args[0]) is not TensorProxy:
+            return None
+        stride = _stride_in(kwargs.get("memory_format") or torch.preserve_format, x)
+        device = x.device if kwargs.get("device") is None else with_index(torch.device(kwargs["device"]))
+        requires_grad = bool(kwargs.get("requires_grad"))
+        if stride is None or device.type not in ("cpu", "cuda") or (requires_grad and not dtype.is_floating_point):
+            return None
+        return Result(TensorMeta(dtype, x.shape, stride, device, requires_grad), leaves=requires_grad)
+
+    return rule
+
+
+def _stride_in(memory_format: torch.memory_format, like: TensorMeta) -> tuple[int, ...] | None:
+    if memory_format is torch.preserve_format:
+        return like_stride(like)
+    if memory_format is torch.contiguous_format:
+        return contiguous_stride(like.shape)
+    if like.ndim == {torch.channels_last: 4, torch.channels_last_3d: 5}.get(memory_format) and like.numel:
+        return _channels_last_stride(like.shape)
+    return None
+
+
+def _eye(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    if tensors or kwargs.get("out") is not None or not all(type(a) is int for a in args) or not 1 <= len(args) <= 2:
+        return None
+    device = with_index(torch.device(kwargs.get("device") or torch.get_default_device()))
+    return run_without_data(torch.zeros, ((args[0], args[-1]),), kwargs, tensors, grad, device)
+
+
+_F = torch.nn.functional
+_FILLING = "normal_ uniform_ exponential_ geometric_ log_normal_ cauchy_ random_ bernoulli_".split()
+
+_RULES: dict[Any, Rule] = {
+    _F.conv1d: _convolution(1), torch.conv1d: _convolution(1),
+    _F.conv2d: _convolution(2), torch.conv2d: _convolution(2),
+    _F.conv3d: _convolution(3), torch.conv3d: _convolution(3),
+    _F.dropout: _dropout, torch.dropout: _dropout,
+    **{getattr(torch.Tensor, name): _fill for name in _FILLING},
+    torch.randn: _drawn, torch.normal: _normal,
+    torch.multinomial: _multinomial, torch.Tensor.multinomial: _multinomial,
+    torch.empty_like: _like(0), torch.zeros_like: _like(0), torch.ones_like: _like(0), torch.rand_like: _like(0),
+    torch.randn_like: _like(0), torch.full_like: _like(1),
+    torch.randint_like: _like(1, 2),
+    torch.eye: _eye,
+    **{getattr(torch.Tensor, name): rule for name, rule in CONVERSIONS.items()},
+}  # fmt: skip
+
+
+def shape_rule(function: Callable[..., Any]) -> Rule | None:
+    """Our rule for an operator, if there is one."""
+    return _RULES.get(function)

@@ -1,0 +1,178 @@
+"""Running operators on stand-ins for their operands, to find out what they return.
+
+The usual stand-ins are tensors without data, on PyTorch's `meta` device: its kernels give eager's promotion rules,
+strides and errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.values import TensorMeta
+from .data_dependent import reason_of
+from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
+from .values import Symbol, TensorProxy
+
+_META = torch.device("meta")
+_NO_DATA = re.compile(r"\bmeta\b", re.IGNORECASE)
+
+
+def run_without_data(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
+) -> Result:
+    """The result of `function(*args, **kwargs)`, by a run on the `meta` device; `device` is that of the results.
+
+    Raises:
+        OperatorFailed: where the operator raises.
+        Unsupported: where the result depends on the tensors' contents, or PyTorch does not know it without.
+    """
+    operands = StandIns(_without_data, _META)
+    meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
+    if meta_kwargs.get("device") is not None:
+        meta_kwargs["device"] = _META
+    if meta_kwargs.get("generator") is not None:
+        del meta_kwargs["generator"]
+    surroundings = contextlib.nullcontext() if tensors else _META  # a factory must not make data, nor draw random numbers
+    try:
+        with surroundings:
+            returned = call(function, meta_args, meta_kwargs, grad)
+    except Unsupported:
+        raise
+    except Exception as error:
+        if isinstance(error, NotImplementedError) or _NO_DATA.search(str(error)):
+            raise Unsupported(*reason_of(function, args, error)) from error
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+    return operands.result(returned, tensors, device)
+
+
+def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> Any:
+    """Call the operator. A warning belongs to the user's program: what warns every time runs natively."""
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(grad)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            returned = function(*args, **kwargs)
+            once = list(caught)
+            if once:
+                caught.clear()
+                returned = function(*args, **kwargs)
+    finally:
+        torch._C._set_grad_enabled(before)
+    if caught:
+        raise Unsupported(f"a warning: {str(caught[0].message).splitlines()[0]}")
+    for warning in once:  # PyTorch gives these once a process: the program will not see them any more
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return returned
+
+
+class StandIns:
+    """The tensors that an operator runs on, one for each proxy, and what they were before."""
+
+    def __init__(self, make: Callable[[TensorMeta], torch.Tensor], device: torch.device) -> None:
+        self._make = make
+        self._device = device
+        self._made: dict[int, torch.Tensor] = {}
+        self._before: dict[int, tuple[int, TensorMeta]] = {}
+
+    def of(self, value: Any) -> Any:
+        """An operand as the operator takes it."""
+        kind = type(value)
+        if kind is TensorProxy:
+            return self._tensor(value)
+        if kind is Symbol:
+            return value.hint if value.hint is not None else value.kind(1)
+        if kind is list or kind is tuple:
+            return kind([self.of(v) for v in value])
+        if kind is dict:
+            return {k: self.of(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(self.of(value.start), self.of(value.stop), self.of(value.step))
+        if kind is torch.device:
+            return self._device
+        return value
+
+    def _tensor(self, proxy: TensorProxy) -> torch.Tensor:
+        made = self._made.get(id(proxy))
+        if made is None:
+            meta = proxy.meta
+            made = self._make(meta)
+            if meta.requires_grad:
+                made = made.requires_grad_() if is_leaf(proxy) else _computed(made.requires_grad_())
+            if isinstance(meta, LazyMeta):
+                made = made.conj() if meta.conj else made
+                made = torch._neg_view(made) if meta.neg else made
+            self._made[id(proxy)] = made
+            self._before[id(proxy)] = (made._version, meta_of(made, meta.device))
+        return made
+
+    def made_for(self, proxy: TensorProxy) -> torch.Tensor | None:
+        return self._made.get(id(proxy))
+
+    def is_written(self, proxy: TensorProxy) -> bool:
+        return self._made[id(proxy)]._version != self._before[id(proxy)][0]
+
+    def result(self, returned: Any, tensors: list[TensorProxy], device: torch.device) -> Result:
+        """What the operator returned, and what it did to its operands."""
+        indices: dict[int, int] = {}
+        memory: dict[int, int] = {}
+        written, changed = [], []
+        for index, proxy in enumerate(tensors):
+            operand = self._made[id(proxy)]
+            if id(operand) in indices:
+                continue
+            indices[id(operand)] = index
+            memory.setdefault(operand.untyped_storage()._cdata, index)
+            if self.is_written(proxy):
+                written.append(index)
+            after = meta_of(operand, proxy.meta.device)
+            if after != self._before[id(proxy)][1]:
+                changed.append((index, after))
+        leaves: list[bool] = []
+
+        def describe(value: torch.Tensor) -> Any:
+            if id(value) in indices:
+                return SameTensor(indices[id(value)])
+            check_plain(value)
+            if value.device.type != self._device.type:
+                raise Unsupported(f"a result on the device {value.device}")
+            leaves.append(value.is_leaf and value.requires_grad)
+            base = memory.get(value.untyped_storage()._cdata)
+            meta = meta_of(value, device)
+            return View(meta, base) if base is not None and value._is_view() else meta
+
+        structure = map_tensors(describe, returned)
+        return Result(structure, tuple(written), tuple(changed), any(leaves))
+
+
+def is_leaf(proxy: TensorProxy) -> bool:
+    """Whether a tensor that requires gradients is a leaf of autograd's graph."""
+    if proxy.real is not None:
+        return proxy.real.is_leaf
+    return proxy.node is not None and proxy.node.meta.get("leaf", False)
+
+
+def empty_like_meta(meta: TensorMeta) -> torch.Tensor:
+    """A tensor without data that has this metadata, but for its device."""
+    return _without_data(meta).requires_grad_(meta.requires_grad)
+
+
+def _without_data(meta: TensorMeta) -> torch.Tensor:
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=_META)
+
+
+def _computed(leaf: torch.Tensor) -> torch.Tensor:
+    """The same tensor as an operator's result: it may be changed in place."""
+    with torch.enable_grad():
+        made = leaf.clone()
+        if made.stride() == leaf.stride():
+            return made
+        storage = leaf.as_strided((leaf.untyped_storage().nbytes() // leaf.element_size(),), (1,)).clone()
+        return storage.as_strided(leaf.shape, leaf.stride())

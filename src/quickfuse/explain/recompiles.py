@@ -1,0 +1,156 @@
+"""Why a function was compiled again, in the user's terms.
+
+A value that belongs to an optimizer or a scheduler is shown as its own `step` knows it, `L['self'].param_groups[0]['lr']`,
+wherever the user keeps the optimizer: the path to it stands behind.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ..ir.frame import FrameState
+from ..ir.guard import Guard, NumberExpr
+from ..ir.source import Source
+from ..ir.values import TensorMeta
+
+#: Objects whose `step` is the unit that users think in.
+_STEPPED = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+
+_NOT_FOUND = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A guard that failed, as it is shown: `function` is the one whose terms `text` is in."""
+
+    text: str
+    function: FunctionType
+
+
+def report(function: FunctionType, shown: FunctionType, guards: list[Guard | None], args: Any, kwargs: Any) -> str:
+    """The log entry for a call of `function`, which the user knows as `shown`, for which these guards failed.
+
+    `args` are the call's arguments, or one list of suspended frames.
+    """
+    roots = _Roots(function, args, kwargs)
+    failures = [_describe(guard, shown, roots) for guard in guards]
+    functions = {failure.function for failure in failures}
+    if len(functions) == 1:
+        named = functions.pop()
+        texts = [failure.text for failure in failures]
+    else:
+        named = shown
+        texts = [_plain(guard, roots) for guard in guards]
+    caller = "" if named is shown else f", called by {shown.__name__} in {_place(shown)}"
+    if roots.frames is not None:
+        caller += f", from {roots.frames[-1].location} on"
+    head = f"Recompiling function {named.__name__} in {_place(named)}{caller}"
+    return "\n".join([head, "    triggered by the following guard failure(s):", *(f"    - {text}" for text in texts)])
+
+
+def _place(function: FunctionType) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def _plain(guard: Guard | None, roots: _Roots) -> str:
+    if guard is None:
+        return "a tensor guard"
+    notes = [guard.location] if guard.location else []
+    value = roots.value(guard.source) if guard.kind == "tensor" and guard.source is not None else None
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        meta = TensorMeta(value.dtype, tuple(value.shape), value.stride(), value.device, value.requires_grad)
+        notes.insert(0, f"now {meta}")
+    return f"{guard}  # {', at '.join(notes)}" if notes else str(guard)
+
+
+def _describe(guard: Guard | None, shown: FunctionType, roots: _Roots) -> Failure:
+    """A guard in the terms of the optimizer's `step` that needed it, or in those of the compiled function."""
+    owner = _owner(guard, roots) if guard is not None and guard.library_code is not None else None
+    if guard is None or owner is None:
+        return Failure(_plain(guard, roots), shown)
+    source, step = owner
+    path, before = str(source), source.label
+    source.label = "L['self']"
+    try:
+        text = str(guard)
+    finally:
+        source.label = before
+    if step is shown:
+        return Failure(f"{text}  # {guard.location}", shown)
+    return Failure(f"{text}  # self is {path}, at {guard.location}", step)
+
+
+def _owner(guard: Guard, roots: _Roots) -> tuple[Source, FunctionType] | None:
+    for source in _sources(guard):
+        step: Source | None = source.base
+        while step is not None:
+            value = roots.value(step)
+            if isinstance(value, _STEPPED):
+                function = inspect.unwrap(type(value).step)
+                return (step, function) if isinstance(function, FunctionType) else None
+            step = step.base
+    return None
+
+
+def _sources(guard: Guard) -> Iterator[Source]:
+    if guard.source is not None:
+        yield guard.source
+    elif guard.kind == "condition":
+        yield from _operands(guard.value[0])
+
+
+def _operands(expr: NumberExpr) -> Iterator[Source]:
+    for operand in expr.operands:
+        if isinstance(operand, Source):
+            yield operand
+        elif isinstance(operand, NumberExpr):
+            yield from _operands(operand)
+
+
+class _Roots:
+    """Where sources begin in one call; finds the values that they lead to now."""
+
+    def __init__(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.frames: list[FrameState] | None = None
+        self._cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        self._locals: dict[str, Any] = {}
+        if len(args) == 1 and isinstance(args[0], list) and args[0] and isinstance(args[0][0], FrameState):
+            self.frames = args[0]
+        else:
+            bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+            bound.apply_defaults()
+            self._locals = dict(bound.arguments)
+
+    def value(self, source: Source) -> Any:
+        try:
+            return self._value(source)
+        except Exception:  # what a log line looks at must not stop the program
+            return _NOT_FOUND
+
+    def _value(self, source: Source) -> Any:
+        if source.kind == "local":
+            return self._locals[source.key]
+        if source.kind == "slot":
+            assert self.frames is not None
+            depth, place, index = source.key
+            values = getattr(self.frames[depth], place)
+            return values if place == "replacement" else values[index]
+        if source.kind == "closure":
+            return self._cells[source.key].cell_contents
+        if source.kind == "global":
+            return source.owner[source.key]
+        if source.kind == "constant":
+            return source.owner
+        assert source.base is not None
+        base = self._value(source.base)
+        if source.kind == "referent":
+            return base()
+        if source.kind == "attr":
+            return getattr(base, source.key)
+        return base[self._value(source.key) if isinstance(source.key, Source) else source.key]

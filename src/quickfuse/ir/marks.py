@@ -1,0 +1,56 @@
+"""What a user told the compiler about a function: to keep out of it, to break the graph there, to call it as it is.
+
+The functions of `control.py` leave these marks, and capture reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+#: The attribute of a class of callables that names what a call of an instance comes to in captured code.
+CAPTURED_AS = "__captured_as__"
+
+_ATTRIBUTE = "__quickfuse_mark__"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """`kind` is one of
+
+    * "disabled": a call is one step in Python; `note` is the reason, in the user's words
+    * "graph break": so is this call, which does nothing else
+    * "is compiling": a call gives True in captured code
+    * "in graph": a call is one node of the graph
+    * "hint": a call does nothing in captured code
+    """
+
+    kind: str
+    note: str = ""
+
+
+#: Marks of functions that are not written in Python: they have no attributes.
+_of_others: dict[Any, Mark] = {}
+
+
+def put_mark(function: Callable[..., Any], mark: Mark) -> None:
+    """Mark a function."""
+    if isinstance(function, FunctionType):
+        function.__dict__[_ATTRIBUTE] = (mark, function.__code__)
+    else:
+        _of_others[function] = mark
+
+
+def mark_of(function: Any) -> Mark | None:
+    """The mark of a function. `functools.wraps` copies attributes, but a wrapper is not what was marked."""
+    if type(function) is FunctionType:
+        found = function.__dict__.get(_ATTRIBUTE)
+        return found[0] if found is not None and found[1] is function.__code__ else None
+    return _of_others.get(function)
+
+
+def others_marked() -> dict[Any, Mark]:
+    """Marks of functions that are not written in Python."""
+    return _of_others

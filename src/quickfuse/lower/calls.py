@@ -1,0 +1,91 @@
+"""Rules that are no formulas on elements: functions of whole tensors, registered with the names of their parameters.
+
+    @rule("logsumexp", "input dim keepdim=False")
+    def logsumexp(ctx, meta, input, dim, keepdim): ...
+
+A rule returns the node's value, or raises `NoRule` to leave the call to PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from quickfuse.ir.expr import Expr, Scalar
+from quickfuse.ir.values import TensorMeta
+
+from .context import Context
+from .promotion import SUPPORTED
+from .rules import NoRule
+from .symbolic import Tensor
+
+_REQUIRED = object()
+#: Other names of parameters, as PyTorch takes them from NumPy.
+_ALIASES = {"self": "input", "axis": "dim", "keepdims": "keepdim", "x": "input"}
+
+#: Parameters that may be numbers of the host.
+_NUMBERS = frozenset({"eps", "momentum"})
+
+#: Name of a function of `torch` (and method of `torch.Tensor`) -> its rule.
+RULES: dict[str, Rule] = {}
+#: Function -> its rule, for functions in Python.
+FUNCTION_RULES: dict[Any, Rule] = {}
+
+
+class Rule:
+    """A rule with its parameters. Operands on other devices than the CPU are left to PyTorch: only there do loops reduce."""
+
+    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+        self.function = function
+        self.defaults = dict(map(_parameter, signature.split()))
+
+    def __call__(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+        names = list(self.defaults)
+        if len(args) > len(names):
+            raise NoRule
+        bound = {**self.defaults, **dict(zip(names, args, strict=False))}
+        for name, value in kwargs.items():
+            name = _ALIASES.get(name, name) if name not in self.defaults else name
+            if name not in self.defaults:
+                raise NoRule
+            bound[name] = value
+        if any(type(value) is Scalar and name not in _NUMBERS for name, value in bound.items()):
+            raise NoRule
+        for value in bound.values():
+            if value is _REQUIRED:
+                raise NoRule
+            if type(value) is Tensor and (value.is_number or not _is_plain(value.meta)):
+                raise NoRule
+        return self.function(ctx, meta, **bound)
+
+
+def _is_plain(meta: TensorMeta) -> bool:
+    return meta.device.type == "cpu" and meta.dtype in SUPPORTED
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, _, default = text.partition("=")
+    return name, eval(default, {"torch": torch}) if default else _REQUIRED
+
+
+def rule(names: str, signature: str, functions: Sequence[Any] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function `(ctx, meta, *parameters)` for functions of `torch` and for others."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        made = Rule(function, signature)
+        for name in names.split():
+            RULES[name] = made
+        for other in functions:
+            FUNCTION_RULES[other] = made
+        return function
+
+    return register
+
+
+def made(ctx: Context, meta: Any, value: Expr) -> Tensor:
+    """A new tensor, which is a rule's only result."""
+    if type(meta) is not TensorMeta:
+        raise NoRule
+    return ctx.fresh(meta, value)

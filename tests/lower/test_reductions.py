@@ -1,0 +1,172 @@
+"""Rules of reductions against eager, as programs and as emitted kernels: shapes, layouts, types, axes, special values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from quickfuse.ir.kernel import KernelCall
+from schedule_interpreter import Compiled, check, compile_for_test
+
+X = torch.Tensor
+Function = Callable[..., Any]
+
+
+def values(shape: tuple[int, ...], dtype: torch.dtype) -> X:
+    torch.manual_seed(0)
+    x = torch.rand(shape) * 3 - 0.5  # few signs, so that sums do not cancel: eager rounds them, too
+    if dtype is torch.bool:
+        return x > 0.5
+    return x.abs().to(dtype) if dtype is torch.uint8 else x.to(dtype)
+
+
+def only_kernels(schedule: Any) -> list[KernelCall]:
+    assert all(isinstance(step, KernelCall) for step in schedule.steps), str(schedule)
+    return schedule.steps  # type: ignore[no-any-return]
+
+
+#: Reductions of one axis, of several, and of all.
+REDUCTIONS: dict[str, Function] = {
+    "sum": lambda x, d, k: x.sum(d, keepdim=k),
+    "mean": lambda x, d, k: x.mean(d, keepdim=k),
+    "amax": lambda x, d, k: x.amax(d, keepdim=k),
+    "amin": lambda x, d, k: torch.amin(x, d, keepdim=k),
+    "var": lambda x, d, k: x.var(d, keepdim=k),
+    "std": lambda x, d, k: x.std(d, correction=0, keepdim=k),
+    "var_mean": lambda x, d, k: torch.var_mean(x, d, keepdim=k),
+    "norm2": lambda x, d, k: torch.linalg.vector_norm(x, dim=d, keepdim=k),
+    "norm1": lambda x, d, k: torch.linalg.vector_norm(x, 1, dim=d, keepdim=k),
+    "norm_inf": lambda x, d, k: torch.linalg.vector_norm(x, math.inf, dim=d, keepdim=k),
+    "logsumexp": lambda x, d, k: x.logsumexp(d, keepdim=k),
+    "count_nonzero": lambda x, d, k: x.count_nonzero(d),
+    "any": lambda x, d, k: (x > 1).any(d, keepdim=k),
+    "all": lambda x, d, k: (x > -3).all(d, keepdim=k),
+}
+#: Reductions of one axis.
+OF_AN_AXIS: dict[str, Function] = {
+    "prod": lambda x, d, k: x.prod(d, keepdim=k),
+    "max": lambda x, d, k: tuple(x.max(d, keepdim=k)),
+    "min": lambda x, d, k: tuple(torch.min(x, dim=d, keepdim=k)),
+    "argmax": lambda x, d, k: x.argmax(d, keepdim=k),
+    "argmin": lambda x, d, k: x.argmin(d, keepdim=k),
+    "softmax": lambda x, d, k: x.softmax(d),
+    "log_softmax": lambda x, d, k: F.log_softmax(x, d),
+}
+LAYOUTS: dict[str, Callable[[X], X]] = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "strided": lambda x: x.repeat(1, 2, 2)[:, ::2, ::2],
+    "expanded": lambda x: x[:, :1].expand(x.shape),
+    "channels": lambda x: x.permute(1, 2, 0).contiguous().permute(2, 0, 1),
+}
+AXES: list[Any] = [-1, 1, 0, (0, 2), (-1, 1), (0, 1), (0, 1, 2)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_axes_and_layouts(name: str, layout: str) -> None:
+    x = LAYOUTS[layout](values((5, 18, 70), torch.float32))
+    ulps = 64 if "norm" in name else 16  # eager adds up squares in float32
+    for axes in AXES:
+        schedule = check(lambda x, axes=axes: REDUCTIONS[name](x, axes, axes != 1), x, emitted=True, ulps=ulps)
+        only_kernels(schedule)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", OF_AN_AXIS)
+def test_one_axis(name: str, layout: str) -> None:
+    x = LAYOUTS[layout](values((5, 18, 70), torch.float32))
+    for axis in (-1, 1, 0):
+        schedule = check(lambda x, axis=axis: OF_AN_AXIS[name](x, axis, axis == 0), x, emitted=True, ulps=32)
+        assert len(only_kernels(schedule)) == 1
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (16,), (17,), (64,), (300,), (1, 1), (7, 1), (1, 9), (33, 65), (2, 200, 3)])
+@pytest.mark.parametrize("name", [*REDUCTIONS, *OF_AN_AXIS])
+def test_sizes(name: str, shape: tuple[int, ...]) -> None:
+    function = REDUCTIONS.get(name) or OF_AN_AXIS[name]
+    if shape[-1] == 1 and name in ("var", "var_mean"):
+        pytest.skip("no degrees of freedom")
+    check(lambda x: function(x, -1, False), values(shape, torch.float32), emitted=True, ulps=32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8,
+                                   torch.uint8, torch.bool], ids=str)  # fmt: skip
+@pytest.mark.parametrize("name", [*REDUCTIONS, *OF_AN_AXIS])
+def test_types(name: str, dtype: torch.dtype) -> None:
+    function = REDUCTIONS.get(name) or OF_AN_AXIS[name]
+    x = values((20, 70), dtype)
+    for axis in (0, 1):
+        try:
+            function(x, axis, False)
+        except (RuntimeError, IndexError):
+            return
+        check(lambda x, axis=axis: function(x, axis, False), x, emitted=True, ulps=32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool], ids=str)
+def test_all_of_a_tensor(dtype: torch.dtype) -> None:
+    functions: list[Function] = [
+        lambda x: x.sum(), lambda x: x.prod(), lambda x: torch.max(x), lambda x: x.min(), lambda x: x.any(),
+        lambda x: x.all(), lambda x: x.count_nonzero(), lambda x: x.sum(()), lambda x: x.amax(()), lambda x: x.sum((), True),
+        lambda x: x.sum(dtype=torch.float64), lambda x: x.sum(dtype=torch.int64), lambda x: x.sum(0, dtype=torch.float32),
+    ]  # fmt: skip
+    if dtype is not torch.bool:
+        functions += [lambda x: x.argmax(), lambda x: x.argmin(keepdim=True)]
+    if dtype.is_floating_point:
+        functions += [lambda x: x.mean(), lambda x: x.std(), lambda x: x.var(unbiased=False), lambda x: x.var(False),
+                      lambda x: x.norm(), lambda x: torch.norm(x, 1), lambda x: x.norm(p=2, dim=0)]  # fmt: skip
+    for function in functions:
+        for x in (values((6, 11), dtype), values((), dtype)):
+            if x.dim() == 0 and function(torch.ones(6, 11).to(dtype)).shape not in ((), (1, 1)):
+                continue
+            if torch.isnan(torch.as_tensor(function(x)).double()).any():
+                continue  # a variance of one element
+            only_kernels(check(function, x, emitted=True, ulps=16))
+
+
+def test_special_values() -> None:
+    nan, inf = math.nan, math.inf
+    rows = torch.tensor([[1.0, nan, 3, -inf], [inf, 2, inf, 1], [-inf] * 4, [inf, -inf, 0, 1], [nan] * 4, [-0.0] * 4,
+                         [0.0, -0.0, 3, 3]])  # fmt: skip
+    wide = rows.repeat_interleave(10, 1)
+    for function in (REDUCTIONS | OF_AN_AXIS).values():
+        for x in (rows, wide):
+            check(lambda x, f=function: f(x, 1, False), x, emitted=True, ulps=16)
+            check(lambda x, f=function: f(x, 0, False), x.t(), emitted=True, ulps=16)
+
+
+def test_empty() -> None:
+    for function in (lambda x: x.sum(1), lambda x: x.mean(1), lambda x: x.prod(1), lambda x: x.any(1), lambda x: x.all(1),
+                     lambda x: x.sum(0), lambda x: x.amax(0), lambda x: x.softmax(1), lambda x: x.norm(dim=1)):  # fmt: skip
+        check(function, torch.zeros(3, 0) if function(torch.ones(3, 3)).dim() else torch.ones(0), emitted=True) \
+            if not _refuses(function, torch.zeros(3, 0)) else None
+        check(function, torch.zeros(0, 3), emitted=True) if not _refuses(function, torch.zeros(0, 3)) else None
+
+
+def _refuses(function: Function, x: X) -> bool:
+    try:
+        function(x)
+    except (RuntimeError, IndexError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("shape", [(1 << 20,), (1000003,), (1024, 300), (3, 100, 1000), (300000, 2), (70000, 5)])
+def test_long_reductions_are_done_in_parts(shape: tuple[int, ...]) -> None:
+    x = torch.rand(shape)
+    for function in (lambda x: x.sum(), lambda x: x.amax(), lambda x: x.sum(0), lambda x: x.mean(-1)):
+        check(function, x, emitted=True, ulps=32)
+
+
+def test_a_sum_is_exact_up_to_its_rounding() -> None:
+    x = torch.rand(1 << 21) + 1000
+    schedule, interpreter = compile_for_test(lambda x: (x.sum(), x.view(2048, -1).sum(0)), x)
+    whole, columns = Compiled(schedule, interpreter.names)(x)
+    assert whole == x.double().sum().float()
+    assert torch.equal(columns, x.double().view(2048, -1).sum(0).float())
