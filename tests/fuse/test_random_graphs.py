@@ -37,6 +37,15 @@ INPUTS: list[Callable[[], torch.Tensor]] = [
     lambda: torch.randn(4, 1), lambda: torch.randn(2, 2), lambda: torch.randn(4, 4, dtype=torch.float64),
 ]  # fmt: skip
 
+#: Reductions of some axis, and operators that use them; `a` is 0 or the last axis.
+REDUCTIONS: list[Callable[[torch.Tensor, int], Any]] = [
+    lambda x, a: x.sum(a), lambda x, a: x.mean(a, keepdim=True), lambda x, a: x.softmax(a), lambda x, a: x.amax(a),
+    lambda x, a: x - x.mean(a, keepdim=True), lambda x, a: x.sum().tanh(), lambda x, a: x.argmax(a).to(x.dtype) * 0.1,
+    lambda x, a: torch.nn.functional.layer_norm(x, x.shape[-1:]) if x.dim() and x.dtype != torch.bfloat16 else x,
+    lambda x, a: x.min(a).values if x.dim() else x, lambda x, a: x.logsumexp(a, keepdim=True),
+    lambda x, a: x / (1 + x.abs().sum(a, keepdim=True)), lambda x, a: (x > 0).any(a).to(x.dtype),
+]  # fmt: skip
+
 Instruction = tuple[int, int, int, int]
 
 
@@ -47,6 +56,8 @@ def run(program: Sequence[Instruction], results: Sequence[int], inputs: Sequence
         x, y = pool[i % len(pool)], pool[j % len(pool)]
         if kind == 0:
             pool.append(UNARY[operator % len(UNARY)](x))
+        elif kind == 4:
+            pool.append(REDUCTIONS[operator % len(REDUCTIONS)](x, -(j % 2)))
         elif kind == 3:
             pool.append(VIEWS[operator % len(VIEWS)](x))
         elif _broadcast(x, y) is None or (x.dim() and y.dim() and x.numel() == 0):
@@ -69,9 +80,33 @@ small = st.integers(0, 11)
 instructions = st.lists(st.tuples(st.sampled_from([0, 1, 1, 2, 2, 3]), small, small, small), min_size=1, max_size=12)
 
 
+reducing = st.lists(
+    st.tuples(st.sampled_from([0, 1, 2, 3, 4, 4, 4]), st.integers(0, len(UNARY) - 2), small, small), min_size=1, max_size=10
+)
+picks, chosen = st.lists(small, min_size=1, max_size=4), st.lists(st.integers(0, 9), min_size=1, max_size=4)
+#: float32 only: in a result of one type, rounding errors of another would be too large or small.
+narrow = st.lists(st.sampled_from([0, 1, 2, 3, 5, 6, 7, 8]), min_size=1, max_size=4)
+
+
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
-@given(instructions, st.lists(small, min_size=1, max_size=4), st.lists(st.integers(0, 9), min_size=1, max_size=4))
+@given(instructions, picks, chosen)
 def test_random_programs(program: list[Instruction], results: list[int], kinds: list[int]) -> None:
+    compare(program, results, kinds, emitted=False)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(reducing, picks, narrow)
+def test_random_reductions(program: list[Instruction], results: list[int], kinds: list[int]) -> None:
+    compare(program, results, kinds, emitted=False)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(reducing, picks, narrow)
+def test_random_reductions_emitted(program: list[Instruction], results: list[int], kinds: list[int]) -> None:
+    compare(program, results, kinds, emitted=True)
+
+
+def compare(program: list[Instruction], results: list[int], kinds: list[int], *, emitted: bool) -> None:
     torch.manual_seed(0)
     inputs = [INPUTS[k]() for k in kinds]
 
@@ -83,7 +118,7 @@ def test_random_programs(program: list[Instruction], results: list[int], kinds: 
     except (RuntimeError, IndexError):
         return  # eager refuses, for instance an in-place operator between overlapping views
     try:
-        check(function, *inputs, ulps=64)
+        check(function, *inputs, ulps=64, emitted=emitted)
     except Unsupported as error:
         # The reasons for which a program may be left to PyTorch; anything else is a hole.
         assert "part of a tensor" in error.reason or "overlapping" in error.reason or "share memory" in error.reason

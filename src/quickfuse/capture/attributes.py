@@ -41,7 +41,7 @@ Then = Callable[[Any], None]
 _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
 
 #: Attributes that every exception has.
-_EXCEPTION_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__".split())
+_EXCEPTION_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__ name obj".split())
 
 #: What reads a field of a namedtuple.
 _TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
@@ -266,6 +266,8 @@ def _class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
     if name in _CODE_DATA or name in ("__class__", "__mro__", "__bases__"):
         then(getattr(cls, name))
         return
+    if name == "__dict__":
+        raise Unsupported("the __dict__ of a class")
     owner, raw = lookup_class(cls, name)
     if raw is ABSENT:
         owner, raw = lookup_class(type(cls), name)
@@ -403,7 +405,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """`object.__getattribute__(base, name)`, and `__getattr__` where that finds nothing."""
     kind = type(base)
     if isinstance(base, BaseException) and not i.outside.is_outside(base) and name in _EXCEPTION_DATA:
-        then(i.native(getattr, base, name))
+        then(i.traceback_of(base) if name == "__traceback__" else i.native(getattr, base, name))
         return
     stored = i.outside.attributes.get((id(base), name), ABSENT)
     owner, raw = lookup_class(kind, name)
@@ -419,7 +421,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         return
     outside = i.outside.is_outside(base)
     if raw is not ABSENT:
-        if outside and instance is not None:
+        if outside and instance is not None and stored is not DELETED:
             i.outside.guard("absent", _dict_source(i, base), (name,))
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
@@ -434,14 +436,14 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         return
     _, fallback = lookup_class(kind, "__getattr__")
     _guard_absent(i, kind.__mro__, name)
-    if outside and instance is not None:
+    if outside and instance is not None and stored is not DELETED:
         i.outside.guard("absent", _dict_source(i, base), (name,))
     if isinstance(fallback, FunctionType):
         from .calls import call
 
         call(i, fallback, (base, name), {}, then)
         return
-    raise_program(i, AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
+    raise_program(i, AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=base))
 
 
 def _is_data_descriptor(raw: Any) -> bool:

@@ -72,6 +72,8 @@ def _isinstance(i: Interpreter, value: Any, kinds: Any) -> bool:
 def _is_subclass_of(kind: type, wanted: Any) -> bool:
     if typing.get_origin(wanted) is not None:
         raise Unsupported("isinstance with a generic type")
+    if type(wanted).__name__ == "tensortype":
+        raise Unsupported("isinstance with a tensor type of one dtype")
     if wanted.__module__ == "torch.nn.parameter":
         return kind is wanted or wanted in kind.__mro__
     return issubclass(kind, wanted)

@@ -6,6 +6,7 @@ import collections
 import functools
 import inspect
 import operator
+import types
 import weakref
 from collections.abc import Callable
 from types import (
@@ -244,7 +245,7 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if left_kind is Symbol or right_kind is Symbol:
         then(_number_operator(i, function, left, right))
         return
-    if (is_constant(left) and is_constant(right)) or (isinstance(left, type) and isinstance(right, type)):
+    if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)):
         then(i.native(function, left, right))
         return
     repeats = function in (operator.mul, operator.imul) and (left_kind in (int, bool) or right_kind in (int, bool))
@@ -252,6 +253,11 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         then(_container_operator(i, function, left, right))
         return
     _object_operator(i, function, left, right, then)
+
+
+def _is_a_type(value: Any) -> bool:
+    """A class, or what annotations are made of: `list[int]`, `int | None`, None."""
+    return value is None or isinstance(value, (type, types.GenericAlias, types.UnionType))
 
 
 def _binary_on_contents(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from . import symbolic_keys
 from .frame import GeneratorValue
-from .iterators import ITERATORS, GeneratorIterator, ObjectIterator
+from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
 from .values import (
     ABSENT,
     DELETED,
@@ -63,7 +63,10 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
         return iter(dict_view(i, value, "keys"))
     method = lookup(kind, "__iter__")
     if isinstance(method, FunctionType):
-        return make_iterator(i, i.call_now(method, (value,)))
+        made = i.call_now(method, (value,))
+        if isinstance(lookup(type(made), "__next__"), FunctionType):
+            return ObjectIterator(i, made)
+        return make_iterator(i, made)
     if kind is ShadowContainer:
         return iter(i.outside.open(value))
     if isinstance(value, SEQUENCES) or (
@@ -73,7 +76,7 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     if isinstance(lookup(kind, "__next__"), FunctionType):
         return ObjectIterator(i, value)
     if isinstance(method := lookup(kind, "__getitem__"), FunctionType):
-        raise Unsupported("iterating by __getitem__")
+        return ItemIterator(i, value, method)
     if value is None or is_constant(value):
         raise_here(TypeError(f"'{kind.__name__}' object is not iterable"))
     raise Unsupported(f"iterating over a {kind.__name__}")

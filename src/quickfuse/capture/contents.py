@@ -78,7 +78,9 @@ class Contents:
 
     # noting -----------------------------------------------------------------------------------------------------
 
-    def note_call(self, node: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TensorProxy]:
+    def note_call(
+        self, node: torch.fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[TensorProxy]:
         """A call was added to the graph. Returns the tensors that it changes."""
         changed = changed_tensors(target, args, kwargs)
         if changed:
@@ -235,9 +237,9 @@ class Contents:
 
     def _drop_unused(self) -> None:
         for node in reversed(self._graph.graph.nodes):
-            if not node.users and (node in self._compared or isinstance(node.meta.get("val"), NumberMeta)):
-                if node.op in ("call_function", "call_method"):
-                    self._graph.graph.erase_node(node)
+            number = node in self._compared or isinstance(node.meta.get("val"), NumberMeta)
+            if number and not node.users and node.op in ("call_function", "call_method"):
+                self._graph.graph.erase_node(node)
 
     def release(self) -> None:
         """Let go of the user's objects."""

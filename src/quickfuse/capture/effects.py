@@ -134,6 +134,8 @@ class RecipeBook:
             return Call(super, [Constant(value.cls), self.recipe(value.instance)])
         if isinstance(value, BaseException):
             return self._exception(value)
+        if kind is types.TracebackType and id(value) in self.i.tracebacks:
+            return Call(getattr, [self.recipe(self.i.tracebacks[id(value)][1]), Constant("__traceback__")])
         if isinstance(value, (type({}.keys()), type({}.values()), type({}.items()))):
             known = self.i.outside.views.get(id(value))
             if known is None:
@@ -210,7 +212,10 @@ class RecipeBook:
     def _iterator(self, iterator: Any) -> Recipe:
         if isinstance(iterator, ObjectIterator):
             return self.recipe(iterator.parts[0])
-        function, arguments, *state = take_apart(iterator)
+        try:
+            function, arguments, *state = take_apart(iterator)
+        except RuntimeError as error:  # a container that changed since
+            raise Unsupported(f"an iterator that is no longer valid: {error}") from None
         parts: list[Recipe] = [Constant(function), self.recipe(arguments)]
         if state and state[0] is not None:
             parts.append(self.recipe(state[0]))
@@ -230,6 +235,8 @@ class RecipeBook:
                 Constant(exception.__suppress_context__),
             ],
         )  # fmt: skip
+        if isinstance(exception, AttributeError):
+            made.args.append(self.recipe({"name": exception.name, "obj": exception.obj}))
         trace = self.i.traces.get(id(exception))
         return Traced(made, tuple(trace)) if trace else made
 
@@ -254,7 +261,7 @@ class RecipeBook:
 
     def frame(self, frame: Frame) -> FrameRecipe:
         """A frame as a segment leaves it. Variables that nothing reads any more are dropped."""
-        live = live_locals(frame.code, frame.position, calling=frame is not self.i.frames[-1])
+        live = live_locals(frame.code, frame.position, calling=not self.i.frames or frame is not self.i.frames[-1])
         names = local_names(frame.code)
         return FrameRecipe(
             frame.code,

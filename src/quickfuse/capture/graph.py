@@ -26,6 +26,13 @@ from .values import Symbol, TensorProxy, symbolic_leaves
 from .view_groups import ViewGroups
 
 
+#: Arithmetic that has a result for all numbers of its kinds.
+_NEVER_RAISE = frozenset({
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, abs, float, operator.lt, operator.le,
+    operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.and_, operator.or_, operator.xor, max, min,
+})  # fmt: skip
+
+
 class GraphBuilder:
     """Collects nodes. Placeholders appear when a value from outside is first used."""
 
@@ -162,6 +169,8 @@ class GraphBuilder:
             if not any(tensor is tensors[index] for tensor in changed):  # no schema says so
                 changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
         for tensor in changed:
+            if overlaps_itself(tensor.meta):
+                raise Unsupported("an in-place operator on an expanded tensor")
             self.mutated.add(self.node_of(tensor).name)
         for index, meta in result.changed:
             self._views.change(tensors[index], meta, bool(result.written))
@@ -248,6 +257,8 @@ class GraphBuilder:
         if kind_depends_on_values(function, operands):
             same_kind = NumberExpr(f"({{}}.__class__ is {type(hint).__name__})", (expr,))
             self._guard("condition", None, (same_kind, True))
+        if function not in _NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
+            self._guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
         return Symbol(type(hint), hint, expr, operation=(function, operands))
 
     # grad mode --------------------------------------------------------------------------------------------------
@@ -271,6 +282,11 @@ class GraphBuilder:
 
 #: Operators that convert their numbers to the tensor's dtype first, and raise where one is beyond its range.
 _RANGE_CHECKED = frozenset("fill full full_like new_full masked_fill clamp clamp_min clamp_max clip pow where".split())
+
+
+def overlaps_itself(meta: TensorMeta) -> bool:
+    """Whether several elements share memory: PyTorch refuses to write to most such tensors."""
+    return any(s == 0 and n > 1 for s, n in zip(meta.stride, meta.shape, strict=True))
 
 
 def _fits(symbol: Symbol, dtype: torch.dtype) -> NumberExpr:

@@ -50,6 +50,8 @@ class LongLoop(Unsupported):
 
     def __init__(self, stop_at: int, loop_end: int) -> None:
         super().__init__("a long loop without tensors")
+        #: What stands for the traceback of an exception: (traceback, exception), by the traceback's identity.
+        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         self.stop_at = stop_at
         self.loop_end = loop_end
 
@@ -66,6 +68,8 @@ class Interpreter:
         self.results: list[Any] = []
         #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
         self.traces: dict[int, list[tuple[Any, Any, int]]] = {}
+        #: What stands for the traceback of an exception: (traceback, exception), by the traceback's identity.
+        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -75,6 +79,8 @@ class Interpreter:
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
         self.created.clear()
         self.results.clear()
+        self.traces.clear()
+        self.tracebacks.clear()
         self.frames.clear()
         self.graph.examples = []  # the segment keeps its own
         self.outside.release()
@@ -339,6 +345,18 @@ class Interpreter:
             raise
         except Exception as error:
             raise Raised(self.mark_created(error.with_traceback(None))) from None
+
+    def traceback_of(self, exception: BaseException) -> Any:
+        """The traceback of an exception that captured code made: some traceback, which only the real one replaces."""
+        for traceback, owner in self.tracebacks.values():
+            if owner is exception:
+                return traceback
+        try:
+            raise ValueError
+        except ValueError as error:
+            traceback = error.__traceback__
+        self.tracebacks[id(traceback)] = (traceback, exception)
+        return traceback
 
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""

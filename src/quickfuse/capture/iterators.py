@@ -110,6 +110,29 @@ class ObjectIterator(CallingIterator):
             raise
 
 
+class ItemIterator(CallingIterator):
+    """Iteration over an object that has `__getitem__` and no `__iter__`: by the indices 0, 1, ... until IndexError."""
+
+    kind = iter
+
+    def __init__(self, i: Interpreter, instance: Any, method: Any) -> None:
+        super().__init__(i, instance)
+        self.method = method
+        self.position = 0
+
+    def __next__(self) -> Any:
+        from .interpreter import Raised
+
+        try:
+            element = self.i.call_now(self.method, (self.parts[0], self.position))
+        except Raised as raised:
+            if isinstance(raised.exception, (IndexError, StopIteration)):
+                raise StopIteration from None
+            raise
+        self.position += 1
+        return element
+
+
 #: Iterators that captured code makes: they run natively, and pull stand-ins out of what they iterate over.
 ITERATORS: tuple[type, ...] = (
     *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
@@ -121,6 +144,8 @@ ITERATORS: tuple[type, ...] = (
 
 def take_apart(iterator: Any) -> tuple[Any, ...]:
     """(function, arguments[, state]): `function(*arguments)`, then `__setstate__(state)`, makes an equal iterator."""
+    if isinstance(iterator, ItemIterator):
+        return iter, iterator.parts, iterator.position
     if isinstance(iterator, CallingIterator):
         return type(iterator).kind, iterator.parts
     with warnings.catch_warnings():

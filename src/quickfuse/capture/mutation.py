@@ -53,7 +53,9 @@ def changed_tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if options:
         bound = inspect.signature(target).bind(*args, **kwargs)
         bound.apply_defaults()
-        changed += [t for name in options if bound.arguments[_CHANGED_BY_OPTION[name]] for t in _tensors(bound.arguments[name])]
+        for name in options:
+            if bound.arguments[_CHANGED_BY_OPTION[name]]:
+                changed += _tensors(bound.arguments[name])
     return changed
 
 
@@ -84,7 +86,7 @@ def returns_new_memory(target: Any) -> bool:
     name = name_of(function)
     if is_elementwise(function, {}) or name in _MAKERS or name.startswith("_foreach_"):
         return True
-    overloads = _overloads(name)
+    overloads = [o for o in _overloads(name) if not _is_out_variant(o)]
     composed = torch._C.DispatchKey.CompositeImplicitAutograd
     return bool(overloads) and not any(
         any(result.alias_info is not None for result in o._schema.returns) or o.has_kernel_for_dispatch_key(composed)
@@ -94,8 +96,12 @@ def returns_new_memory(target: Any) -> bool:
 
 def returns_nothing(target: Any) -> bool:
     """Whether an operator returns no value, by all its schemas."""
-    overloads = [o for o in _overloads(name_of(target)) if not any(a.is_out for a in o._schema.arguments)]
+    overloads = [o for o in _overloads(name_of(target)) if not _is_out_variant(o)]
     return bool(overloads) and not any(o._schema.returns for o in overloads)
+
+
+def _is_out_variant(overload: Any) -> bool:
+    return any(argument.is_out for argument in overload._schema.arguments)
 
 
 def name_of(target: Any) -> str:

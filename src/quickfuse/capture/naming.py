@@ -59,14 +59,15 @@ def label_arguments(i: Interpreter, function: FunctionType, args: tuple[Any, ...
     inner, skipped, first = _behind(function, args)
     if inner is function or not code.co_flags & inspect.CO_VARARGS:
         return
-    taken = code.co_varnames
+    own = code.co_argcount + code.co_kwonlyargcount
+    taken = code.co_varnames[: own + 1 + bool(code.co_flags & inspect.CO_VARKEYWORDS)]
     names = inner.__code__.co_varnames[: inner.__code__.co_argcount + inner.__code__.co_kwonlyargcount]
-    rest = taken[code.co_argcount + code.co_kwonlyargcount]
+    rest = taken[own]
     for k, name in enumerate(names[skipped : inner.__code__.co_argcount]):
         if k < len(args) - first and name not in taken:
             i.outside.roots.local(rest).item(k).label = f"L[{name!r}]"
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        keywords = i.outside.roots.local(taken[code.co_argcount + code.co_kwonlyargcount + 1])
+        keywords = i.outside.roots.local(taken[own + 1])
         for name in kwargs:
             if name in names and name not in taken:
                 keywords.item(name).label = f"L[{name!r}]"

@@ -50,7 +50,7 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
         return _ANY_OBJECT[name](i, instance, *args, **kwargs)
     ours = id(instance) in i.created or id(instance) in i.outside.replaced or isinstance(instance, (tuple, frozenset))
     if kind is None or not ours:
-        return _of_constant(i, instance, name, args, kwargs)
+        return _of_constant(i, function, instance, args, kwargs)
     rule = _RULES.get((kind, name))
     if rule is not None:
         return rule(i, instance, *args, **kwargs)
@@ -77,8 +77,9 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     return result
 
 
-def _of_constant(i: Interpreter, instance: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _of_constant(i: Interpreter, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A method of a string, a number or another plain value."""
+    name = function.__name__
     plain = tuple(i.outside.concrete(a) for a in args)
     options = {key: i.outside.concrete(v) for key, v in kwargs.items()}
     if is_constant(instance):
@@ -92,7 +93,7 @@ def _of_constant(i: Interpreter, instance: Any, name: str, args: tuple[Any, ...]
             options = {key: printable(i, v) for key, v in options.items()}
             return i.native(instance.format, *plain, **options)
         if not any(True for _ in symbolic_leaves((plain, list(options.values())))) and all(map(_is_plain, plain)):
-            return i.native(getattr(instance, name), *plain, **options)
+            return i.native(function, instance, *plain, **options)
     raise Unsupported(f"the method {name} of a {type(instance).__name__}")
 
 

@@ -25,9 +25,9 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, *args: Any) -> Any:
         plain = [i.graph.item(a) if type(a) is TensorProxy else a for a in args]
         symbols = [a for a in plain if type(a) is Symbol]
-        if symbols and all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols):
-            if template_of(function, len(plain)) is not None:
-                return i.graph.number(function, *plain)
+        known = all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols)
+        if symbols and known and template_of(function, len(plain)) is not None:
+            return i.graph.number(function, *plain)
         plain = [i.outside.concrete(a) for a in plain]
         if not all(is_constant(a) for a in plain):
             raise Unsupported(f"{function.__module__}.{function.__name__} of a {type(args[0]).__name__}")

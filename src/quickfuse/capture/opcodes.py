@@ -625,7 +625,9 @@ def op_BEFORE_WITH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_WITH_EXCEPT_START(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     exception = f.stack[-1]
-    calls.call(i, f.stack[-4], (type(exception), exception, exception.__traceback__), {}, f.stack.append)
+    outside = i.outside.is_outside(exception)
+    traceback = exception.__traceback__ if outside else i.traceback_of(exception)
+    calls.call(i, f.stack[-4], (type(exception), exception, traceback), {}, f.stack.append)
 
 
 def op_PUSH_EXC_INFO(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

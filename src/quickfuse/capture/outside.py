@@ -55,6 +55,7 @@ DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
 SEQUENCE_TYPES = frozenset({list, set, collections.deque})
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
+_VIEW_TYPES = (type({}.keys()), type({}.values()), type({}.items()))
 _CONSTANT_TYPES = (types.GenericAlias, types.UnionType)
 LARGEST_CONTAINER = 100_000
 _UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
@@ -205,6 +206,8 @@ class Outside:
         if kind in PLAIN_TYPES:
             self.guard("equal", source, value)
             return value
+        if kind in _VIEW_TYPES:
+            raise Unsupported("a view of a dictionary from outside")
         if kind is frozenset:
             if not is_constant(value):
                 raise Unsupported("a frozenset of objects")

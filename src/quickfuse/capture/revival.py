@@ -28,6 +28,7 @@ def make_exception(
     cause: BaseException | None,
     context: BaseException | None,
     suppress_context: bool,
+    slots: dict[str, Any] | None = None,
 ) -> BaseException:
     """An exception that captured code made or that a native function raised for it."""
     try:
@@ -39,6 +40,8 @@ def make_exception(
     except TypeError:
         exception = cls(*args)
     exception.__dict__.update(attributes)
+    for name, value in (slots or {}).items():
+        setattr(exception, name, value)
     if cause is not None:
         exception.__cause__ = cause
     exception.__context__ = context

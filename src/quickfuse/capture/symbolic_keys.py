@@ -77,7 +77,8 @@ def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
     if kind is ShadowDict and not container.changes and type(container.real) in _PLAIN_DICTS:
         return container.real, container.source
     if kind is ShadowContainer and not container.added:
-        if container.items is None or list(map(id, container.items)) == list(map(id, container.original)):
+        opened = container.items is not None
+        if not opened or list(map(id, container.items)) == list(map(id, container.original)):
             return container.real, container.source
     if kind is collections.Counter:
         source = i.outside.source_of(container)

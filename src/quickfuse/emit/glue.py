@@ -95,7 +95,8 @@ class Glue:
         """`check` tells what became of the tensors; `helpers` are the functions that read lists in bulk, by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
-            "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, "_check": check, **_NATIVE, "_lock": threading.RLock(),
+            "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, "_check": check, **_NATIVE,
+            "_lock": threading.RLock(),
             **{f"_{name}": function for name, function in helpers.items()}, **body.constants,
         }  # fmt: skip
         self.source = self._write(body, name)

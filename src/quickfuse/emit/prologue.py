@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
+import torch
+
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source
 
@@ -26,8 +28,8 @@ _LITERALS = (int, float, str, bool, type(None))
 class Family:
     """Sources that differ in one list index alone: `base[k].attr["key"]` for all `k` in `indices`.
 
-    `kind`: "element" (of the list `base`), "attr" or "item" (of each member of `parent`), "lookup" (in the dictionary
-    `base`, with each member of `parent` as key).
+    `kind`: "element" (of the list `base`), "value" (of the dictionary `base`, whose keys are known), "attr" or "item" (of
+    each member of `parent`), "lookup" (in the dictionary `base`, with each member of `parent` as key).
     """
 
     kind: str
@@ -52,15 +54,23 @@ class Prologue:
         self._constant_names: dict[int, str] = {}
         self._counter = 0
         self._lengths = {g.source: g.value for g in guards if g.kind == "length"}
+        self._keys = {
+            g.source: {key: index for index, key in enumerate(g.value)}
+            for g in guards
+            if g.kind == "keys" and len(g.value) >= SMALLEST_FAMILY and all(type(key) is str for key in g.value)
+        }
         self._lists = {g.source for g in guards if g.kind == "type" and g.value is list}
         self._wanted = list(wanted)
         for source in self._sources():
             self._place(source)
+        self._family_keys: dict[tuple[str, Family, Any], set[int]] = {}
         self._family_facts: dict[tuple[str, Family], dict[int, Any]] = {}
         for guard in guards:
             placed = self._place(guard.source) if guard.source is not None else None
             if placed is not None:
                 self._family_facts.setdefault((guard.kind, placed[0]), {})[placed[1]] = guard.value
+                if guard.kind in ("absent", "keys") and _is_plain(guard):
+                    self._family_keys.setdefault((guard.kind, placed[0], guard.value), set()).add(placed[1])
 
     # families ---------------------------------------------------------------------------------------------------
 
@@ -98,6 +108,8 @@ class Prologue:
                     found = self._family("lookup", base, by_key[0], None), by_key[1]
             elif source.kind == "item" and type(key) is int and self._lengths.get(base, 0) >= SMALLEST_FAMILY:
                 found = self._family("element", base, None, None), key
+            elif source.kind == "item" and type(key) is str and key in self._keys.get(base, ()):
+                found = self._family("value", base, None, None), self._keys[base][key]
         if found is not None:
             found[0].members[found[1]] = source
         self._family_of[source] = found
@@ -123,11 +135,14 @@ class Prologue:
         else:
             assert family.base is not None
             source_list = self.name(family.base)
-            if family.base not in self._lists:  # native functions read lists, not tuples
+            if family.kind == "value":
+                source_list = f"[*{source_list}.values()]"
+            elif family.base not in self._lists:  # native functions read lists, not tuples
                 source_list = f"[*{source_list}]"
-            if indices != list(range(self._lengths[family.base])):
+            length = len(self._keys[family.base]) if family.kind == "value" else self._lengths[family.base]
+            if indices != list(range(length)):
                 source_list = f"[{source_list}[k] for k in {self.constant(indices, 'picks')}]"
-        if family.kind == "element":
+        if family.kind in ("element", "value"):
             expression = source_list
         elif family.kind == "contents":
             expression = f"[v.item() for v in {source_list}]"
@@ -249,6 +264,11 @@ class Prologue:
                 if key not in done:
                     done.add(key)
                     self._check_family(guard.kind, placed[0])
+            elif placed is not None and guard.kind in ("absent", "keys") and _is_plain(guard):
+                key = (guard.kind, placed[0], guard.value)
+                if key not in done:
+                    done.add(key)
+                    self._check_family_keys(guard, placed[0])
             else:
                 self.check(self._condition(guard))
 
@@ -279,12 +299,29 @@ class Prologue:
         else:
             self.check(f"[*map({function}, {variable})] != {self.constant(values, 'expected')}")
 
+    def _check_family_keys(self, guard: Guard, family: Family) -> None:
+        """One check for all equal guards on the keys of a family's dictionaries."""
+        indices = sorted(self._family_keys[guard.kind, family, guard.value])
+        variable = self._fetch_family(family)
+        if len(indices) != len(family.members):
+            picks = self.constant([family.positions[k] for k in indices], "picks")
+            variable = f"[{variable}[k] for k in {picks}]"
+        if guard.kind == "keys":
+            if guard.value:
+                self.check(f"any([[*v] != {self.constant(list(guard.value))} for v in {variable}])")
+            else:
+                self.check(f"any({variable})")
+        else:
+            absent = " or ".join([f"{key!r} in v" for key in guard.value])
+            self.check(f"any([{absent} for v in {variable}])")
+
     def _condition(self, guard: Guard) -> str:
         """The Python condition under which a guard fails."""
         value = guard.value
         if guard.kind == "state":
             setting, usual = value
-            return f"{setting} is not {usual}" if isinstance(usual, bool) else f"{setting} != {self.constant(usual)}"
+            current = self._setting(setting)
+            return f"{current} is not {usual}" if isinstance(usual, bool) else f"{current} != {self.constant(usual)}"
         if guard.kind == "unique":
             return f"_len({{*map(_id, ({', '.join(self.names(guard.value))},))}}) != {len(guard.value)}"
         if guard.kind == "apart":
@@ -320,6 +357,13 @@ class Prologue:
         other = self.name(value)
         return f"{name} is not {other}" if guard.kind == "same" else f"{name} is {other}"
 
+    def _setting(self, setting: str) -> str:
+        """A global setting of PyTorch's, such as `torch.is_grad_enabled()`, with the path to it followed already."""
+        if setting.endswith("()"):
+            return f"{self.constant(_follow(setting[:-2]), 'setting')}()"
+        place, _, name = setting.rpartition(".")
+        return f"{self.constant(_follow(place), 'setting')}.{name}"
+
     def _key(self, key: Any) -> str:
         return self.name(key) if isinstance(key, Source) else self.constant(key)
 
@@ -351,3 +395,16 @@ def lookup_all(table: dict[Any, Any], keys: list[Any], same_objects: Callable[..
     if len(table) == len(keys) and same_objects([*table], keys):
         return [*table.values()]
     return [table.get(k) for k in keys]
+
+
+def _follow(path: str) -> Any:
+    """What a dotted path that begins with `torch` leads to."""
+    found: Any = torch
+    for name in path.split(".")[1:]:
+        found = getattr(found, name)
+    return found
+
+
+def _is_plain(guard: Guard) -> bool:
+    """Whether a guard on keys is about names alone."""
+    return all(type(key) is str for key in guard.value)

@@ -37,7 +37,7 @@ class Explanation:
     * `graphs`: the captured graphs, in the order in which they ran first
     * `ops_per_graph`: the calls of PyTorch in each, `kernels_per_graph`: how many kernels they became, and
       `without_kernels`: why a graph runs operator by operator, an empty string where it does not
-    * `break_reasons`: why a graph ended before the function did, in the order of the program
+    * `break_reasons`: why a graph ended before the function did, in the order in which they were met
     * `notes`: what was left to plain Python beyond single steps
     * `out_guards`: the facts about the call that all this relies on: where one fails, it is compiled again
     * `compile_times`: seconds spent in each stage

@@ -32,17 +32,17 @@ def fuse(program: Program) -> Schedule:
     groups = _group(map(canonicalizer.candidate, running))
     groups = _combine_single_loops(groups, canonicalizer)
     scalars = {scalar.name: scalar for scalar in program.host_scalars}
-    steps: list[tuple[int, int, KernelCall | Extern]] = []
+    steps: list[tuple[int, bool, int, KernelCall | Extern]] = []
     for members in groups:
         first = members[0]
         call = KernelCall(
             first.body, [c.member for c in members], [scalars[name] for name in first.scalars], first.loop.device
         )
-        steps.append((first.loop.level, first.loop.units[0].index, call))
-    steps += [(unit.level, unit.index, unit.extern) for unit in dependences.units if unit.extern is not None]
-    steps.sort(key=lambda step: step[:2])
+        steps.append((first.loop.level, True, first.loop.units[0].index, call))
+    steps += [(unit.level, False, unit.index, unit.extern) for unit in dependences.units if unit.extern is not None]
+    steps.sort(key=lambda step: step[:3])
     temps = dict.fromkeys(buffer for buffer in stored if buffer.kind == "temp")
-    return Schedule(program, _named([step for _, _, step in steps]), list(temps))
+    return Schedule(program, _named([step for *_, step in steps]), list(temps))
 
 
 def _group(candidates: Iterable[Candidate]) -> list[list[Candidate]]:

@@ -3,7 +3,8 @@
 A unit must come after the stores that it loads from, and a store to an input after all that read the old value. Where
 both ends have the same index space and touch the same element, they may also be in one kernel ("joined"): all loads of
 an index happen before its stores, and a stored value needs no load. A unit's level counts the edges before it that
-cannot be joined, so units of one level can be put into kernels freely, as long as joined ones are kept together.
+cannot be joined, so units of one level can be put into kernels freely, as long as joined ones are kept together. The
+calls of a level run before its kernels.
 
 What a reduction stores is complete at the end of a row. So units that load it may be joined to it where they are in its
 index space and the same axes are reduced for all of them (see `rows.py`): kernels run in passes.
@@ -198,6 +199,7 @@ class _Analysis:
                 stores_to_inputs.append(unit)
             else:
                 self._place(unit, self.sources(unit))
+        self._delay()
         return _InputStores(self, stores_to_inputs).run()
 
     def sources(self, unit: Unit) -> list[_Meeting]:
@@ -215,11 +217,45 @@ class _Analysis:
 
     def _place(self, unit: Unit, meetings: list[_Meeting]) -> None:
         """Give a unit that comes after units with levels the lowest level there is."""
+        if unit.extern is not None:
+            unit.level = max([_least_level(meeting.before, joined=False) for meeting in meetings], default=0)
+            self.edges += [Edge(meeting.before, unit, False) for meeting in meetings]
+            return
         level = max([meeting.before.level for meeting in meetings], default=0)
-        last = [meeting for meeting in meetings if meeting.before.level == level]
+        last = [m for m in meetings if m.before.level == level and m.before.extern is None]
         joined = _join(unit, last)
         unit.level = level if joined else level + 1
-        self.edges += [Edge(m.before, unit, joined and m.before.level == level) for m in meetings]
+        self.edges += [Edge(m.before, unit, joined and m in last) for m in meetings]
+
+
+    def _delay(self) -> None:
+        """Put units that are alone in their kernels where their results are used, if all users are in one kernel."""
+        joined = {id(find(unit)) for edge in self.edges if edge.joined for unit in (edge.before, edge.after)}
+        users: dict[Unit, list[Edge]] = {}
+        for edge in self.edges:
+            users.setdefault(edge.before, []).append(edge)
+        for unit in reversed(self.units):
+            edges = users.get(unit, [])
+            if unit.reduced is None or id(find(unit)) in joined or len({id(find(e.after)) for e in edges}) != 1:
+                continue
+            target = find(edges[0].after)
+            if target.extern is None and agree([unit, target]) and all(_meet(unit, edge.after) for edge in edges):
+                unit.level = target.level
+                joined.add(id(union(unit, target)))
+                for edge in edges:
+                    edge.joined = True
+
+
+def _meet(writer: Unit, reader: Unit) -> bool:
+    """Whether at each index `reader` loads from `writer` only what is stored at that index."""
+    assert writer.store is not None
+    stored = writer.store.access
+    return all(same_elements(writer.shape, a, stored) for a in reader.loads if a.buffer is stored.buffer)
+
+
+def _least_level(before: Unit, *, joined: bool) -> int:
+    """The level from which on a unit may come after `before`. Calls come first in their level."""
+    return before.level if joined or before.extern is not None else before.level + 1
 
 
 def _join(unit: Unit, meetings: list[_Meeting]) -> bool:
@@ -227,7 +263,7 @@ def _join(unit: Unit, meetings: list[_Meeting]) -> bool:
     roots = [find(meeting.before) for meeting in meetings]
     if not roots:
         return True
-    if unit.store is None or any(root.store is None for root in roots) or not agree(roots):
+    if unit.store is None or not agree(roots):
         return False
     index_map = _way_into(unit, roots)
     if unit.device != roots[0].device or (unit.shape != roots[0].shape and index_map is None):
@@ -354,9 +390,7 @@ def _may_join(unit: Unit, meeting: _Meeting) -> bool:
 def _raise_level(unit: Unit, before: list[Edge]) -> bool:
     level = unit.level
     for edge in before:
-        least = edge.before.level if edge.joined else edge.before.level + 1
-        if least > level:
-            level = least
+        level = max(level, _least_level(edge.before, joined=edge.joined))
     raised = level > unit.level
     unit.level = level
     return raised

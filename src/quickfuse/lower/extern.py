@@ -1,4 +1,4 @@
-"""Calls of PyTorch's own operators, for what has no rule: products of matrices, convolutions, reductions, sorts.
+"""Calls of PyTorch's own operators, for what has no rule: products of matrices, convolutions, sorts.
 
 Only operators that surely leave their operands alone and return memory of their own are called; PyTorch's schemas say
 which do. Operators that PyTorch composes of others may return their operand in spite of their schema, so of these only
@@ -27,8 +27,8 @@ from .symbolic import Tensor, whole_load
 #: Composed operators whose results are always new memory, whatever the arguments. Functions in Python included.
 _COMPOSED = frozenset(
     "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d softmax log_softmax "
-    "layer_norm group_norm cross_entropy nll_loss mse_loss l1_loss cosine_similarity pairwise_distance stack hstack "
-    "vstack dstack norm std var max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
+    "layer_norm group_norm rms_norm normalize cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
+    "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance stack hstack vstack dstack norm std var max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
 )
 

@@ -154,13 +154,14 @@ def batch_norm(
     shape = input.meta.shape
     value = ops.via(ctx.read(input), compute)
     if training is True:
-        if running_mean is not None or running_var is not None:
-            raise NoRule
         space = Space(ctx, shape, tuple(k for k in range(len(shape)) if k != 1), input.meta.device)
         mean = space.mean(value)
         centred = ops.sub(value, ops.via(mean, compute))
         variance = space.mean(ops.mul(centred, centred))
         scale = ops.via(ops.rsqrt(ops.add(variance, _number(eps, F64))), compute)
+        _update(ctx, running_mean, space, mean, momentum)
+        unbiased = ops.mul(variance, ops.const(space.count / max(space.count - 1, 1), F64))
+        _update(ctx, running_var, space, unbiased, momentum)
         mean = ops.via(mean, compute)
     else:
         mean, spread = (_along(ctx, t, (1,), shape, compute) for t in (running_mean, running_var))
@@ -172,6 +173,19 @@ def batch_norm(
     offset = ops.mul(mean, factor)
     summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)
     return made(ctx, meta, ops.via(ops.plus_product(summand, value, factor), meta.dtype))
+
+
+def _update(ctx: Context, running: Any, space: Space, value: Expr, momentum: Any) -> None:
+    """Move a running statistic towards a new one, in place."""
+    if running is None:
+        return
+    if type(running) is not Tensor or not is_float(running.dtype):
+        raise NoRule
+    compute = COMPUTE[running.dtype]
+    rate = _number(momentum, compute)
+    new = ops.mul(rate, ops.via(space.result(value, False), compute))
+    old = ops.mul(ops.sub(ops.const(1, compute), rate), ops.via(ctx.read(running), compute))
+    ctx.assign(running, ops.via(ops.add(new, old), running.dtype))
 
 
 @rule("", "input p=2.0 dim=1 eps=1e-12 out=None", [functional.normalize])

@@ -158,7 +158,8 @@ def moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
     mean_ = space.mean(value)
     centred = ops.sub(ops.via(value, F64), mean_)
     squares = space.reduce(ops.mul(centred, centred), "add")
-    return ops.where(ops.isnan(squares), squares, mean_), ops.div(squares, ops.const(max(space.count - correction, 0.0), F64))
+    freedom = ops.const(max(space.count - correction, 0.0), F64)
+    return ops.where(ops.isnan(squares), squares, mean_), ops.div(squares, freedom)
 
 
 def _register_moments(name: str, root: bool, with_mean: bool) -> None:

@@ -1,0 +1,249 @@
+"""Rules of loss functions: a value for each element or row, which is then averaged or added up.
+
+Where eager stores an intermediate tensor in 16 bits, say the losses before their mean, it is rounded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from quickfuse.ir.expr import Expr, Index
+from quickfuse.ir.loop import Extern
+from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.values import TensorMeta
+
+from . import ops
+from .calls import made, rule
+from .context import Context
+from .layout import Shape
+from .promotion import COMPUTE, Promotion, common_dtype, is_float
+from .rules import NoRule, operand, promotion_key
+from .space import Space
+from .symbolic import Tensor, whole_load
+
+F64, I64 = torch.float64, torch.int64
+
+# --- from losses to a loss ---
+
+
+def _reduced(ctx: Context, meta: Any, losses: Expr, shape: Shape, dtype: torch.dtype, reduction: Any) -> Tensor:
+    """Losses of type `dtype`, each rounded to it, as `reduction` says."""
+    if type(meta) is not TensorMeta or reduction not in ("none", "mean", "sum", "batchmean"):
+        raise NoRule
+    compute = COMPUTE[dtype]
+    losses = ops.via(losses, dtype)
+    if reduction == "none":
+        return made(ctx, meta, ops.via(losses, meta.dtype))
+    space = Space(ctx, shape, tuple(range(len(shape))), meta.device)
+    total = ops.via(space.sum(ops.via(losses, compute)), dtype, compute)
+    if reduction != "sum":
+        count = space.count if reduction == "mean" else shape[0]
+        total = ops.div(total, ops.const(count, compute))
+    return made(ctx, meta, ops.via(space.result(total, False), meta.dtype))
+
+
+def _operands(ctx: Context, *tensors: Any) -> tuple[list[Expr], Shape, torch.dtype]:
+    """Tensors of one shape in the type that is computed in; their shape and their common type."""
+    if any(type(t) is not Tensor or t.meta.shape != tensors[0].meta.shape for t in tensors):
+        raise NoRule
+    common = common_dtype(tuple([promotion_key(t) for t in tensors]), Promotion.SAME, ctx.default_dtype)
+    shape, device, compute = tensors[0].meta.shape, tensors[0].meta.device, COMPUTE[common]
+    if not is_float(common):
+        raise NoRule
+    return [operand(ctx, t, shape, device, common, compute, True) for t in tensors], shape, common
+
+
+# --- of two tensors ---
+
+
+def _register_differences(function: Any, parameters: str, formula: Callable[..., Expr]) -> None:
+    """A loss of the difference of two tensors."""
+
+    @rule("", f"input target {parameters}", [function])
+    def evaluate(ctx: Context, meta: Any, input: Any, target: Any, reduction: Any, **options: Any) -> Tensor:
+        numbers = [options.pop(name) for name in ("beta", "delta") if name in options]
+        if any(value is not None for value in options.values()) or any(type(n) not in (int, float) for n in numbers):
+            raise NoRule
+        (x, y), shape, common = _operands(ctx, input, target)
+        return _reduced(ctx, meta, formula(ops.sub(x, y), *numbers), shape, common, reduction)
+
+
+def _square(difference: Expr) -> Expr:
+    return ops.mul(difference, difference)
+
+
+def _smooth(difference: Expr, beta: float) -> Expr:
+    size = ops.absolute(difference)
+    if beta == 0:
+        return size
+    if beta < 0:
+        raise NoRule
+    half, edge = ops.like(size, 0.5), ops.like(size, beta)
+    inner = ops.div(ops.mul(ops.mul(half, size), size), edge)
+    return ops.where(ops.lt(size, edge), inner, ops.sub(size, ops.mul(half, edge)))
+
+
+def _huber(difference: Expr, delta: float) -> Expr:
+    if delta <= 0:
+        raise NoRule
+    size = ops.absolute(difference)
+    half, edge = ops.like(size, 0.5), ops.like(size, delta)
+    outer = ops.mul(edge, ops.sub(size, ops.mul(half, edge)))
+    return ops.where(ops.le(size, edge), ops.mul(ops.mul(half, size), size), outer)
+
+
+_OLD = "size_average=None reduce=None reduction='mean'"
+_register_differences(functional.mse_loss, f"{_OLD} weight=None", _square)
+_register_differences(functional.l1_loss, f"{_OLD} weight=None", ops.absolute)
+_register_differences(functional.smooth_l1_loss, f"{_OLD} beta=1.0", _smooth)
+_register_differences(functional.huber_loss, "reduction='mean' delta=1.0 weight=None", _huber)
+
+
+@rule("", f"input target weight=None {_OLD} pos_weight=None", [functional.binary_cross_entropy_with_logits])
+def bce_with_logits(
+    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, size_average: Any, reduce: Any, reduction: Any,
+    pos_weight: Any,
+) -> Tensor:  # fmt: skip
+    if size_average is not None or reduce is not None or weight is not None or pos_weight is not None:
+        raise NoRule
+    (x, y), shape, common = _operands(ctx, input, target)
+    if common is not input.dtype or COMPUTE[common] is not common:
+        raise NoRule  # eager rounds several intermediate tensors to 16 bits
+    zero = ops.like(x, 0)
+    log_sigmoid = ops.sub(ops.minimum(x, zero), ops.log1p(ops.exp(ops.neg(ops.absolute(x)))))
+    losses = ops.sub(ops.mul(ops.sub(ops.like(y, 1), y), x), log_sigmoid)
+    return _reduced(ctx, meta, losses, shape, common, reduction)
+
+
+@rule("", f"input target {_OLD} log_target=False", [functional.kl_div])
+def kl_div(
+    ctx: Context, meta: Any, input: Any, target: Any, size_average: Any, reduce: Any, reduction: Any, log_target: Any
+) -> Tensor:
+    if size_average is not None or reduce is not None or reduction == "mean":  # which warns
+        raise NoRule
+    (x, y), shape, common = _operands(ctx, input, target)
+    if COMPUTE[common] is not common or (reduction == "batchmean" and not shape):
+        raise NoRule
+    if log_target is True:
+        losses = ops.mul(ops.exp(y), ops.sub(y, x))
+    else:
+        zero = ops.like(y, 0)
+        entropy = ops.where(ops.isnan(y), y, ops.where(ops.eq(y, zero), zero, ops.mul(y, ops.unary("log", y))))
+        losses = ops.sub(entropy, ops.mul(y, x))
+    return _reduced(ctx, meta, losses, shape, common, reduction)
+
+
+# --- of classes ---
+
+
+def checked_targets(target: torch.Tensor, classes: int, ignored: int) -> torch.Tensor:
+    """`target`, if all its elements are classes or ignored; else eager's error is raised, by eager."""
+    wrong = target[((target < 0) | (target >= classes)) & (target != ignored)]
+    if wrong.numel():
+        functional.nll_loss(torch.zeros(1, classes), wrong[:1], ignore_index=ignored)
+        raise IndexError(f"Target {int(wrong[0])} is out of bounds.")
+    return target
+
+
+class _Classes:
+    """Scores for classes and the class of each row."""
+
+    def __init__(self, ctx: Context, input: Any, target: Any, weight: Any, ignored: Any) -> None:
+        if any(type(t) is not Tensor for t in (input, target)) or type(ignored) is not int:
+            raise NoRule
+        shape = input.meta.shape
+        self.axis = 1 if len(shape) > 1 else 0
+        kept = tuple([k for k in range(len(shape)) if k != self.axis])
+        self.rows = tuple([shape[k] for k in kept])
+        if target.dtype is not I64 or target.meta.shape != self.rows or not is_float(input.dtype) or not input.meta.numel:
+            raise NoRule
+        self.ctx, self.shape, self.dtype = ctx, shape, input.dtype
+        self.compute = COMPUTE[input.dtype]
+        self.space = Space(ctx, shape, (self.axis,), input.meta.device)
+        self.value = ops.via(ctx.read(input), self.compute)
+        rows = tuple([tuple([int(j == k) for j in range(len(shape))]) for k in kept])
+        by_row = IndexMap((0,) * len(kept), rows, len(shape))
+        self.target = reindex(self._checked(target, shape[self.axis], ignored), by_row)
+        self.is_target = ops.eq(Index(self.axis), self.target)
+        self.is_ignored = ops.eq(self.target, ops.const(ignored, I64))
+        self.weight = self._weights(weight)
+
+    def _checked(self, target: Tensor, classes: int, ignored: int) -> Expr:
+        buffer = self.ctx.temp(target.meta)
+        memory = self.ctx.memory(target)
+        self.ctx.program.steps.append(Extern(checked_targets, (memory, classes, ignored), {}, [buffer]))
+        return whole_load(buffer)
+
+    def _weights(self, weight: Any) -> Expr | None:
+        if weight is None:
+            return None
+        if type(weight) is not Tensor or weight.meta.shape != (self.shape[self.axis],) or weight.dtype != self.dtype:
+            raise NoRule
+        row = tuple([int(j == self.axis) for j in range(len(self.shape))])
+        return ops.via(reindex(self.ctx.read(weight), IndexMap((0,), (row,), len(self.shape))), self.compute)
+
+    def of_target(self, value: Expr) -> Expr:
+        """A value of each class, at the target. One addition of a row is not of zero, so the sum is exact."""
+        zero = ops.like(value, 0)
+        return ops.via(self.space.sum(ops.where(self.is_target, value, zero)), value.dtype)
+
+    def row_weight(self) -> Expr:
+        one = ops.const(1, self.compute) if self.weight is None else self.of_target(self.weight)
+        return ops.where(self.is_ignored, ops.const(0, self.compute), one)
+
+    def reduced(self, meta: Any, losses: Expr, reduction: Any) -> Tensor:
+        """The rows' losses, already weighted."""
+        if type(meta) is not TensorMeta or reduction not in ("none", "mean", "sum"):
+            raise NoRule
+        rows = self.space.result(ops.via(losses, self.dtype), False)
+        if reduction == "none":
+            return made(self.ctx, meta, rows)
+        every = Space(self.ctx, self.rows, tuple(range(len(self.rows))), meta.device)
+        total = every.sum(ops.via(rows, self.compute))
+        if reduction == "mean":
+            weights = self.space.result(self.row_weight(), False)
+            total = ops.div(total, every.sum(weights))
+        return made(self.ctx, meta, ops.via(every.result(total, False), self.dtype))
+
+
+_CLASSES = "weight=None size_average=None ignore_index=-100 reduce=None reduction='mean'"
+
+
+@rule("", f"input target {_CLASSES}", [functional.nll_loss])
+def nll_loss(
+    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, size_average: Any, ignore_index: Any, reduce: Any,
+    reduction: Any,
+) -> Tensor:  # fmt: skip
+    if size_average is not None or reduce is not None:
+        raise NoRule
+    classes = _Classes(ctx, input, target, weight, ignore_index)
+    return _negative(classes, meta, classes.of_target(classes.value), reduction)
+
+
+def _negative(classes: _Classes, meta: Any, log_probability: Expr, reduction: Any) -> Tensor:
+    zero = ops.like(log_probability, 0)
+    loss = ops.neg(log_probability)
+    if classes.weight is not None:
+        loss = ops.mul(loss, classes.of_target(classes.weight))
+    return classes.reduced(meta, ops.where(classes.is_ignored, zero, loss), reduction)
+
+
+@rule("", f"input target {_CLASSES} label_smoothing=0.0", [functional.cross_entropy])
+def cross_entropy(
+    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, size_average: Any, ignore_index: Any, reduce: Any,
+    reduction: Any, label_smoothing: Any,
+) -> Tensor:  # fmt: skip
+    if size_average is not None or reduce is not None or type(label_smoothing) not in (int, float):
+        raise NoRule
+    if label_smoothing or (type(target) is Tensor and is_float(target.dtype)):
+        raise NoRule
+    if type(input) is not Tensor or COMPUTE[input.dtype] is not input.dtype:
+        raise NoRule  # eager rounds the logarithms to 16 bits
+    classes = _Classes(ctx, input, target, weight, ignore_index)
+    shifted = ops.sub(classes.value, classes.space.largest(classes.value))
+    logarithm = ops.via(ops.log(classes.space.sum(ops.exp(shifted))), classes.compute)
+    return _negative(classes, meta, ops.sub(classes.of_target(shifted), logarithm), reduction)
