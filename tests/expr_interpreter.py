@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from quickfuse.ir.expr import SCALAR_OPS, Const, Expr, Index, Op
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, SlotLoad, walk
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, walk
 
 #: Operations whose result is a bool, whatever their operands are.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
@@ -31,10 +32,13 @@ class Environment:
     slots: Sequence[torch.Tensor]
     scalars: Sequence[float] = ()
     reduced: list[torch.Tensor] = field(default_factory=list)
+    row_length: int = 0
 
     def leaf(self, node: Expr) -> torch.Tensor:
         if isinstance(node, SlotLoad):
             return self.slots[node.slot].expand(self.shape)
+        if isinstance(node, RowLength):
+            return torch.tensor(self.row_length).expand(self.shape)
         if isinstance(node, Reduced):
             return self.reduced[node.reduction].expand(self.shape)
         if isinstance(node, ArgScalar):
@@ -61,6 +65,7 @@ def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
 def evaluate_body(body: KernelBody, env: Environment) -> dict[int, torch.Tensor]:
     """What a kernel leaves in the slots that it writes."""
     axes = list(range(body.rows_ndim, body.ndim))
+    env.row_length = math.prod(env.shape[axis] for axis in axes)
     for reduction in body.reductions:
         value = evaluate(reduction.value, env)
         for axis in axes:

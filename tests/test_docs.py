@@ -26,7 +26,7 @@ import torch.nn.functional as F
 import quickfuse
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "docs/how-it-works.md", "docs/limits.md"]
+DOCUMENTS = ["README.md", "docs/debugging.md", "docs/how-it-works.md", "docs/limits.md"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 _FENCED = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

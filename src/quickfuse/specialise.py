@@ -69,7 +69,9 @@ def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend
         return glue_source.Body([], [], {}), 0, ""
     if backend is backends.QUICKFUSE:
         return _kernels(segment, checked)
-    return graph_body(segment, backend.compile(segment)), 0, ""
+    body = graph_body(segment, backend.compile(segment))
+    body.repeatable = not segment.mutated
+    return body, 0, ""
 
 
 def _outputs(segment: Segment) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -142,6 +143,56 @@ def test_specialised_floats_recompile_and_name_the_guard(
     assert "Recompiling function" in first and "triggered by the following guard failure(s):" in first
     assert _failed_rates(first) == ["0.01"]
     assert _failed_rates(second) == ["0.006", "0.01"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_log_of_the_document(
+    device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a scheduler and specialised floats, the log is the document's, with the user's own terms behind it."""
+    monkeypatch.setattr(quickfuse.config, "specialize_floats", True)
+    quickfuse.set_logs(recompiles=True)
+    optimizer = torch.optim.Adam(model_with_gradients(device).parameters(), lr=0.01)
+    scheduler = lr_scheduler.LinearLR(optimizer, total_iters=5)
+
+    @quickfuse.compile(fullgraph=False)
+    def fn() -> None:
+        optimizer.step()
+        scheduler.step()
+
+    for _ in range(5):
+        fn()
+    step = inspect.unwrap(torch.optim.Adam.step).__code__
+    here = f"{__file__}:{fn.function.__code__.co_firstlineno}"
+    rates = ["0.003333333333333333", "0.004666666666666667", "0.006000000000000001", "0.007333333333333335"]
+    assert len(caplog.messages) == 4
+    for count, message in enumerate(caplog.messages, 1):
+        head, trigger, *lines = message.splitlines()
+        assert head == (
+            f"[recompiles] Recompiling function step in {step.co_filename}:{step.co_firstlineno}, called by fn in {here}"
+        )
+        assert trigger == "    triggered by the following guard failure(s):"
+        guards = [line.partition("  # ")[0] for line in lines]
+        assert guards == [f"    - L['self'].param_groups[0]['lr'] == {rate}" for rate in reversed(rates[:count])]
+        assert all("  # self is C['optimizer'], at " in line for line in lines)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_log_of_a_compiled_step(
+    device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`Optimizer.step` is a wrapper of `*args`; the log names what it wraps."""
+    monkeypatch.setattr(quickfuse.config, "specialize_floats", True)
+    quickfuse.set_logs(recompiles=True)
+    optimizer = torch.optim.Adam(model_with_gradients(device).parameters(), lr=0.01)
+    compiled = quickfuse.compile(optimizer.step)
+    for rate in (0.01, 0.006):
+        optimizer.param_groups[0]["lr"] = rate
+        compiled()
+    (message,) = caplog.messages
+    step = inspect.unwrap(torch.optim.Adam.step).__code__
+    assert message.startswith(f"[recompiles] Recompiling function step in {step.co_filename}:{step.co_firstlineno}\n")
+    assert "    - L['self'].param_groups[0]['lr'] == 0.01  # " in message
 
 
 def _failed_rates(message: str) -> list[str]:

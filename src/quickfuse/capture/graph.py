@@ -79,6 +79,7 @@ class GraphBuilder:
         anchor = self._last_placeholder
         with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
             node = graph.create_node("placeholder", name, (), {}, name)
+        node.target = node.name  # which is another one where two inputs have one name
         node.meta["val"] = meta
         node.meta["trace"] = self._trace()
         self._last_placeholder = node

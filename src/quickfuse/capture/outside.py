@@ -103,8 +103,13 @@ class Outside:
 
     def guard(self, kind: str, source: Source | None, value: Any) -> None:
         """Require a fact, once."""
-        by_identity = kind in ("is", "tensor", "condition")
-        key = (kind, source, id(value) if by_identity else repr(value) if type(value) in _UNHASHABLE else value)
+        if kind == "condition":
+            known: Any = value[0].code(_identity)
+        elif kind in ("is", "tensor"):
+            known = id(value)
+        else:
+            known = repr(value) if type(value) in _UNHASHABLE else value
+        key = (kind, source, known)
         if key not in self._seen:
             self._seen.add(key)
             self._keep.append(value)
@@ -412,15 +417,12 @@ class Outside:
 
     def require(self, expr: NumberExpr, outcome: bool) -> None:
         """Require that an expression keeps its truth value."""
-        key = ("truth", expr.code())
-        if key not in self._seen:
-            self._seen.add(key)
-            self.guard("condition", None, (expr, outcome))
+        self.guard("condition", None, (expr, outcome))
 
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""
         expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
-        return self._keys.setdefault(expr.code(), expr)
+        return self._keys.setdefault(expr.code(_identity), expr)
 
     # dictionaries -----------------------------------------------------------------------------------------------
 
@@ -484,6 +486,11 @@ class Outside:
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""
         return self._stand_ins.get(id(value))
+
+
+def _identity(source: Source) -> str:
+    """What a source is in the text of an expression that is compared with others: paths may print alike."""
+    return str(id(source))
 
 
 def _is_transient(source: Source) -> bool:

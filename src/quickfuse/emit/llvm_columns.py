@@ -13,7 +13,7 @@ from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_rows import RowCode
 from quickfuse.emit.llvm_values import Node, shared_number
-from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, Reduction, SlotLoad
+from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad
 
 
 def column_functions(body: KernelBody, name: str, module: Module) -> list[str]:
@@ -138,7 +138,7 @@ class _Columns(RowCode):
                 return [load_number(numbers, expr.slot, expr.dtype, pointers[expr.slot])]
             if isinstance(expr, Index):
                 return [indices.get(expr.axis, f"%i{expr.axis}")]
-            return [shared_number(numbers, expr)]
+            return [self.row_length() if isinstance(expr, RowLength) else shared_number(numbers, expr)]
         if isinstance(expr, SlotLoad):
             return [self.access.load(vectors, expr.slot, pointers[expr.slot], c, self.mask) for c in self.columns]
         if isinstance(expr, Index):

@@ -17,7 +17,7 @@ from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_t
 from quickfuse.emit.llvm_ops import LIBM, emit_op
 from quickfuse.emit.llvm_values import Node, number_values, shared_number
 from quickfuse.ir.expr import Expr
-from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, SlotLoad
+from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad
 from quickfuse.ir.loop import identity
 
 #: A pass with reductions and at most this many values goes through this many vectors at a time.
@@ -131,6 +131,13 @@ class RowCode:
         dtype = reduction.value.dtype
         return literal(value_type(dtype), identity(reduction.combine, dtype))
 
+    def row_length(self) -> str:
+        """The number of elements of a row."""
+        length = f"%size{self.body.rows_ndim}"
+        for axis in range(self.body.rows_ndim + 1, self.body.ndim):
+            length = self.once.let(f"mul i64 {length}, %size{axis}", "n")
+        return length
+
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
 
@@ -222,6 +229,8 @@ class _Rows(RowCode):
             return emit_op(code, expr, [values[arg] for arg in node.args])
         if isinstance(expr, SlotLoad):
             return load_number(code, expr.slot, expr.dtype, f"%s{expr.slot}")
+        if isinstance(expr, RowLength):
+            return self.row_length()
         return f"%i{expr.axis}" if isinstance(expr, Index) else shared_number(code, expr)
 
     def _across_lanes(self, k: int) -> str:

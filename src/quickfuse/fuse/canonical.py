@@ -5,14 +5,15 @@ Loops with the same signature have the same body, which is built only for the fi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Reduced, Reduction, Slot, SlotLoad
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Scalar
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Reduced, Reduction, RowLength, Slot, SlotLoad
 from quickfuse.ir.loop import Access, Buffer
 
 from .collapse import Collapsed, collapse, collapse_rows
@@ -67,6 +68,8 @@ class Canonicalizer:
 
     def __init__(self) -> None:
         self._bodies: dict[Any, KernelBody] = {}
+        #: Bodies with reductions may be equal although loops have other signatures, as these contain the rows' lengths.
+        self._equal: dict[KernelBody, KernelBody] = {}
         self._codes: dict[tuple[Any, ...], int] = {}
         self._slots: dict[Any, Slot] = {}
 
@@ -85,10 +88,11 @@ class Canonicalizer:
         else:
             collapsed = collapse(loop.shape, strides, operands.stored[0], indexed)
         slots = self._make_slots(loop, operands, collapsed)
-        key = (tuple(rows), self._signature(loop, operands, collapsed, slots))
+        key = (tuple(rows), _row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)
         if body is None:
-            body = self._bodies[key] = _Builder(loop, operands, collapsed).body(slots, *rows)
+            body = _Builder(loop, operands, collapsed).body(slots, *rows)
+            body = self._bodies[key] = self._equal.setdefault(body, body) if loop.reduced else body
         member = Member(
             collapsed.sizes,
             tuple([access.buffer for access in operands.accesses]),
@@ -125,6 +129,11 @@ class Canonicalizer:
                 slot = self._slots[key] = Slot(meta.dtype, classes, mode, by_value=key[3])
             slots.append(slot)
         return tuple(slots)
+
+
+def _row_length(loop: MergedLoop) -> int:
+    """How many elements a row has; -1 without reductions. A `Count` of as many is what a kernel finds out itself."""
+    return math.prod(loop.shape[k] for k in loop.reduced) if loop.reduced else -1
 
 
 def _collect(loop: MergedLoop) -> _Operands:
@@ -173,6 +182,7 @@ class _Builder:
         self.collapsed = collapsed
         self.scalars = list(operands.scalars)
         self.made: dict[int, Expr] = {}
+        self.row_length = _row_length(loop)
         #: What stands for the contents of a buffer that a reduction stores to.
         self.reduced: dict[Buffer, Expr] = {}
 
@@ -231,6 +241,8 @@ class _Builder:
             return SlotLoad(self.operands.number(node.access), node.dtype)
         if isinstance(node, Scalar):
             return ArgScalar(self.scalars.index(node.name), node.dtype)
+        if isinstance(node, Count):
+            return RowLength() if node.value == self.row_length else Const(node.value, node.dtype)
         if isinstance(node, Index):
             axis = self.collapsed.axis(node.axis)
             return Const(0, node.dtype) if axis is None else Index(axis)

@@ -83,7 +83,7 @@ def _needed(program: Program, dependences: Dependences) -> set[Buffer]:
               if isinstance(value, (Buffer, View))}  # fmt: skip
     for edge in dependences.edges:
         writer = edge.before
-        if writer.store is None or writer.changes_input:
+        if writer.store is None or writer.changes_input or not edge.flows:
             continue
         if edge.after.extern is not None or find(edge.after) is not find(writer):
             needed.add(writer.store.access.buffer)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Scalar
 from quickfuse.ir.loop import Access
 
 
@@ -87,6 +87,8 @@ class _Reader:
         elif type(node) is Scalar:
             self.scalars.setdefault(node.name, node.dtype)
             self.code.append(("scalar", list(self.scalars).index(node.name)))
+        elif type(node) is Count:
+            self.code.append(("count", node.value))
         elif type(node) is Index:
             self.axes[node.axis] = None
             self.code.append(("index", node.axis))

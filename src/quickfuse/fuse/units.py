@@ -107,11 +107,15 @@ def agree(units: list[Unit]) -> bool:
 
 @dataclass(eq=False, slots=True)
 class Edge:
-    """`before` runs before `after`, or in the same kernel where `joined`."""
+    """`before` runs before `after`, or in the same kernel where `joined`.
+
+    `flows`: `after` reads what `before` stores. If not, `before` reads what `after` overwrites.
+    """
 
     before: Unit
     after: Unit
     joined: bool
+    flows: bool = True
 
 
 @dataclass(eq=False, slots=True)
@@ -176,6 +180,7 @@ class _Meeting:
     before: Unit
     mine: Access | None = None
     theirs: Access | None = None
+    flows: bool = True
 
 
 class _Analysis:
@@ -315,7 +320,9 @@ class _InputStores:
             self._move(unit, self._meetings(unit, readers))
         readers = self._readers()
         for unit in self.stores:
-            self.before[unit] = [Edge(m.before, unit, _may_join(unit, m)) for m in self._meetings(unit, readers)]
+            self.before[unit] = [
+                Edge(m.before, unit, _may_join(unit, m), m.flows) for m in self._meetings(unit, readers)
+            ]
         moved = self._raise()
         if moved:
             return moved
@@ -344,7 +351,8 @@ class _InputStores:
         found = self.analysis.sources(unit)
         for reader, access in readers[unit.store.access.buffer]:
             if reader is not unit:
-                found.append(_Meeting(reader) if access is None else _Meeting(reader, unit.store.access, access))
+                mine = None if access is None else unit.store.access
+                found.append(_Meeting(reader, mine, access, flows=False))
         return found
 
     def _move(self, unit: Unit, meetings: list[_Meeting]) -> None:
@@ -370,12 +378,18 @@ class _InputStores:
                 return moved
 
     def _separate(self) -> bool:
-        """Join what is of one level; an edge between units that do not agree is none to be joined by."""
+        """Join what is of one level; an edge between units that do not agree is none to be joined by.
+
+        Returns whether there was one. Then nothing is joined, as levels have to be found again.
+        """
+        before = [(unit, unit.parent, unit.reduced) for unit in self.analysis.units]
         for unit in self.stores:
             for edge in self.before[unit]:
                 if edge.joined and edge.before.level == unit.level:
                     if not agree([edge.before, unit]):
                         edge.joined = False
+                        for one, parent, reduced in before:
+                            one.parent, one.reduced = parent, reduced
                         return True
                     union(edge.before, unit)
         return False

@@ -1,6 +1,6 @@
 """Scalar expressions: what a loop computes for one element.
 
-An expression is an immutable tree of five node kinds. Its `dtype` is the type of its value; conversions are explicit
+An expression is an immutable tree of a few kinds of node. Its `dtype` is the type of its value; conversions are explicit
 `cast` operations. Arithmetic happens in float32, float64, the integers and bool only: bfloat16 and float16 operands are
 cast to float32, and every result that eager PyTorch would have stored in 16 bits is cast back, which rounds it as eager
 does. `SCALAR_OPS` is the one table of operations; each code generator has a rule for each entry.
@@ -77,7 +77,7 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
 
 
 class Expr:
-    """Base of the five kinds of node: `Load`, `Const`, `Scalar`, `Index` and `Op`."""
+    """Base of the kinds of node: `Load`, `Const`, `Scalar`, `Index`, `Count` and `Op`."""
 
     __slots__ = ()
     dtype: torch.dtype
@@ -125,6 +125,17 @@ class Index(Expr):
 
     def __str__(self) -> str:
         return f"i{self.axis}"
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Expr):
+    """How many elements a row has that is reduced, an int64. Not a constant, since kernels do not contain sizes."""
+
+    value: int
+    dtype: torch.dtype = torch.int64
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,16 @@ class Reduced(Expr):
         return f"r{self.reduction}"
 
 
+@dataclass(frozen=True, slots=True)
+class RowLength(Expr):
+    """How many elements a row has: the product of the sizes of the reduced axes, an int64."""
+
+    dtype: torch.dtype = torch.int64
+
+    def __str__(self) -> str:
+        return "n"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduction:
     """All values of a row combined into one: see `Store.combine`. `value` uses reductions before this one only."""
@@ -107,8 +117,8 @@ class KernelBody:
 
     `ndim`: number of loop axes, the last one innermost; 0 for one evaluation a member.
     `scalars`: types (float64, int64 or bool) of the scalar arguments.
-    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `ArgScalar`, `Const`, `Index` and `Reduced`. All
-    loads of an index happen before its stores. Distinct slots of a member do not overlap in memory.
+    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `ArgScalar`, `Const`, `Index`, `Reduced` and
+    `RowLength`. All loads of an index happen before its stores. Distinct slots of a member do not overlap in memory.
     `reduced`: how many of the last axes are reduced. A store whose slot moves along none of them happens once a row.
     `columns`: vectors lie along the last unreduced axis, not along the last reduced one.
     """
@@ -312,5 +322,5 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 
 __all__ = [
     "COLUMN_BLOCK", "ArgScalar", "Const", "Index", "KernelBody", "KernelCall", "Member", "Op", "Pass", "Reduced",
-    "Reduction", "Schedule", "Slot", "SlotLoad", "row_template", "walk",
+    "Reduction", "RowLength", "Schedule", "Slot", "SlotLoad", "row_template", "walk",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.kernel import KernelCall, Schedule, row_template
-from ..ir.loop import Buffer
+from ..ir.loop import Buffer, Extern, View
 from ..ir.values import TensorMeta
 from . import cpu
 from .versions import change_notes
@@ -28,7 +28,9 @@ class Placer:
         self.written = _written_inputs(schedule)
         self.position = position
         self._cells: dict[Buffer, int] = {}
-        for buffer in [*_by_value_order(schedule), *schedule.temps]:
+        passed = _passed_to_pytorch(schedule)  # these are tensors, made in each call
+        temps = [buffer for buffer in schedule.temps if buffer not in passed]
+        for buffer in [*_by_value_order(schedule), *temps]:
             if not buffer.meta.shape and buffer.meta.device.type == "cpu":
                 self._cells.setdefault(buffer, len(self._cells))
         self.cells = np.zeros(max(len(self._cells), 1), dtype=np.int64)
@@ -150,6 +152,25 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
             slots = [k for k, slot in enumerate(step.body.slots) if slot.by_value]
             for member in step.members:
                 yield from (member.buffers[k] for k in slots)
+
+
+def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:
+    """Buffers that calls of PyTorch operators get."""
+    found: set[Buffer] = set()
+
+    def look(value: Any) -> None:
+        if isinstance(value, (Buffer, View)):
+            found.add(value.buffer if isinstance(value, View) else value)
+        elif isinstance(value, (list, tuple)):
+            for element in value:
+                look(element)
+        elif isinstance(value, slice):
+            look((value.start, value.stop, value.step))
+
+    for step in schedule.steps:
+        if isinstance(step, Extern):
+            look((step.args, tuple(step.kwargs.values())))
+    return found
 
 
 def _written_inputs(schedule: Schedule) -> set[Buffer]:

@@ -28,7 +28,8 @@ from .symbolic import Tensor, whole_load
 _COMPOSED = frozenset(
     "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d softmax log_softmax "
     "layer_norm group_norm rms_norm normalize cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
-    "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance stack hstack vstack dstack norm std var max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
+    "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance stack hstack vstack "
+    "dstack norm std var max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
 )
 

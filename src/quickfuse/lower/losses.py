@@ -41,8 +41,8 @@ def _reduced(ctx: Context, meta: Any, losses: Expr, shape: Shape, dtype: torch.d
     space = Space(ctx, shape, tuple(range(len(shape))), meta.device)
     total = ops.via(space.sum(ops.via(losses, compute)), dtype, compute)
     if reduction != "sum":
-        count = space.count if reduction == "mean" else shape[0]
-        total = ops.div(total, ops.const(count, compute))
+        count = space.number_of_elements(compute) if reduction == "mean" else ops.const(shape[0], compute)
+        total = ops.div(total, count)
     return made(ctx, meta, ops.via(space.result(total, False), meta.dtype))
 
 

@@ -160,7 +160,9 @@ def batch_norm(
         variance = space.mean(ops.mul(centred, centred))
         scale = ops.via(ops.rsqrt(ops.add(variance, _number(eps, F64))), compute)
         _update(ctx, running_mean, space, mean, momentum)
-        unbiased = ops.mul(variance, ops.const(space.count / max(space.count - 1, 1), F64))
+        count = space.number_of_elements(F64)
+        others = ops.maximum(ops.sub(count, ops.const(1, F64)), ops.const(1, F64))
+        unbiased = ops.mul(variance, ops.div(count, others))
         _update(ctx, running_var, space, unbiased, momentum)
         mean = ops.via(mean, compute)
     else:

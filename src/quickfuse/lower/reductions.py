@@ -75,7 +75,7 @@ def mean(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: Any
     x = Reading(ctx, input, dim, dtype)
     compute = COMPUTE[x.dtype]
     summed = ops.via(x.space.sum(x.value), x.dtype, compute)
-    return x.result(ctx, meta, ops.div(summed, ops.const(x.space.count, compute)), keepdim)
+    return x.result(ctx, meta, ops.div(summed, x.space.number_of_elements(compute)), keepdim)
 
 
 @rule("prod", "input dim=None keepdim=False dtype=None")
@@ -158,7 +158,9 @@ def moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
     mean_ = space.mean(value)
     centred = ops.sub(ops.via(value, F64), mean_)
     squares = space.reduce(ops.mul(centred, centred), "add")
-    freedom = ops.const(max(space.count - correction, 0.0), F64)
+    freedom = space.number_of_elements(F64)
+    if correction:
+        freedom = ops.maximum(ops.sub(freedom, ops.const(correction, F64)), ops.const(0, F64))
     return ops.where(ops.isnan(squares), squares, mean_), ops.div(squares, freedom)
 
 

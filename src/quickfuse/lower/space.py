@@ -15,7 +15,7 @@ import math
 
 import torch
 
-from quickfuse.ir.expr import Expr, Index, Load, walk
+from quickfuse.ir.expr import Count, Expr, Index, Load, walk
 from quickfuse.ir.loop import Access, Loop, Store, identity
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -53,7 +53,11 @@ class Space:
 
     def mean(self, value: Expr) -> Expr:
         """In float64."""
-        return ops.div(self.sum(value), ops.const(self.count, torch.float64))
+        return ops.div(self.sum(value), self.number_of_elements(torch.float64))
+
+    def number_of_elements(self, dtype: torch.dtype) -> Expr:
+        """The number of elements of a row, as a number of type `dtype`."""
+        return ops.via(Count(self.count), dtype)
 
     def largest(self, value: Expr) -> Expr:
         return self.reduce(value, "or" if value.dtype is torch.bool else "maximum")
