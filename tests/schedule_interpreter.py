@@ -13,6 +13,7 @@ import torch
 
 from cpu_runner import Data, run
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
+from quickfuse.emit.llvm_math import Target
 from quickfuse.fuse import fuse
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
@@ -136,6 +137,7 @@ class Compiled(Interpreter):
     """Runs the kernels that are emitted for the CPU."""
 
     threads = 1
+    target: Target | None = None
 
     def _run(self, call: KernelCall) -> None:
         members = []
@@ -143,7 +145,7 @@ class Compiled(Interpreter):
             views = [self._element_view(member, k) for k in range(len(member.buffers))]
             members.append(Data(member.sizes, views))
         scalars = [self.numbers[s.name] for s in call.scalars]
-        run(call.body, members, scalars, n_threads=self.threads)
+        run(call.body, members, scalars, n_threads=self.threads, target=self.target)
 
 
 def _once_a_row(body: KernelBody, slot: int, view: torch.Tensor) -> torch.Tensor:

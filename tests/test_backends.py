@@ -290,6 +290,14 @@ def test_a_backend_that_returns_no_callable(returned: Any, named: str) -> None:
         quickfuse.compile(lambda x: x + 1, backend=forgetful)(torch.randn(3))
 
 
+def test_what_a_backend_made_returns_no_tuple() -> None:
+    def lonely(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        return lambda *inputs: gm.forward(*inputs)[0]
+
+    with pytest.raises(quickfuse.errors.BackendError, match="'lonely' made returned a Tensor, not the tuple of outputs"):
+        quickfuse.compile(lambda x: x + 1, backend=lonely)(torch.randn(1, 3))
+
+
 def test_what_a_backend_made_raises_later() -> None:
     def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         def run(*inputs: Any) -> Any:

@@ -338,7 +338,11 @@ def gives_a_number(v: T) -> int:
     return v.dim() + 3
 
 
-@pytest.mark.parametrize("function", [reads_data, changes, gives_a_number])
+def gives_a_view(v: T) -> T:
+    return v[1:]
+
+
+@pytest.mark.parametrize("function", [reads_data, changes, gives_a_number, gives_a_view])
 def test_what_cannot_be_allowed_breaks(function: Callable[[T], Any]) -> None:
     allowed = quickfuse.allow_in_graph(function)
     compiled = quickfuse.compile(lambda v: allowed(v * 2) + 1)

@@ -51,7 +51,21 @@ class Backend:
                 "torch.fx.GraphModule and example inputs, and returns what is called in place of the graph: gm.forward, for "
                 "one that changes nothing"
             )
-        return compiled
+        return _checked(self.name, compiled)
+
+
+def _checked(name: str, compiled: Function) -> Function:
+    """What a backend made, with a check that it returns what a graph returns: a lone tensor would be taken apart."""
+
+    def run(*inputs: Any) -> Any:
+        outputs = compiled(*inputs)
+        if type(outputs) is not tuple and type(outputs) is not list:
+            raise BackendError(
+                f"what the backend {name!r} made returned {_article(outputs)}, not the tuple of outputs that a graph returns"
+            )
+        return outputs
+
+    return run
 
 
 def _article(value: Any) -> str:

@@ -40,6 +40,8 @@ FEWEST_INSTRUCTIONS = 4
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
 VOLATILE_AFTER = 4
+#: The same where a program goes on after a break, where numbers count iterations.
+VOLATILE_AFTER_BREAK = 2
 
 
 class Point:
@@ -329,7 +331,8 @@ class Compiled:
                 point.last_failure = f"{failed}  # {failed.location}" if failed.location else str(failed)
                 changing += failed.number_sources()
         if not self.settings.fullgraph:
-            often = {name for name in changing if changing.count(name) >= VOLATILE_AFTER}
+            enough = VOLATILE_AFTER if point is self.entry else VOLATILE_AFTER_BREAK
+            often = {name for name in changing if changing.count(name) >= enough}
             point.volatile |= often
         if logs.enabled("recompiles"):
             shown = user_function(self._plain, () if point is not self.entry else args)

@@ -119,8 +119,8 @@ def allow_in_graph(function: F) -> F:
 
     Its results are found out by running it on tensors without data (of PyTorch's `meta` device), when a graph is captured:
     so their shapes and types may depend on nothing but those of the arguments, and on arguments that are no tensors. Where
-    that does not work, or where it changes its arguments, the graph breaks at the call. A graph with such a call runs
-    operator by operator.
+    that does not work, or where it changes its arguments or returns a view of one, the graph breaks at the call. A graph
+    with such a call runs operator by operator.
 
     Raises:
         TypeError: for something else than a function.

@@ -40,7 +40,7 @@ class Specialisation:
 def specialise(segment: Segment, function: FunctionType, backend: backends.Backend) -> Specialisation:
     """Compile a segment of a call of `function`."""
     if logs.enabled("guards"):
-        logs.emit("guards", "\n".join(f"{g}  # {g.location}" for g in segment.guards))
+        logs.emit("guards", "\n".join(f"{g}  # {g.location}" if g.location else str(g) for g in segment.guards))
     if logs.enabled("graph"):
         logs.emit("graph", readable(segment.graph))
     order = glue_source.tensor_order(segment)

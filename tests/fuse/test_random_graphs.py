@@ -37,13 +37,14 @@ INPUTS: list[Callable[[], torch.Tensor]] = [
     lambda: torch.randn(4, 1), lambda: torch.randn(2, 2), lambda: torch.randn(4, 4, dtype=torch.float64),
 ]  # fmt: skip
 
-#: Reductions of some axis, and operators that use them; `a` is 0 or the last axis.
+#: Reductions of some axis, and operators that use them; `a` is 0 or the last axis. None whose result jumps where values
+#: are rounded otherwise, such as `argmax`.
 REDUCTIONS: list[Callable[[torch.Tensor, int], Any]] = [
     lambda x, a: x.sum(a), lambda x, a: x.mean(a, keepdim=True), lambda x, a: x.softmax(a), lambda x, a: x.amax(a),
-    lambda x, a: x - x.mean(a, keepdim=True), lambda x, a: x.sum().tanh(), lambda x, a: x.argmax(a).to(x.dtype) * 0.1,
-    lambda x, a: torch.nn.functional.layer_norm(x, x.shape[-1:]) if x.dim() and x.dtype != torch.bfloat16 else x,
+    lambda x, a: x - x.mean(a, keepdim=True), lambda x, a: x.sum().tanh(),
+    lambda x, a: torch.nn.functional.layer_norm(x, x.shape[-1:], eps=0.1) if x.dim() else x,
     lambda x, a: x.min(a).values if x.dim() else x, lambda x, a: x.logsumexp(a, keepdim=True),
-    lambda x, a: x / (1 + x.abs().sum(a, keepdim=True)), lambda x, a: (x > 0).any(a).to(x.dtype),
+    lambda x, a: x / (1 + x.abs().sum(a, keepdim=True)),
 ]  # fmt: skip
 
 Instruction = tuple[int, int, int, int]
@@ -118,7 +119,7 @@ def compare(program: list[Instruction], results: list[int], kinds: list[int], *,
     except (RuntimeError, IndexError):
         return  # eager refuses, for instance an in-place operator between overlapping views
     try:
-        check(function, *inputs, ulps=64, emitted=emitted)
+        check(function, *inputs, ulps=256 if emitted else 128, emitted=emitted)
     except Unsupported as error:
         # The reasons for which a program may be left to PyTorch; anything else is a hole.
         assert "part of a tensor" in error.reason or "overlapping" in error.reason or "share memory" in error.reason

@@ -114,7 +114,11 @@ def load(path: str) -> types.ModuleType:
 
 
 class Operators(TorchDispatchMode):
-    """Counts the ATen operators that run while it is active, but for those that PyTorch runs to print a tensor."""
+    """Counts the ATen operators that the function calls while this is active.
+
+    Not counted are those that PyTorch runs to print a tensor, those that autograd's engine runs in `backward()`, and the
+    reading of a value into Python: that one is the break itself, and cannot be in a graph.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +126,8 @@ class Operators(TorchDispatchMode):
         self.printing = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not self.printing
+        reads = func is torch.ops.aten._local_scalar_dense.default
+        self.count += not (self.printing or reads or torch._C._current_graph_task_id() != -1)
         return func(*args, **(kwargs or {}))
 
 

@@ -194,7 +194,7 @@ def infinite_generator_with_islice(x):
     return list(itertools.islice(powers(), 1, 6, 2)), [v for v, _ in zip(powers(), range(3))]
 
 
-@case((t(3), 4), (t(3), 2))
+@case((t(3), 4), (t(3), 2), steady="never")
 def generator_method_and_iter(x, n):
     class Chunks:
         def __init__(self, count):

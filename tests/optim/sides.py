@@ -40,11 +40,11 @@ Program = Callable[[Side], Callable[[], Any]]
 
 def lockstep(
     program: Program, make: Make = adam, steps: int = 5, most: int = 2,
-    before: Callable[[Side, int], None] = fresh_gradients, **settings: Any,
+    least: int = 1, before: Callable[[Side, int], None] = fresh_gradients, **settings: Any,
 ) -> tuple[Side, Side, Any]:  # fmt: skip
     """Run a program compiled and in eager; `before` each call both sides are prepared outside compiled code.
 
-    At most `most` specialisations, where the program must be one graph (`fullgraph`, unless it says otherwise).
+    From `least` to `most` graphs, where the program must be one graph (`fullgraph`, unless it says otherwise).
     """
     mine, theirs = Side(make), Side(make)
     compiled, eager = compile_step(program(mine), **settings), program(theirs)
@@ -55,7 +55,8 @@ def lockstep(
         assert not (problem := difference(found, expected, EXACT, f"step {step}: the result")), problem
         check_sides(mine, theirs, step)
     count = compiled_count(compiled)
-    assert not settings.get("fullgraph", True) or 1 <= count <= most, f"{count} specialisations, expected up to {most}"
+    whole = settings.get("fullgraph", True)
+    assert not whole or least <= count <= most, f"{count} specialisations, expected {least} to {most}"
     return mine, theirs, compiled
 
 

@@ -207,7 +207,10 @@ def test_parameters_without_gradients(name: str) -> None:
 
 
 def test_no_gradients_at_all() -> None:
-    lockstep(just_step, steps=3, before=lambda side, step: fresh_gradients(side, step, missing=range(9)))
+    """Nothing to compute: no graph, and no break."""
+    before = lambda side, step: fresh_gradients(side, step, missing=range(9))  # noqa: E731
+    _, _, compiled = lockstep(just_step, steps=3, least=0, most=0, before=before)
+    assert not compiled.breaks and compiled.native_reason is None
 
 
 def test_frozen_parameters() -> None:

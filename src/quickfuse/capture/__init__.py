@@ -169,6 +169,9 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     frames = [book.frame(frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
+    for generator in i.generators:
+        if generator.runs_code_when_dropped and id(generator) not in book.generators:
+            raise Unsupported("a generator that is left in the middle of a try or with statement")
     if stopped and pause is not None and not pause.location:
         pause.location = i.location()
         pause.trace = i.trace()

@@ -87,6 +87,10 @@ def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
         value = cell.cell_contents
     except ValueError:
         name = f.names[index]
+        if name in f.code.co_cellvars:
+            raise_program(
+                i, UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
+            )
         raise_program(
             i, NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
         )

@@ -19,7 +19,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from . import attributes, construction, containers, number_calls
+from . import attributes, construction, containers, function_calls, number_calls
 from .containers import iterate, native_iterator
 from .frame import UNBOUND, GeneratorValue
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
@@ -232,11 +232,11 @@ def _range(i: Interpreter, *bounds: Any) -> range:
 
 
 def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
-    return functools.reduce(lambda a, b: _binary_now(i, operator.add, a, b), iterate(i, values), start)
+    return functools.reduce(lambda a, b: _binary_now(i, operator.add, a, b), native_iterator(i, values), start)
 
 
 def _reduce(i: Interpreter, function: Any, values: Any, *start: Any) -> Any:
-    elements = iter(iterate(i, values))
+    elements = native_iterator(i, values)
     total = start[0] if start else _next(i, elements)
     for element in elements:
         total = i.call_now(function, (total, element))
@@ -459,6 +459,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
         for name in "add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul iadd imul".split()
     },
     **number_calls.HANDLERS,
+    **function_calls.HANDLERS,
 }  # fmt: skip
 
 #: Native functions without side effects, whose result depends on their arguments alone.

@@ -303,7 +303,8 @@ def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) ->
         return _compare_sequences(i, function, left, right)
     if isinstance(left, dict) and isinstance(right, dict) and function in (operator.eq, operator.ne):
         ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
-        same = (list(left) == list(right) if ordered else left.keys() == right.keys()) and all(containers.equal(i, left[k], right[k]) for k in left)
+        same_keys = list(left) == list(right) if ordered else left.keys() == right.keys()
+        same = same_keys and all(containers.equal(i, left[k], right[k]) for k in left)
         return same ^ (function is operator.ne)
     if contains_symbolic(left) or contains_symbolic(right):
         raise Unsupported(f"{name_of(function)} of containers of tensors or numbers")

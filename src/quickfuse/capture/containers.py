@@ -132,7 +132,7 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     if type(value) is ShadowDict:
         i.outside.dict_keys(value)
         return {i.outside.key_value(k): i.outside.dict_get(value, k) for k in list(value.entries)}
-    if isinstance(value, dict):
+    if isinstance(value, dict) and not i.outside.is_outside(value):
         return value
     raise Unsupported(f"a {type(value).__name__} as a mapping")
 

@@ -41,7 +41,7 @@ DATA_DEPENDENT: dict[str, tuple[str, str]] = {
 }
 
 
-def reason_of(function: Callable[..., Any], args: Any, error: Exception) -> tuple[str, str]:
+def reason_of(function: Callable[..., Any], error: Exception) -> tuple[str, str]:
     """Why `function` could not run without data, and what to write instead."""
     name = str(getattr(function, "__name__", function))
     reason, hint = DATA_DEPENDENT.get(name, ("", ""))

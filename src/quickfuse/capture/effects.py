@@ -35,7 +35,7 @@ from .frame import Constructed, Frame, GeneratorValue
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .liveness import live_locals
 from .outside import CODE_TYPES, SEQUENCE_TYPES
-from .revival import make_exception, make_function, make_partial
+from .revival import exhausted_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
     ContainerMethod,
@@ -63,6 +63,7 @@ class RecipeBook:
     def __init__(self, interpreter: Interpreter) -> None:
         self.i = interpreter
         self.outputs: list[Any] = []
+        self.generators: set[int] = set()
         self._recipes: dict[int, Recipe] = {}
         self._changed_types: list[type] = []
         self._keep: list[Any] = []
@@ -223,8 +224,9 @@ class RecipeBook:
 
     def _generator(self, generator: GeneratorValue) -> Recipe:
         if generator.done:
-            return Call(iter, [Constant(())])
-        return Generator(self.frame(generator.frame))
+            return Call(exhausted_generator, [])
+        self.generators.add(id(generator))
+        return Generator(self.frame(generator.frame, all_variables=True))
 
     def _exception(self, exception: BaseException) -> Recipe:
         made = Call(
@@ -259,7 +261,7 @@ class RecipeBook:
 
     # frames -----------------------------------------------------------------------------------------------------
 
-    def frame(self, frame: Frame) -> FrameRecipe:
+    def frame(self, frame: Frame, all_variables: bool = False) -> FrameRecipe:
         """A frame as a segment leaves it. Variables that nothing reads any more are dropped."""
         live = live_locals(frame.code, frame.position, calling=not self.i.frames or frame is not self.i.frames[-1])
         names = local_names(frame.code)
@@ -267,7 +269,9 @@ class RecipeBook:
             frame.code,
             frame.globals,
             [
-                None if v is UNBOUND or (n not in live and type(v) is not CellType) else self.recipe(v)
+                None
+                if v is UNBOUND or (n not in live and type(v) is not CellType and not all_variables)
+                else self.recipe(v)
                 for n, v in zip(names, frame.locals, strict=True)
             ],
             [None if v is NULL else self.recipe(v) for v in frame.stack],

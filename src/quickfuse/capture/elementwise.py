@@ -76,13 +76,16 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
 def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[int, ...]:
     """Strides of a fresh result of `shape`.
 
-    Source: the documented behaviour of TensorIterator: operands of one dense layout hand it on; otherwise axes are
-    ordered by the operands' strides, first operand first, and the result is dense in that order.
+    Source: the documented behaviour of TensorIterator: operands of one dense layout hand it on (images with channels last
+    with the usual strides of that); otherwise axes are ordered by the operands' strides, first operand first, and the
+    result is dense in that order.
     """
     same = [m for m in operands if m.shape == shape]
     if len(same) == len(operands) and same:
         if all(is_contiguous(m) for m in same):
             return contiguous_stride(shape)
+        if len(shape) == 4 and all(_agrees(m, channels_last_stride(shape)) for m in same):
+            return channels_last_stride(shape)
         if all(m.stride == same[0].stride for m in same) and is_dense(same[0]):
             return same[0].stride
     if not operands or len(shape) < 2:
@@ -101,8 +104,18 @@ def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[i
 
 def is_contiguous(meta: TensorMeta) -> bool:
     """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
-    wanted = contiguous_stride(meta.shape)
-    return meta.numel == 0 or all(s == w for s, w, n in zip(meta.stride, wanted, meta.shape, strict=True) if n != 1)
+    return meta.numel == 0 or _agrees(meta, contiguous_stride(meta.shape))
+
+
+def _agrees(meta: TensorMeta, stride: tuple[int, ...]) -> bool:
+    return all(s == w for s, w, n in zip(meta.stride, stride, meta.shape, strict=True) if n != 1)
+
+
+def channels_last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a batch of images with its channels last."""
+    batch, channels, *sizes = shape
+    first, *rest, last = contiguous_stride((batch, *sizes, channels))
+    return (first, last, *rest)
 
 
 def is_channels_last(meta: TensorMeta) -> bool:

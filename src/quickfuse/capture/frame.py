@@ -75,6 +75,17 @@ class GeneratorValue:
         self.done = False
         self.running = False
 
+    @property
+    def runs_code_when_dropped(self) -> bool:
+        """Whether it is suspended where an exception handler would run if nothing referred to it any more."""
+        if self.done or self.frame.position == 0:
+            return False
+        handler = self.frame.decoded.handler_for(self.frame.position - 1)
+        if handler is None:
+            return False
+        name, arg, _, _ = self.frame.decoded.instructions[handler.target]
+        return not (name == "CALL_INTRINSIC_1" and arg == 3)  # what turns StopIteration into RuntimeError, in all of them
+
 
 class ArgumentsMismatch(Exception):
     """The call does not fit the function's signature: the native call will raise the right `TypeError`."""

@@ -25,7 +25,6 @@ from .results import OperatorFailed, Result, SameTensor, View, map_structure, te
 from .values import Symbol, TensorProxy, symbolic_leaves
 from .view_groups import ViewGroups
 
-
 #: Arithmetic that has a result for all numbers of its kinds.
 _NEVER_RAISE = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, abs, float, operator.lt, operator.le,

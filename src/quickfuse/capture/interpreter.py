@@ -50,8 +50,6 @@ class LongLoop(Unsupported):
 
     def __init__(self, stop_at: int, loop_end: int) -> None:
         super().__init__("a long loop without tensors")
-        #: What stands for the traceback of an exception: (traceback, exception), by the traceback's identity.
-        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         self.stop_at = stop_at
         self.loop_end = loop_end
 
@@ -70,6 +68,7 @@ class Interpreter:
         self.traces: dict[int, list[tuple[Any, Any, int]]] = {}
         #: What stands for the traceback of an exception: (traceback, exception), by the traceback's identity.
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
+        self.generators: list[GeneratorValue] = []
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -80,6 +79,7 @@ class Interpreter:
         self.created.clear()
         self.results.clear()
         self.traces.clear()
+        self.generators.clear()
         self.tracebacks.clear()
         self.frames.clear()
         self.graph.examples = []  # the segment keeps its own
@@ -243,6 +243,7 @@ class Interpreter:
             frame.locals[k] = cell
         if code.co_flags & CO_GENERATOR:
             generator = GeneratorValue(frame, function)
+            self.generators.append(generator)
             frame.generator = generator
             on_result(generator)
             return

@@ -17,6 +17,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
+from .data_dependent import reason_of
 from .elementwise import broadcast, is_elementwise, keeps_layout, result_stride, run_on_one_element
 from .mutation import returns_nothing
 from .probes import probe, run_empty
@@ -51,6 +52,7 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
     if known is None:
         known = _infer(function, args, kwargs, tensors, grad)
         _check_answer(function, known)
+        _check_resized(kwargs, tensors, known)
         _memo[key] = known
     return known
 
@@ -63,8 +65,16 @@ def _check_answer(function: Callable[..., Any], result: Result) -> None:
         raise Unsupported(f"{name_of(function)}() answers with a {type(result.structure).__name__}")
 
 
+def _check_resized(kwargs: dict[str, Any], tensors: list[TensorProxy], result: Result) -> None:
+    """Refuse to resize an `out` argument with elements in it, which warns."""
+    if kwargs.get("out") is not None and any(tensors[k].meta.numel and m.numel for k, m in result.changed):
+        raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
+
+
 def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
     name = name_of(function)
+    if name.startswith(_QUANTISED):
+        raise Unsupported("a quantised tensor")
     is_known = isinstance(function, _NATIVE) and not any(isinstance(t.meta, LazyMeta) for t in tensors)
     if is_known:
         if name.startswith("_foreach_") and is_elementwise(_single_form(name), kwargs):
@@ -91,9 +101,13 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
 @functools.cache
 def _has_side_effects(function: Any) -> bool:
     """Whether an operator's schemas say that it changes an operand."""
-    overloads = [function] if isinstance(function, torch._ops.OpOverload) else map(function.__getattr__, function.overloads())
+    whole = isinstance(function, torch._ops.OpOverload)
+    overloads = [function] if whole else [getattr(function, name) for name in function.overloads()]
     return any(overload._schema.is_mutable for overload in overloads)
 
+
+#: Beginnings of names: PyTorch's rules without data make plain tensors of what these return.
+_QUANTISED = ("quantize", "dequantize", "int_repr", "q_")
 
 #: Operators whose answers in Python follow from the metadata of their operands.
 _ANSWERS = frozenset(
@@ -138,7 +152,12 @@ def _foreach_in_place(listed: list[TensorProxy], results: list[TensorMeta]) -> R
                 raise OperatorFailed("a leaf that requires gradients is changed in place")
             if not tensor.meta.requires_grad:
                 changed.append((index, replace(tensor.meta, requires_grad=True)))
-    return Result((), tuple(range(len(listed))), tuple(changed))
+    structure = [SameTensor(k) for k in range(len(listed))] if _FOREACH_RETURNS else ()
+    return Result(structure, tuple(range(len(listed))), tuple(changed))
+
+
+#: Whether operators on lists that work in place return the list: not before PyTorch 2.13.
+_FOREACH_RETURNS = torch._foreach_add_([torch.zeros(1)], 1) is not None
 
 
 def _elementwise(
@@ -156,7 +175,7 @@ def _elementwise(
     if not isinstance(returned, torch.Tensor):
         if type(returned) in PLAIN_TYPES:
             return Result(returned)
-        raise Unsupported(f"{name_of(function)} returns a {type(returned).__name__}")
+        raise Unsupported(*reason_of(function, NotImplementedError()))
     written, changed = [], []
     structure: Any = None
     for index, tensor in enumerate(tensors):

@@ -116,7 +116,7 @@ def _index(i: Interpreter, instance: Any, wanted: Any, *bounds: Any) -> int:
     for position in range(start, stop):
         if equal(i, instance[position], wanted):
             return position
-    raise_here(ValueError(f"{wanted!r} is not in {type(instance).__name__}"))
+    raise Unsupported(f"index() of what is not in the {type(instance).__name__}")
 
 
 def _count(i: Interpreter, instance: Any, wanted: Any) -> int:
@@ -128,7 +128,7 @@ def _remove(i: Interpreter, instance: Any, wanted: Any) -> None:
         if equal(i, element, wanted):
             del instance[position]
             return
-    raise_here(ValueError(f"{type(instance).__name__}.remove(x): x not in {type(instance).__name__}"))
+    raise Unsupported(f"remove() of what is not in the {type(instance).__name__}")
 
 
 def _update(i: Interpreter, instance: dict[Any, Any], other: Any = (), /, **kwargs: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 import operator
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from . import attributes
 from .number_operators import template_of
+from .results import OperatorFailed
 from .values import Symbol, TensorProxy, is_constant
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
         symbols = [a for a in plain if type(a) is Symbol]
         known = all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols)
         if symbols and known and template_of(function, len(plain)) is not None:
-            return i.graph.number(function, *plain)
+            with contextlib.suppress(OperatorFailed):
+                return i.graph.number(function, *plain)
         plain = [i.outside.concrete(a) for a in plain]
         if not all(is_constant(a) for a in plain):
             raise Unsupported(f"{function.__module__}.{function.__name__} of a {type(args[0]).__name__}")

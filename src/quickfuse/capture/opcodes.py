@@ -450,7 +450,7 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elif arg == 5:
         _unary(i, f, operator.pos, "__pos__")
     elif arg == 6:
-        f.stack[-1] = tuple(f.stack[-1])
+        f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
     else:
         raise Unsupported(f"the intrinsic function {arg}")
 
@@ -532,7 +532,7 @@ def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack[-1] = tuple(f.stack[-1])
+    f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
 
 
 def op_LIST_APPEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

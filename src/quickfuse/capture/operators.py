@@ -201,8 +201,12 @@ def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
     if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
         return _inline(i, function, args, kwargs)
-    args, kwargs = _operands(i, function, args, kwargs)
-    return _call(i, "call_function", function, args, kwargs)
+    operands, options = _operands(i, function, args, kwargs)
+    result = _call(i, "call_function", function, operands, options)
+    name = str(function.__name__)
+    if type(result) is list and args and name.startswith("_foreach_") and name.endswith("_"):
+        return args[0]  # the very list of the program
+    return result
 
 
 def _is_at_home(function: Any) -> bool:

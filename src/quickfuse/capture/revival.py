@@ -17,6 +17,13 @@ def make_function(
     return function
 
 
+def exhausted_generator() -> Any:
+    """A generator at its end."""
+    generator = (element for element in ())
+    list(generator)
+    return generator
+
+
 def make_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> functools.partial[Any]:
     return functools.partial(function, *args, **keywords)
 

@@ -13,7 +13,14 @@ import torch
 
 from ..ir.values import TensorMeta, contiguous_stride
 from .conversions import CONVERSIONS
-from .elementwise import broadcast, is_channels_last, is_contiguous, like_stride, result_stride
+from .elementwise import (
+    broadcast,
+    channels_last_stride,
+    is_channels_last,
+    is_contiguous,
+    like_stride,
+    result_stride,
+)
 from .results import Result, SameTensor, with_index
 from .stand_ins import is_leaf, run_without_data
 from .values import TensorProxy
@@ -36,7 +43,7 @@ def _bind(names: str, args: Any, kwargs: Any) -> dict[str, Any] | None:
 def _convolution(axes: int) -> Rule:
     """`F.conv1d`, `conv2d` and `conv3d` on a batch on the CPU, by the documented formula of the output's size.
 
-    The result has channels last if the input or the weight has, as the CPU's kernels of every dtype do it.
+    The result has channels last if the input or the weight has. (In three dimensions that depends on the dtype.)
     """
 
     def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
@@ -51,7 +58,9 @@ def _convolution(axes: int) -> Rule:
             return None
         padding = _padding(given.get("padding", 0), weight.shape[2:], stride, dilation)
         last = [is_channels_last(meta) for meta in (x, weight)]
-        if padding is None or not all(has or is_contiguous(m) for has, m in zip(last, (x, weight), strict=True)):
+        if padding is None or not (last[0] or is_contiguous(x)) or not (last[1] or is_contiguous(weight)):
+            return None
+        if axes == 3 and any(last):
             return None
         sizes = [
             (n + p - d * (k - 1) - 1) // s + 1
@@ -60,7 +69,7 @@ def _convolution(axes: int) -> Rule:
         if min(sizes) < 1:
             return None
         shape = (x.shape[0], weight.shape[0], *sizes)
-        strides = _channels_last_stride(shape) if any(last) else contiguous_stride(shape)
+        strides = channels_last_stride(shape) if any(last) else contiguous_stride(shape)
         needs_grad = grad and any(t.meta.requires_grad for t in tensors)
         return Result(TensorMeta(x.dtype, shape, strides, x.device, needs_grad))
 
@@ -111,12 +120,6 @@ def _padding(
     return None if each is None or min(each) < 0 else tuple([2 * p for p in each])
 
 
-def _channels_last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    batch, channels, *sizes = shape
-    first, *rest, last = contiguous_stride((batch, *sizes, channels))
-    return (first, last, *rest)
-
-
 # random numbers -------------------------------------------------------------------------------------------------
 
 
@@ -155,9 +158,15 @@ def _drawn(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Re
 
 
 def _normal(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`torch.normal(mean, std)` of tensors: always contiguous."""
-    given = _bind("mean std", args, {name: value for name, value in kwargs.items() if name != "generator"})
-    if given is None or not tensors or len({t.meta.device for t in tensors}) > 1:
+    """`torch.normal(mean, std)` of tensors: always contiguous; of numbers: like `torch.rand(size)`."""
+    options = {name: value for name, value in kwargs.items() if name != "generator"}
+    if not tensors:
+        size = args[2] if len(args) == 3 else options.pop("size", None)
+        if size is None or len(args) < 2:
+            return None
+        return _drawn((size,), options, tensors, grad)
+    given = _bind("mean std", args, options)
+    if given is None or len({t.meta.device for t in tensors}) > 1:
         return None
     shape = broadcast([t.meta.shape for t in tensors])
     dtype = tensors[0].meta.dtype
@@ -208,7 +217,7 @@ def _stride_in(memory_format: torch.memory_format, like: TensorMeta) -> tuple[in
     if memory_format is torch.contiguous_format:
         return contiguous_stride(like.shape)
     if like.ndim == {torch.channels_last: 4, torch.channels_last_3d: 5}.get(memory_format) and like.numel:
-        return _channels_last_stride(like.shape)
+        return channels_last_stride(like.shape)
     return None
 
 

@@ -47,14 +47,19 @@ def run_without_data(
         raise
     except Exception as error:
         if isinstance(error, NotImplementedError) or _NO_DATA.search(str(error)):
-            raise Unsupported(*reason_of(function, args, error)) from error
+            raise Unsupported(*reason_of(function, error)) from error
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
     return operands.result(returned, tensors, device)
 
 
 def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> Any:
-    """Call the operator. A warning belongs to the user's program: what warns every time runs natively."""
+    """Call the operator. A warning belongs to the user's program: what warns every time runs natively.
+
+    Raises:
+        Unsupported: where the operator warns, or draws random numbers: they belong to the program, too.
+    """
     before = torch.is_grad_enabled()
+    random_state = torch.get_rng_state()
     torch._C._set_grad_enabled(grad)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -66,6 +71,11 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
                 returned = function(*args, **kwargs)
     finally:
         torch._C._set_grad_enabled(before)
+        draws = not torch.equal(torch.get_rng_state(), random_state)
+        if draws:
+            torch.set_rng_state(random_state)
+    if draws:
+        raise Unsupported("random numbers drawn to find out a shape")
     if caught:
         raise Unsupported(f"a warning: {str(caught[0].message).splitlines()[0]}")
     for warning in once:  # PyTorch gives these once a process: the program will not see them any more

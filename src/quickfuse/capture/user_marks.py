@@ -32,8 +32,8 @@ def user_mark(function: Any) -> Mark | None:
 def _is_allowed_by_peer(function: Any) -> bool:
     """Whether `torch.compiler.allow_in_graph` was called on a function of the user's. PyTorch's compiler is loaded then."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    allowed = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None)
-    return bool(allowed) and id(function) in allowed and not is_trusted_module(getattr(function, "__module__", None))
+    allowed: set[int] = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None) or set()
+    return id(function) in allowed and not is_trusted_module(getattr(function, "__module__", None))
 
 
 def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -82,11 +82,22 @@ def _run_without_data(
         torch._C._set_grad_enabled(before)
     if any(tensor._version for tensor in made.values()):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, changes its arguments")
+    if _shares_memory(result, list(made.values())):
+        raise Unsupported(f"{name_of(function)}, allowed in graphs, returns a view of its arguments")
     indices = {id(made[id(t)]): k for k, t in enumerate(tensors)}
     structure = _structure(result, indices, result_device(tensors))
     if not _only_tensors(structure):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, returns something else than tensors")
     return structure
+
+
+def _shares_memory(result: Any, operands: list[torch.Tensor]) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(_shares_memory(element, operands) for element in result)
+    if not isinstance(result, torch.Tensor) or any(result is operand for operand in operands):
+        return False
+    memory = result.untyped_storage()._cdata
+    return any(operand.untyped_storage()._cdata == memory for operand in operands)
 
 
 def _replace(value: Any, made: dict[int, torch.Tensor]) -> Any:

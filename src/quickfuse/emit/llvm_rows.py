@@ -11,6 +11,7 @@ Several vectors at a time, with accumulators of their own, keep additions from w
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, load_stride, store_number
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
@@ -69,7 +70,7 @@ class RowCode:
         """Values that are slow to compute and used in several passes, kept in memory that a later pass stores to anyway:
         node -> (slot, the pass that computes it). Softmax keeps its exponentials where their quotients will be."""
         loaded = {node.expr.slot for node in self.nodes if isinstance(node.expr, SlotLoad)}
-        slow = []
+        slow: list[bool] = []
         for node in self.nodes:
             is_slow = isinstance(node.expr, Op) and node.expr.name in LIBM
             slow.append(node.varying and node.within and (is_slow or any(slow[arg] for arg in node.args)))
@@ -85,8 +86,8 @@ class RowCode:
                     and not any(number in later for later in uses[last + 1 :])
                 ]  # fmt: skip
                 if slot not in loaded and candidates:
-                    node = max(candidates)
-                    kept[node] = (slot, next(k for k, use in enumerate(uses) if node in use))
+                    best = max(candidates)
+                    kept[best] = (slot, next(k for k, use in enumerate(uses) if best in use))
         return kept
 
     def needed(self, one_pass: Pass) -> set[int]:
@@ -263,6 +264,15 @@ class _Rows(RowCode):
         self.close_loops(prefix, outer)
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Where a part of the innermost loop begins: at an index, after a block of code, with accumulators."""
+
+    begin: str
+    label: str
+    sums: list[str]
+
+
 class _InnerLoop:
     """The last axis of a row in one pass: blocks of several vectors, vectors, and a vector with a mask."""
 
@@ -294,65 +304,66 @@ class _InnerLoop:
         return emit_op(self.before, expr, [self.numbers[arg] for arg in node.args])
 
     def write(self) -> None:
-        """Parts that each begin at an index and with accumulators, and end with others.
-
-        A part that is not entered leaves what it began with, hence the `phi`s after it.
-        """
+        """Parts that each begin at an index and with accumulators, and end with others."""
         rows, prefix = self.rows, self.prefix
-        size = f"%size{rows.axis}"
         reductions = [(k, rows.body.reductions[k]) for k in self.one_pass.reductions]
-        unroll = self._unroll() if reductions else 1
-        code = self.code
+        types = [self.code.type(value_type(reduction.value.dtype)) for _, reduction in reductions]
+        starts = [f"%{prefix}.start{k}" for k, _ in reductions]
+        state = _State("0", f"{prefix}.begin", starts)
         text: list[str] = []
-        sums = [f"%{prefix}.start{k}" for k, _ in reductions]
-        types = [f"<{rows.lanes} x {value_type(r.value.dtype)}>" for _, r in reductions]
-        begin, label = "0", f"{prefix}.begin"
-        for part, copies in [("block", unroll), ("vector", 1)] if unroll > 1 else [("vector", 1)]:
-            step = rows.lanes * copies
-            name = f"{prefix}.{part}"
-            index = f"%{name}.i"
-            accumulators = [[f"%{name}.sum{k}.{c}" for c in range(copies)] for k, _ in reductions]
-            starts = [[s] + [code.const(value_type(r.value.dtype), _identity(r))] * (copies - 1)
-                      for s, (_, r) in zip(sums, reductions, strict=True)]  # fmt: skip
-            code.lines = []
-            ends = [list(row) for row in accumulators]
-            for c in range(copies):
-                at = index if c == 0 else code.let(f"add i64 {index}, {c * rows.lanes}")
-                values = self._element(at, "")
-                for row, (_, reduction), value in zip(ends, reductions, values, strict=True):
-                    row[c] = rows.combined(code, reduction, value, row[c])
-            body, code.lines = code.lines, []
-            after = [self._together(row, r) for row, (_, r) in zip(ends, reductions, strict=True)]
-            phis = [
-                f"  {name_} = phi {type_} [ {start}, %{label} ], [ {end}, %{name} ]"
-                for row, begun, ended, type_ in zip(accumulators, starts, ends, types, strict=True)
-                for name_, start, end in zip(row, begun, ended, strict=True)
-            ]
-            joins = [f"  %{name}.left{k} = phi {type_} [ {s}, %{label} ], [ {a}, %{name}.after ]"
-                     for (k, _), type_, s, a in zip(reductions, types, sums, after, strict=True)]  # fmt: skip
-            text += [
-                f"  %{name}.end = and i64 {size}, {-step}",
-                f"  %{name}.any = icmp slt i64 {begin}, %{name}.end",
-                f"  br i1 %{name}.any, label %{name}, label %{name}.done",
-                f"{name}:",
-                f"  {index} = phi i64 [ {begin}, %{label} ], [ {index}.next, %{name} ]",
-                *phis,
-                *body,
-                f"  {index}.next = add i64 {index}, {step}",
-                f"  {index}.more = icmp slt i64 {index}.next, %{name}.end",
-                f"  br i1 {index}.more, label %{name}, label %{name}.after",
-                f"{name}.after:",
-                *code.lines,
-                f"  br label %{name}.done",
-                f"{name}.done:",
-                *joins,
-            ]
-            sums = [f"%{name}.left{k}" for k, _ in reductions]
-            begin, label = f"%{name}.end", f"{name}.done"
-        text += self._tail(size, begin, sums, reductions)
-        loads = [f"  %{prefix}.start{k} = load {type_}, ptr %sum{k}"
-                 for (k, _), type_ in zip(reductions, types, strict=True)]  # fmt: skip
+        unroll = self._unroll() if reductions else 1
+        if unroll > 1:
+            state = self._vectors("block", unroll, reductions, types, state, text)
+        state = self._vectors("vector", 1, reductions, types, state, text)
+        text += self._tail(f"%size{rows.axis}", state.begin, state.sums, reductions)
+        loads = [f"  {start} = load {type_}, ptr %sum{k}"
+                 for (k, _), type_, start in zip(reductions, types, starts, strict=True)]  # fmt: skip
         rows.lines += [f"  br label %{prefix}.begin", f"{prefix}.begin:", *self.before.lines, *loads, *text]
+
+    def _vectors(
+        self, part: str, copies: int, reductions: list[tuple[int, Reduction]], types: list[str], state: _State,
+        text: list[str],
+    ) -> _State:  # fmt: skip
+        """A loop over `copies` vectors at a time, each with its accumulators. A loop that is not entered leaves what it
+        began with, hence the `phi`s after it."""
+        rows, code, name = self.rows, self.code, f"{self.prefix}.{part}"
+        index, size, step = f"%{name}.i", f"%size{rows.axis}", rows.lanes * copies
+        sums = [[f"%{name}.sum{k}.{c}" for c in range(copies)] for k, _ in reductions]
+        code.lines = []
+        ends = [list(row) for row in sums]
+        for c in range(copies):
+            at = index if c == 0 else code.let(f"add i64 {index}, {c * rows.lanes}")
+            for row, (_, reduction), value in zip(ends, reductions, self._element(at, ""), strict=True):
+                row[c] = rows.combined(code, reduction, value, row[c])
+        body, code.lines = code.lines, []
+        totals = [self._together(row, r) for row, (_, r) in zip(ends, reductions, strict=True)]
+        phis, joins = [], []
+        for (k, reduction), type_, start, row, ended, total in zip(
+            reductions, types, state.sums, sums, ends, totals, strict=True
+        ):
+            neutral = code.const(value_type(reduction.value.dtype), _identity(reduction))
+            for c in range(copies):
+                phis.append(f"  {row[c]} = phi {type_} [ {start if c == 0 else neutral}, %{state.label} ], "
+                            f"[ {ended[c]}, %{name} ]")  # fmt: skip
+            joins.append(f"  %{name}.left{k} = phi {type_} [ {start}, %{state.label} ], [ {total}, %{name}.after ]")
+        text += [
+            f"  %{name}.end = and i64 {size}, {-step}",
+            f"  %{name}.any = icmp slt i64 {state.begin}, %{name}.end",
+            f"  br i1 %{name}.any, label %{name}, label %{name}.done",
+            f"{name}:",
+            f"  {index} = phi i64 [ {state.begin}, %{state.label} ], [ {index}.next, %{name} ]",
+            *phis,
+            *body,
+            f"  {index}.next = add i64 {index}, {step}",
+            f"  {index}.more = icmp slt i64 {index}.next, %{name}.end",
+            f"  br i1 {index}.more, label %{name}, label %{name}.after",
+            f"{name}.after:",
+            *code.lines,
+            f"  br label %{name}.done",
+            f"{name}.done:",
+            *joins,
+        ]
+        return _State(f"%{name}.end", f"{name}.done", [f"%{name}.left{k}" for k, _ in reductions])
 
     def _unroll(self) -> int:
         exprs = [self.rows.nodes[number].expr for number in self.wanted]

@@ -8,8 +8,7 @@ import re
 _TABLE: list[tuple[str, str]] = [
     (
         r"^a branch on a tensor's value|^the tensor method __bool__|^comparing tensors to find one",
-        "compute both sides and choose with torch.where(condition, this, that); or decide with numbers that are no tensors, "
-        "such as sizes and counters",
+        "compute both sides and choose with torch.where(condition, this, that), or decide by numbers that are no tensors",
     ),
     (r"^print\b", "print before or after the compiled function, or return the value and print it there"),
     (

@@ -82,16 +82,16 @@ class Canonicalizer:
         operands = _collect(loop)
         strides = tuple([access.strides for access in operands.accesses])
         indexed = tuple(sorted(operands.axes))
-        rows = (0, False)
+        reduced, columns = 0, False
         if loop.reduced:
-            collapsed, *rows = collapse_rows(loop.shape, strides, indexed, loop.reduced)
+            collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced)
         else:
             collapsed = collapse(loop.shape, strides, operands.stored[0], indexed)
         slots = self._make_slots(loop, operands, collapsed)
-        key = (tuple(rows), _row_length(loop), self._signature(loop, operands, collapsed, slots))
+        key = (reduced, columns, _row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)
         if body is None:
-            body = _Builder(loop, operands, collapsed).body(slots, *rows)
+            body = _Builder(loop, operands, collapsed).body(slots, reduced, columns)
             body = self._bodies[key] = self._equal.setdefault(body, body) if loop.reduced else body
         member = Member(
             collapsed.sizes,
@@ -187,7 +187,7 @@ class _Builder:
         self.reduced: dict[Buffer, Expr] = {}
 
     def body(self, slots: tuple[Slot, ...], reduced: int, columns: bool) -> KernelBody:
-        reductions = []
+        reductions: list[Reduction] = []
         for unit in self.loop.units:
             assert unit.store is not None
             if unit.store.combine is not None:

@@ -159,45 +159,20 @@ class KernelBody:
 
     def passes(self) -> list[Pass]:
         """The ways through a row, as few as there can be. Stores that happen once a row come after the last."""
-        level: dict[int, int] = {}  # the first pass in which a node can be computed
-        of_reduction: list[int] = []
-        last_load: dict[int, int] = {}  # of each slot, the last pass that loads it
-
-        def place(value: Expr) -> int:
-            for node in walk(value):
-                if isinstance(node, Reduced):
-                    level[id(node)] = of_reduction[node.reduction] + 1
-                elif isinstance(node, Op):
-                    level[id(node)] = max([level[id(arg)] for arg in node.args], default=0)
-                else:
-                    level[id(node)] = 0
-            for node in walk(value):
-                if isinstance(node, SlotLoad):
-                    last_load[node.slot] = max(last_load.get(node.slot, 0), level[id(value)])
-            return level[id(value)]
-
+        order = _PassOrder()
         for reduction in self.reductions:
-            of_reduction.append(place(reduction.value))
-        of_store = {k: place(value) for k, (slot, value) in enumerate(self.stores) if not self.once_a_row(slot)}
-        # What is updated in place is stored when it is not read any more, which may be a pass later.
-        changed = True
-        while changed:
-            changed = False
-            for k, number in of_store.items():
-                slot, value = self.stores[k]
-                wanted = max(number, last_load.get(slot, 0))
-                if wanted > number:
-                    of_store[k], changed = wanted, True
-                    for node in walk(value):
-                        if isinstance(node, SlotLoad):
-                            last_load[node.slot] = max(last_load.get(node.slot, 0), wanted)
-        count = 1 + max([*of_reduction, *of_store.values()], default=-1)
+            order.add_reduction(reduction.value)
+        for k, (slot, value) in enumerate(self.stores):
+            if not self.once_a_row(slot):
+                order.add_store(k, slot, value)
+        order.delay_stores()
+        count = 1 + max([*order.of_reduction, *order.of_store.values()], default=-1)
         return [
             Pass(
-                tuple([k for k, number in enumerate(of_reduction) if number == p]),
-                tuple([k for k, number in of_store.items() if number == p]),
+                tuple([k for k, number in enumerate(order.of_reduction) if number == one]),
+                tuple([k for k, number in order.of_store.items() if number == one]),
             )
-            for p in range(count)
+            for one in range(count)
         ]
 
     def key(self) -> tuple[Any, ...]:
@@ -261,6 +236,45 @@ class KernelBody:
     def _assignment(self, store: int) -> tuple[str, Expr]:
         slot, value = self.stores[store]
         return f"s{slot} =", value
+
+
+class _PassOrder:
+    """The pass of each reduction and store: the first in which all is known that it uses."""
+
+    def __init__(self) -> None:
+        self.of_reduction: list[int] = []
+        self.of_store: dict[int, int] = {}
+        self._stored: dict[int, tuple[int, list[int]]] = {}  # store -> its slot, and the slots that its value loads
+        self._last_load: dict[int, int] = {}  # slot -> the last pass that loads it
+
+    def add_reduction(self, value: Expr) -> None:
+        self.of_reduction.append(self._add(value)[0])
+
+    def add_store(self, store: int, slot: int, value: Expr) -> None:
+        self.of_store[store], loads = self._add(value)
+        self._stored[store] = (slot, loads)
+
+    def _add(self, value: Expr) -> tuple[int, list[int]]:
+        nodes = walk(value)
+        number = max([self.of_reduction[n.reduction] + 1 for n in nodes if isinstance(n, Reduced)], default=0)
+        loads = [node.slot for node in nodes if isinstance(node, SlotLoad)]
+        self._note_loads(loads, number)
+        return number, loads
+
+    def _note_loads(self, slots: list[int], number: int) -> None:
+        for slot in slots:
+            self._last_load[slot] = max(self._last_load.get(slot, 0), number)
+
+    def delay_stores(self) -> None:
+        """What is updated in place is stored when it is not read any more, which may be a pass later."""
+        moved = True
+        while moved:
+            moved = False
+            for store, (slot, loads) in self._stored.items():
+                last = self._last_load.get(slot, 0)
+                if last > self.of_store[store]:
+                    self.of_store[store], moved = last, True
+                    self._note_loads(loads, last)
 
 
 @dataclass(eq=False, slots=True)

@@ -174,7 +174,7 @@ def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:
 
 
 def _written_inputs(schedule: Schedule) -> set[Buffer]:
-    written = set()
+    written: set[Buffer] = set()
     for step in schedule.steps:
         if isinstance(step, KernelCall):
             slots = [k for k, s in enumerate(step.body.slots) if "w" in s.access]

@@ -166,9 +166,10 @@ def batch_norm(
         _update(ctx, running_var, space, unbiased, momentum)
         mean = ops.via(mean, compute)
     else:
-        mean, spread = (_along(ctx, t, (1,), shape, compute) for t in (running_mean, running_var))
-        if mean is None or spread is None:
+        centre, spread = (_along(ctx, t, (1,), shape, compute) for t in (running_mean, running_var))
+        if centre is None or spread is None:
             raise NoRule
+        mean = centre
         scale = ops.div(ops.const(1, compute), ops.sqrt(ops.add(spread, _number(eps, compute))))
     gain, shift = (_along(ctx, t, (1,), shape, compute) for t in (weight, bias))
     factor = scale if gain is None else ops.mul(scale, gain)

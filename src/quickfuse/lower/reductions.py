@@ -176,6 +176,8 @@ def _register_moments(name: str, root: bool, with_mean: bool) -> None:
         if type(correction) not in (int, float) or type(input) is not Tensor or not is_float(input.dtype):
             raise NoRule
         x = Reading(ctx, input, dim)
+        if x.space.count <= correction:
+            raise NoRule  # eager warns
         mean_, spread = moments(x.space, x.value, correction)
         result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
         return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
