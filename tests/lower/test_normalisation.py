@@ -128,6 +128,21 @@ def test_losses_of_classes(shape: tuple[int, ...], reduction: str) -> None:
                 assert kernels(schedule) <= count
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_of_probabilities_and_smoothed(smoothing: float, reduction: str) -> None:
+    def entropy(x: X, t: X, w: X | None = None) -> X:
+        return F.cross_entropy(x, t, w, reduction=reduction, label_smoothing=smoothing)
+
+    count = 1 if reduction == "none" else 2
+    for shape in ((20, 70), (3, 8, 5)):
+        x, target = seeded(*shape), torch.randint(0, shape[1], (shape[0], *shape[2:]))
+        target[0] = -100
+        assert kernels(check(entropy, x, x.roll(1).softmax(1), emitted=True, ulps=64)) == count
+        assert kernels(check(entropy, x, target, emitted=True, ulps=64)) == count
+        assert kernels(check(entropy, x, target, torch.rand(shape[1]), emitted=True, ulps=64)) == count
+
+
 def test_targets_out_of_bounds() -> None:
     for wrong in (7, -1):
         with pytest.raises(IndexError, match=f"Target {wrong} is out of bounds"):

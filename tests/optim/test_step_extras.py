@@ -391,7 +391,7 @@ def test_moving_averages(average: str) -> None:
 
 @pytest.mark.parametrize("average", ["mean", "ema"])
 def test_averaged_model(average: str) -> None:
-    """It begins with a branch on a tensor, `n_averaged == 0`: in parts."""
+    """It begins with a branch on a tensor, `n_averaged == 0`: a guard with two outcomes."""
 
     def program(side: Side) -> Callable[[], Any]:
         model = torch.nn.ParameterList(side.parameters)
@@ -404,7 +404,7 @@ def test_averaged_model(average: str) -> None:
 
         return train
 
-    lockstep(program, fullgraph=False)
+    lockstep(program)
 
 
 @pytest.mark.parametrize("enabled", ["disabled", "enabled"])

@@ -29,6 +29,7 @@ from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
 from .metadata import name_of
+from .module_calls import call_object
 from .native_methods import call_method
 from .outside import is_trusted_module
 from .user_marks import call_marked, user_mark
@@ -90,10 +91,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         if stands_for is not None:
             attributes.load(i, function, stands_for, lambda original: call(i, original, args, kwargs, then))
             return
-        owner_call = lookup_class(kind, "__call__")[1]
-        if not isinstance(owner_call, FunctionType):
-            raise Unsupported(f"a call of a {kind.__name__}")
-        attributes.load(i, function, "__call__", lambda method: call(i, method, args, kwargs, then))
+        call_object(i, function, args, kwargs, then)
 
 
 def _handle(i: Interpreter, handler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -31,9 +31,10 @@ _BINARY = (
     "bitwise_right_shift lerp addcmul addcdiv where clamp clamp_min clamp_max clip float_power "
     "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos"
 )
-#: Copies and conversions: where the operand's elements fill their memory, the result has its very strides.
+#: Copies, conversions and a few more: where the operand's elements fill their memory, the result has its very strides.
 _KEEPS_LAYOUT = frozenset(
-    "clone float double half bfloat16 int long short char byte bool zeros_like ones_like full_like".split()
+    "nan_to_num hardtanh relu6 fill clone float double half bfloat16 int long short char byte bool zeros_like ones_like "
+    "full_like".split()
 )
 _NAMES = frozenset(f"{_UNARY} {_BINARY}".split())
 _DUNDER = frozenset(f"__{n}__" for n in _NAMES) | frozenset(f"__r{n}__" for n in _NAMES)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType, MethodType, SimpleNamespace
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from .outside import is_trusted_module
 from .values import is_constant
 
 if TYPE_CHECKING:
@@ -46,18 +45,9 @@ def _update_wrapper(
     return i.native(functools.update_wrapper, wrapper, wrapped, tuple(assigned), tuple(updated))
 
 
-def _signature(i: Interpreter, function: Any) -> Any:
-    """Whether a function has some parameter is all that PyTorch asks of its own functions' signatures."""
-    if not isinstance(function, (FunctionType, MethodType)) or not is_trusted_module(i.frames[-1].globals.get("__name__")):
-        raise Unsupported("inspect.signature")
-    names = i.mark_created(dict.fromkeys(inspect.signature(function).parameters))
-    return i.mark_created(SimpleNamespace(parameters=names))
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     inspect.isclass: _is_class,
     inspect.isgeneratorfunction: _about_function(inspect.isgeneratorfunction),
     inspect.iscoroutinefunction: _about_function(inspect.iscoroutinefunction),
-    inspect.signature: _signature,
     functools.update_wrapper: _update_wrapper,
 }

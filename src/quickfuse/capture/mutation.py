@@ -89,9 +89,16 @@ def returns_new_memory(target: Any) -> bool:
     overloads = [o for o in _overloads(name) if not _is_out_variant(o)]
     composed = torch._C.DispatchKey.CompositeImplicitAutograd
     return bool(overloads) and not any(
-        any(result.alias_info is not None for result in o._schema.returns) or o.has_kernel_for_dispatch_key(composed)
+        any(result.alias_info is not None for result in o._schema.returns) or _has_kernel(o, composed)
         for o in overloads
     )
+
+
+def _has_kernel(overload: Any, key: Any) -> bool:
+    try:
+        return bool(overload.has_kernel_for_dispatch_key(key))
+    except RuntimeError:  # an overload that TorchScript alone knows
+        return False
 
 
 def returns_nothing(target: Any) -> bool:

@@ -363,8 +363,10 @@ class Outside:
             if not all(is_constant(v) for v in value):
                 raise Unsupported("looking into a set of objects")
             self.guard("equal", source, set(value))
-            shadow.items = set(value)
+            shadow.items = {*value, *map(self.concrete, shadow.added)}
             shadow.original = list(value)
+            self.replaced[id(shadow.items)] = shadow
+            self._keep.append(shadow.items)
             return shadow.items
         self.guard("length", source, len(value))
         elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]

@@ -21,6 +21,7 @@ from .calls import made, rule
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, Promotion, common_dtype, is_float
+from .reductions import log_softmax_of
 from .rules import NoRule, operand, promotion_key
 from .space import Space
 from .symbolic import Tensor, whole_load
@@ -221,15 +222,15 @@ def nll_loss(
     if size_average is not None or reduce is not None:
         raise NoRule
     classes = _Classes(ctx, input, target, weight, ignore_index)
-    return _negative(classes, meta, classes.of_target(classes.value), reduction)
+    return classes.reduced(meta, _negative(classes, classes.of_target(classes.value)), reduction)
 
 
-def _negative(classes: _Classes, meta: Any, log_probability: Expr, reduction: Any) -> Tensor:
-    zero = ops.like(log_probability, 0)
+def _negative(classes: _Classes, log_probability: Expr) -> Expr:
+    """The weighted loss of each row, from the logarithm of its target's probability."""
     loss = ops.neg(log_probability)
     if classes.weight is not None:
         loss = ops.mul(loss, classes.of_target(classes.weight))
-    return classes.reduced(meta, ops.where(classes.is_ignored, zero, loss), reduction)
+    return ops.where(classes.is_ignored, ops.like(loss, 0), loss)
 
 
 @rule("", f"input target {_CLASSES} label_smoothing=0.0", [functional.cross_entropy])
@@ -239,11 +240,43 @@ def cross_entropy(
 ) -> Tensor:  # fmt: skip
     if size_average is not None or reduce is not None or type(label_smoothing) not in (int, float):
         raise NoRule
-    if label_smoothing or (type(target) is Tensor and is_float(target.dtype)):
-        raise NoRule
     if type(input) is not Tensor or COMPUTE[input.dtype] is not input.dtype:
         raise NoRule  # eager rounds the logarithms to 16 bits
+    if not 0 <= label_smoothing <= 1:
+        raise NoRule  # an error
+    if type(target) is Tensor and is_float(target.dtype):
+        return _of_probabilities(ctx, meta, input, target, weight, reduction, float(label_smoothing))
     classes = _Classes(ctx, input, target, weight, ignore_index)
     shifted = ops.sub(classes.value, classes.space.largest(classes.value))
     logarithm = ops.via(ops.log(classes.space.sum(ops.exp(shifted))), classes.compute)
-    return _negative(classes, meta, ops.sub(classes.of_target(shifted), logarithm), reduction)
+    losses = _negative(classes, ops.sub(classes.of_target(shifted), logarithm))
+    if label_smoothing:
+        losses = _smoothed(classes, losses, ops.sub(shifted, logarithm), float(label_smoothing))
+    return classes.reduced(meta, losses, reduction)
+
+
+def _smoothed(classes: _Classes, losses: Expr, logarithms: Expr, smoothing: float) -> Expr:
+    """Losses that are to some part those of all classes alike."""
+    weighted = logarithms if classes.weight is None else ops.mul(logarithms, classes.weight)
+    alike = ops.neg(ops.via(classes.space.sum(weighted), losses.dtype))
+    alike = ops.where(classes.is_ignored, ops.like(alike, 0), alike)
+    share = ops.like(losses, smoothing / classes.space.count)
+    return ops.add(ops.mul(losses, ops.like(losses, 1 - smoothing)), ops.mul(alike, share))
+
+
+def _of_probabilities(
+    ctx: Context, meta: Any, input: Tensor, target: Tensor, weight: Any, reduction: Any, smoothing: float
+) -> Tensor:
+    """Cross entropy with the probability of every class."""
+    shape = input.meta.shape
+    axis = 1 if len(shape) > 1 else 0
+    if weight is not None or target.meta.shape != shape or target.dtype != input.dtype or not input.meta.numel:
+        raise NoRule
+    rows = Space(ctx, shape, (axis,), input.meta.device)
+    wanted = ctx.read(target)
+    if smoothing:
+        wanted = ops.add(ops.mul(wanted, ops.like(wanted, 1 - smoothing)), ops.like(wanted, smoothing / shape[axis]))
+    value = ops.mul(log_softmax_of(rows, ctx.read(input)), wanted)
+    losses = rows.result(ops.via(ops.neg(rows.sum(value)), input.dtype), False)
+    kept = tuple([size for k, size in enumerate(shape) if k != axis])
+    return _reduced(ctx, meta, losses, kept, input.dtype, reduction)

@@ -20,7 +20,7 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.values import TensorMeta
 
 # Modules that hold rules register them on import.
-from . import activations, arithmetic, creation, elementary, losses, normalisation, reductions  # noqa: F401
+from . import activations, arithmetic, creation, elementary, indexing, losses, normalisation, reductions  # noqa: F401
 from .calls import FUNCTION_RULES, RULES
 from .context import Context
 from .foreach import foreach

@@ -1,0 +1,74 @@
+"""Calls of objects. A call of an `nn.Module` without hooks goes straight to its `forward`.
+
+PyTorch's `Module.__call__` asks for hooks of nine kinds and for tracing before it calls `forward`. Following that code
+costs a hundred instructions and a dozen guards for each module; what it comes down to is checked here instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as torch_module
+
+from ..errors import Unsupported
+from . import attributes
+from .values import ShadowDict
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+Then = Callable[[Any], None]
+
+_MODULE_CALL = torch.nn.Module.__dict__["__call__"]
+_OWN_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks", "_global_forward_pre_hooks",
+)  # fmt: skip
+#: What an instance may not have of its own: it would be called instead of the class's.
+_CALLED = ("_call_impl", "_compiled_call_impl", "forward")
+
+
+def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """`instance(*args, **kwargs)` for an object whose class is Python."""
+    from .calls import call
+
+    kind = type(instance)
+    owner, method = attributes.lookup_class(kind, "__call__")
+    if not isinstance(method, FunctionType):
+        raise Unsupported(f"a call of a {kind.__name__}")
+    if method is _MODULE_CALL and _is_plain_module(i, instance):
+        owner, forward = attributes.lookup_class(kind, "forward")
+        if isinstance(forward, FunctionType):
+            attributes.guard_class_attribute(i, kind.__mro__, owner, "forward", forward)
+            call(i, forward, (instance, *args), kwargs, then)
+            return
+    attributes.guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
+    call(i, method, (instance, *args), kwargs, then)
+
+
+def _is_plain_module(i: Interpreter, module: torch.nn.Module) -> bool:
+    """Whether calling a module of the user's comes down to its `forward`, guarded to stay so."""
+    outside = i.outside
+    source = outside.source_of(module)
+    if source is None or type(module)._call_impl is not torch.nn.Module._call_impl:
+        return False
+    if any((id(module), name) in outside.attributes for name in (*_OWN_HOOKS, *_CALLED)):
+        return False
+    state = module.__dict__
+    if any(name in state for name in _CALLED) or any(state.get(name) for name in _OWN_HOOKS):
+        return False
+    if any(getattr(torch_module, name) for name in _GLOBAL_HOOKS):
+        return False
+    shadows = [outside.stand_in(state[name]) for name in _OWN_HOOKS]
+    if any(type(shadow) is ShadowDict and shadow.changes for shadow in shadows):
+        return False
+    outside.guard("absent", source.attr("__dict__"), _CALLED)
+    for name in _OWN_HOOKS:
+        outside.guard("keys", source.attr("__dict__").item(name), ())
+    root = outside.roots.constant(torch_module.__name__, torch_module)
+    for name in _GLOBAL_HOOKS:
+        outside.guard("keys", root.attr(name), ())
+    return True
