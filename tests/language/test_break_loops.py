@@ -217,7 +217,7 @@ def dictionary_of_counts(x, n):
     return x + 1, counts
 
 
-@setup(bounded=True)
+@setup(bounded=True, steady="later")
 def training_loop_with_logging():
     model = torch.nn.Linear(3, 1)
 

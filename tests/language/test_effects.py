@@ -51,7 +51,7 @@ def list_before_an_exception(x, values, k):
     return y.exp()
 
 
-@case((t(3), {"a": 1}, "a"), (t(3), {"a": 1}, "b"), (t(3), {}, "a"))
+@case((t(3), {"a": 1}, "a"), (t(3), {"a": 1}, "b"), (t(3), {}, "a"), steady="later")
 def dict_before_an_exception(x, table, key):
     table["new"] = x + 1
     table["count"] = table.get("count", 0) + 1
@@ -290,7 +290,7 @@ def class_attribute_is_written():
     return run, [(t(3),), (t(3, seed=1),)]
 
 
-@setup()
+@setup(steady="never")
 def module_attribute_is_patched_and_restored():
     def run(x):
         original = torch.relu

@@ -172,7 +172,7 @@ def nested_calls_as_arguments(x):
     return F.relu(torch.add(x.mul(2).sin(), torch.sum(x, dim=0, keepdim=True), alpha=math.sqrt(4.0))).clamp(max=len(x))
 
 
-@case((t(3), 3), (t(3), 4), (t(3), -1))
+@case((t(3), 3), (t(3), 4), (t(3), -1), steady="later")
 def number_expressions(x, n):
     a = (n << 2) ^ 5 | 1
     b = divmod(n, 4), n // 2, -n % 3, ~n, round(n / 3, 2), abs(n) ** 0.5, int(n / 2), float(n), bool(n), complex(n, 1)

@@ -156,7 +156,7 @@ def hook_that_raises():
     return layer, [(t(3, 4),), (t(5, 4),)]
 
 
-@setup()
+@setup(steady="later")
 def buffers_are_mutated():
     return Ema(), xs(3, 4)
 
@@ -306,7 +306,7 @@ def requires_grad_is_switched():
     return run, [(t(3, 4), False), (t(3, 4), True), (t(3, 4), False)]
 
 
-@setup()
+@setup(steady="never")
 def copies_of_modules():
     model = nn.Linear(4, 4)
 

@@ -143,6 +143,15 @@ def test_cross_entropy_of_probabilities_and_smoothed(smoothing: float, reduction
         assert kernels(check(entropy, x, target, torch.rand(shape[1]), emitted=True, ulps=64)) == count
 
 
+def test_targets_that_change_afterwards() -> None:
+    def function(x: X, t: X) -> X:
+        loss = F.cross_entropy(x, t)
+        t.add_(1).remainder_(x.shape[1])
+        return loss + F.cross_entropy(x, t)
+
+    check(function, seeded(20, 70), torch.randint(0, 70, (20,)), emitted=True, ulps=64)
+
+
 def test_targets_out_of_bounds() -> None:
     for wrong in (7, -1):
         with pytest.raises(IndexError, match=f"Target {wrong} is out of bounds"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import Compiled, check, compile_for_test
 
@@ -170,3 +171,40 @@ def test_a_sum_is_exact_up_to_its_rounding() -> None:
     whole, columns = Compiled(schedule, interpreter.names)(x)
     assert whole == x.double().sum().float()
     assert torch.equal(columns, x.double().view(2048, -1).sum(0).float())
+
+
+FORMS: list[Function] = [
+    lambda x: torch.sum(x, (0,), True), lambda x: x.sum([0, 1]), lambda x: torch.mean(input=x, dim=0),
+    lambda x: tuple(torch.max(input=x, dim=1)), lambda x: tuple(x.max(-1, True)), lambda x: x.std(0, True),
+    lambda x: x.std(0, False, True), lambda x: x.var((0, 1), correction=2), lambda x: x.argmax(dim=None),
+    lambda x: torch.softmax(x, dim=1, dtype=torch.float64), lambda x: F.softmax(x, -1, 3, torch.float64),
+    lambda x: F.log_softmax(x, dim=0, dtype=torch.float64), lambda x: torch.nn.Softmax(0)(x), lambda x: x.norm(dim=1),
+    lambda x: x.norm(2, 1), lambda x: torch.any(x > 2), lambda x: (x > 0).all(dim=(0, 1)), lambda x: x.amax(dim=()),
+    lambda x: x.logsumexp((0, 1)), lambda x: torch.max(x, x.flip(0)), lambda x: x.max(torch.tensor(1.0)),
+    lambda x: x.sum(axis=1, keepdims=True), lambda x: x.mean(1, dtype=torch.float64), lambda x: x.nansum(),
+    lambda x: x.cumsum(0), lambda x: x.half().mean(0), lambda x: (x.half() * 20000).sum(0),
+    lambda x: torch.linalg.norm(x, dim=1),
+    lambda x: torch.special.logsumexp(x, 1), lambda x: x.median(), lambda x: torch.linalg.norm(x),
+    lambda x: (x.half() * 20000).mean(0), lambda x: torch.zeros(3, 4).sum(1) + 1, lambda x: torch.ones(20, 30).mean(),
+    lambda x: x.sum() * x, lambda x: x.sum(0) + x.sum(1, keepdim=True), lambda x: x.expand(3, *x.shape).sum(0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FORMS, ids=range(len(FORMS)))
+def test_forms_of_calls(function: Function) -> None:
+    check(function, values((20, 30), torch.float32), emitted=True, ulps=32)
+
+
+def test_inputs_that_are_reduced_and_changed() -> None:
+    def function(x: X, y: X) -> tuple[X, X]:
+        y.copy_(x.sum(1))
+        x.add_(y[:, None]).div_(x.norm())
+        return x.amax(0), y
+
+    check(function, values((20, 30), torch.float32), torch.zeros(20), emitted=True, ulps=32)
+    check(function, values((30, 20), torch.float32).t(), torch.zeros(20), emitted=True, ulps=32)
+
+
+def test_out_arguments_are_left_to_pytorch() -> None:
+    with pytest.raises(Unsupported):
+        compile_for_test(lambda x, y: torch.sum(x, 0, out=y), torch.randn(3, 4), torch.zeros(4))

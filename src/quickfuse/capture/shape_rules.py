@@ -21,7 +21,7 @@ from .elementwise import (
     like_stride,
     result_stride,
 )
-from .results import Result, SameTensor, with_index
+from .results import Result, SameTensor, View, with_index
 from .stand_ins import is_leaf, run_without_data
 from .values import TensorProxy
 
@@ -221,6 +221,17 @@ def _stride_in(memory_format: torch.memory_format, like: TensorMeta) -> tuple[in
     return None
 
 
+def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of: whether it fits, its run tells."""
+    given = _bind("input size stride storage_offset", args, kwargs)
+    if given is None or len(tensors) != 1 or not {"size", "stride"} <= given.keys():
+        return None
+    x, size, stride = tensors[0].meta, tuple(given["size"]), tuple(given["stride"])
+    if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in (*size, *stride)):
+        return None
+    return Result(View(TensorMeta(x.dtype, size, stride, x.device, grad and x.requires_grad), 0))
+
+
 def _eye(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
     if tensors or kwargs.get("out") is not None or not all(type(a) is int for a in args) or not 1 <= len(args) <= 2:
         return None
@@ -242,7 +253,7 @@ _RULES: dict[Any, Rule] = {
     torch.empty_like: _like(0), torch.zeros_like: _like(0), torch.ones_like: _like(0), torch.rand_like: _like(0),
     torch.randn_like: _like(0), torch.full_like: _like(1),
     torch.randint_like: _like(1, 2),
-    torch.eye: _eye,
+    torch.eye: _eye, torch.as_strided: _as_strided, torch.Tensor.as_strided: _as_strided,
     **{getattr(torch.Tensor, name): rule for name, rule in CONVERSIONS.items()},
 }  # fmt: skip
 

@@ -237,11 +237,13 @@ class _Builder:
             self.writer.emit("DELETE_FAST", index)
 
     def _filled_by_the_call(self) -> set[int]:
+        """Slots with values of their own that are not the frame's. Free variables keep the cells that they got: CPython
+        takes it for granted that there is one in each."""
         code = self.code
         arguments = code.co_argcount + code.co_kwonlyargcount
         arguments += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)
         cells = {self.names.index(name) for name in code.co_cellvars}
-        return cells | set(range(arguments)) | set(range(self.state - len(code.co_freevars), self.state))
+        return cells | set(range(arguments))
 
     def _restore_stack(self) -> None:
         writer = self.writer

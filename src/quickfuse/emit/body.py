@@ -211,4 +211,10 @@ class KernelBodyWriter:
         return f"{base}.as_strided({view.shape}, {view.stride}, {base}.storage_offset() + {view.offset})"
 
     def _result(self, output: Any) -> str:
+        """An output of the graph. What shares memory with an input is a tensor object of its own, without a history."""
+        if isinstance(output, Buffer) and output.kind == "input":
+            return f"{self._variables[output]}.detach()"
+        if isinstance(output, View) and output.buffer.meta.requires_grad:
+            base = self._variables[output.buffer]
+            return f"{base}.detach().as_strided({output.shape}, {output.stride}, {base}.storage_offset() + {output.offset})"
         return self._argument(output)

@@ -29,7 +29,7 @@ _COMPOSED = frozenset(
     "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d softmax log_softmax "
     "layer_norm group_norm rms_norm normalize cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
     "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance stack hstack vstack "
-    "dstack norm std var max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
+    "dstack norm std var std_mean var_mean max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
 )
 
@@ -53,6 +53,8 @@ def extern(
     function: Callable[..., Any] = getattr(torch.Tensor, target) if kind == "call_method" else target
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     name = name.strip("_") if name.startswith("__") else name
+    if kwargs.get("out") is not None:
+        raise Unsupported(f"an `out` argument of {name}")
     if name == "getitem":
         _check_index(args[1])
     else:

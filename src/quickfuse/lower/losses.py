@@ -24,7 +24,7 @@ from .promotion import COMPUTE, Promotion, common_dtype, is_float
 from .reductions import log_softmax_of
 from .rules import NoRule, operand, promotion_key
 from .space import Space
-from .symbolic import Tensor, whole_load
+from .symbolic import Tensor
 
 F64, I64 = torch.float64, torch.int64
 
@@ -40,7 +40,7 @@ def _reduced(ctx: Context, meta: Any, losses: Expr, shape: Shape, dtype: torch.d
     if reduction == "none":
         return made(ctx, meta, ops.via(losses, meta.dtype))
     space = Space(ctx, shape, tuple(range(len(shape))), meta.device)
-    total = ops.via(space.sum(ops.via(losses, compute)), dtype, compute)
+    total = ops.via(space.sum(ops.via(losses, compute)), compute)
     if reduction != "sum":
         count = space.number_of_elements(compute) if reduction == "mean" else ops.const(shape[0], compute)
         total = ops.div(total, count)
@@ -168,16 +168,17 @@ class _Classes:
         self.value = ops.via(ctx.read(input), self.compute)
         rows = tuple([tuple([int(j == k) for j in range(len(shape))]) for k in kept])
         by_row = IndexMap((0,) * len(kept), rows, len(shape))
-        self.target = reindex(self._checked(target, shape[self.axis], ignored), by_row)
+        self._check(target, shape[self.axis], ignored)
+        self.target = reindex(ctx.read(target), by_row)
         self.is_target = ops.eq(Index(self.axis), self.target)
         self.is_ignored = ops.eq(self.target, ops.const(ignored, I64))
         self.weight = self._weights(weight)
 
-    def _checked(self, target: Tensor, classes: int, ignored: int) -> Expr:
+    def _check(self, target: Tensor, classes: int, ignored: int) -> None:
+        """A call that raises eager's error. Its result is not used: it is the target itself, which may change later."""
         buffer = self.ctx.temp(target.meta)
         memory = self.ctx.memory(target)
         self.ctx.program.steps.append(Extern(checked_targets, (memory, classes, ignored), {}, [buffer]))
-        return whole_load(buffer)
 
     def _weights(self, weight: Any) -> Expr | None:
         if weight is None:

@@ -71,10 +71,10 @@ def total(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: An
 
 @rule("mean", "input dim=None keepdim=False dtype=None")
 def mean(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
-    """The sum in the result's type, divided by the count: eager's two steps."""
+    """The sum, divided by the count in the type that is computed in."""
     x = Reading(ctx, input, dim, dtype)
     compute = COMPUTE[x.dtype]
-    summed = ops.via(x.space.sum(x.value), x.dtype, compute)
+    summed = ops.via(x.space.sum(x.value), compute)
     return x.result(ctx, meta, ops.div(summed, x.space.number_of_elements(compute)), keepdim)
 
 
@@ -220,6 +220,13 @@ def _norm(ctx: Context, meta: Any, x: Any, order: Any, dim: Any, keepdim: Any, d
 @rule("", "x ord=2 dim=None keepdim=False dtype=None", [torch.linalg.vector_norm])
 def vector_norm(ctx: Context, meta: Any, x: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
     return _norm(ctx, meta, x, ord, dim, keepdim, dtype)
+
+
+@rule("", "A ord=None dim=None keepdim=False dtype=None", [torch.linalg.norm])
+def linalg_norm(ctx: Context, meta: Any, A: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
+    if ord is not None:  # of a matrix, perhaps
+        raise NoRule
+    return _norm(ctx, meta, A, 2, dim, keepdim, dtype)
 
 
 @rule("norm", "input p='fro' dim=None keepdim=False out=None dtype=None")
