@@ -120,8 +120,8 @@ def cases(
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(1)
-        samples = list(islice(op.sample_inputs("cpu", dtype, requires_grad=gradients), count))
+        _seed(1)
+        samples = list(islice(op.sample_inputs_func(op, torch.device("cpu"), dtype, gradients), count))
     for number, sample in enumerate(samples):
         if variant in _LAYOUTS:
             sample = sample.transform(lambda v: _LAYOUTS[variant](v) if isinstance(v, torch.Tensor) else v)
@@ -211,9 +211,14 @@ def copy_argument(value: Any) -> Any:
     return made.requires_grad_(value.requires_grad)
 
 
+def _seed(number: int) -> None:
+    """`torch.manual_seed` without what it notes for GPUs, which takes a millisecond below a deep stack."""
+    torch.default_generator.manual_seed(number)
+
+
 def outcome_of(function: Callable[..., Any], arguments: list[Any]) -> tuple[Any, ...]:
     """("returned", value) or ("raised", type, text)."""
-    torch.manual_seed(0)
+    _seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -260,24 +265,26 @@ def _wrong_metadata(expected: Any, found: Any) -> Iterator[str]:
             yield from _wrong_metadata(e, f)
 
 
-def run(case: Case) -> Outcome:
-    """Run a case natively and captured."""
+def run(case: Case, backend: str = "eager") -> Outcome:
+    """Run a case natively and captured. What capture says of each node is checked with the backend "eager"."""
     outcome = Outcome()
     theirs = [copy_argument(a) for a in case.arguments]
     mine = [copy_argument(a) for a in case.arguments]
 
     expected = outcome_of(case.program, theirs)
     outcome.eager_raises = expected[0] == "raised"
-    compiled: Any = quickfuse.compile(case.program, backend="eager", options={"raise_internal_errors": True})
-    compiled.settings.backend = _Checking(outcome)
+    compiled: Any = quickfuse.compile(case.program, backend=backend, options={"raise_internal_errors": True})
+    if backend == "eager":
+        compiled.settings.backend = _Checking(outcome)
     with breaks(outcome.reasons):
         found = outcome_of(compiled, mine)
     if expected[0] == "raised" or found[0] == "raised":
         if expected != found:
             outcome.errors.append(f"eager: {str(expected)[:200]}, captured: {str(found)[:200]}")
         return outcome
-    outcome.errors += differences(expected[1], found[1], "result", case.has_values)
-    outcome.errors += differences(theirs, mine, "arguments", case.has_values)
+    tolerance = 1e-6 if backend == "eager" else 1e-4
+    outcome.errors += differences(expected[1], found[1], "result", case.has_values, tolerance)
+    outcome.errors += differences(theirs, mine, "arguments", case.has_values, tolerance)
     if _sharing(expected[1], theirs) != _sharing(found[1], mine):
         outcome.errors.append("the results share memory in another way")
     return outcome
@@ -309,25 +316,29 @@ def breaks(reasons: list[str]) -> Iterator[None]:
 # comparing ------------------------------------------------------------------------------------------------------
 
 
-def differences(expected: Any, found: Any, where: str, with_values: bool = True) -> Iterator[str]:
+def differences(
+    expected: Any, found: Any, where: str, with_values: bool = True, tolerance: float = 1e-6
+) -> Iterator[str]:
     """How `found` is not `expected`."""
     if type(expected) is not type(found):
         yield f"{where}: a {type(found)} where eager has a {type(expected)}"
     elif isinstance(expected, torch.Tensor):
-        yield from _tensor_differences(expected, found, where, with_values)
+        yield from _tensor_differences(expected, found, where, with_values, tolerance)
     elif isinstance(expected, (list, tuple)):
         if len(expected) != len(found):
             yield f"{where}: {len(found)} elements where eager has {len(expected)}"
             return
         for k, (e, f) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(e, f, f"{where}[{k}]", with_values)
+            yield from differences(e, f, f"{where}[{k}]", with_values, tolerance)
     elif isinstance(expected, dict):
-        yield from differences(list(expected.items()), list(found.items()), where, with_values)
+        yield from differences(list(expected.items()), list(found.items()), where, with_values, tolerance)
     elif not (expected == found or (expected != expected and found != found)):
         yield f"{where}: {found!r} where eager has {expected!r}"
 
 
-def _tensor_differences(expected: torch.Tensor, found: torch.Tensor, where: str, with_values: bool) -> Iterator[str]:
+def _tensor_differences(
+    expected: torch.Tensor, found: torch.Tensor, where: str, with_values: bool, tolerance: float
+) -> Iterator[str]:
     for name in ("dtype", "shape", "layout", "device", "requires_grad"):
         e, f = getattr(expected, name), getattr(found, name)
         if e != f:
@@ -340,7 +351,7 @@ def _tensor_differences(expected: torch.Tensor, found: torch.Tensor, where: str,
             yield f"{where}: other conj or neg bits"
     if with_values and expected.device.type != "meta":
         try:
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=0, equal_nan=True)
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=0 if tolerance < 1e-5 else 1e-5, equal_nan=True)
         except AssertionError as error:
             yield f"{where}: {str(error).splitlines()[0]}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import functools
 import io
 import logging
 import os
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,6 +118,12 @@ def limit_rows() -> list[tuple[str, str, str]]:
     return [row for row in rows if row[0]]
 
 
+def change_rows() -> list[tuple[str, str, str, int]]:
+    """(expression, a value of n, another, how often it is compiled) of the table of specialisations."""
+    rows = re.findall(r"^\| [^|]* in `([^`]+)` \| `([^`]+)` \| `([^`]+)` \| (once|twice) \|$", LIMITS, re.MULTILINE)
+    return [(expression, one, another, 1 + (times == "twice")) for expression, one, another, times in rows]
+
+
 def optimizer_rows() -> list[tuple[str, str]]:
     """(name, what happens) for each optimizer in the table of optimizers."""
     outcomes = "one kernel|two kernels|three kernels|kernels between|in parts"
@@ -123,16 +131,45 @@ def optimizer_rows() -> list[tuple[str, str]]:
     return [(name, outcome) for names, outcome in rows for name in re.findall(r"\w+", names)]
 
 
+def under(context: Any) -> Any:
+    """A marker: call a simple function inside of this context."""
+    return context
+
+
+LIMIT_NAMES = {"torch": torch, "F": F, "time": time, "functools": functools, "SimpleNamespace": SimpleNamespace}
+
+
 @pytest.mark.parametrize(("outcome", "expression", "reason"), limit_rows(), ids=[row[1] for row in limit_rows()])
 @pytest.mark.filterwarnings("ignore")
 def test_limits_are_as_documented(outcome: str, expression: str, reason: str) -> None:
     quickfuse.set_logs(graph_breaks=True)
-    compiled = quickfuse.compile(eval(f"lambda x, w, c, k: {expression}", {"torch": torch, "F": F, "time": time}))
     x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
-    with printed() as output:
-        compiled(x, w, torch.randn(4, dtype=torch.complex64), torch.arange(4))
-    runs = {"natively": "runs natively", "operator by operator": "runs operator by operator"}[outcome]
-    assert f"{runs}: {reason}" in output.getvalue(), f"docs/limits.md is out of date: {output.getvalue() or 'no log'}"
+    arguments: tuple[Any, ...] = (x, w, torch.randn(4, dtype=torch.complex64), torch.arange(4))
+    context: Any = contextlib.nullcontext()
+    if outcome != "natively":
+        function = eval(f"lambda x, w, c, k: {expression}", LIMIT_NAMES)
+    elif expression.startswith("under("):
+        function, arguments, context = (lambda x: x + 1), (x,), eval(expression, {"under": under, **LIMIT_NAMES})
+    else:
+        function, arguments = eval(expression, LIMIT_NAMES), (x,)
+    compiled = quickfuse.compile(function)
+    with printed() as output, context:
+        compiled(*arguments)
+    said = {
+        "natively": f" runs natively: {reason}",
+        "operator by operator": f" runs operator by operator: {reason}",
+        "with a break": f"graph break at <string>:1: {reason}",
+    }[outcome]
+    assert said in output.getvalue(), f"docs/limits.md is out of date: {output.getvalue() or 'no log'}"
+
+
+@pytest.mark.parametrize(("expression", "one", "another", "times"), change_rows())
+def test_specialisations_are_as_documented(expression: str, one: str, another: str, times: int) -> None:
+    x = torch.randn(4, 4)
+    compiled = quickfuse.compile(eval(f"lambda x, n: {expression}", LIMIT_NAMES), fullgraph=True)
+    for value in (one, another, one):
+        compiled(x, eval(value, {"x": x, **LIMIT_NAMES}))
+    assert len(compiled.specialisations) == times
 
 
 @pytest.mark.parametrize(("name", "outcome"), optimizer_rows())
@@ -152,7 +189,9 @@ def test_optimizers_are_as_documented(name: str, outcome: str) -> None:
 
 
 def test_limits_has_rows() -> None:
-    assert len(limit_rows()) > 10 and len(optimizer_rows()) > 10
+    outcomes = [outcome for outcome, _, _ in limit_rows()]
+    assert min(outcomes.count(kind) for kind in ("natively", "operator by operator", "with a break")) > 4
+    assert len(change_rows()) > 10 and len(optimizer_rows()) > 10
 
 
 # examples -------------------------------------------------------------------------------------------------------------
@@ -185,6 +224,28 @@ def test_pointwise_example(device: str) -> None:
     output = run_example("pointwise.py", device, "--size", "20")
     assert output.endswith("compiled 1 time, to 1 kernel\n")
     assert max(map(float, re.findall(r"to eager (.*)", output))) < 1e-5
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_step_example(device: str) -> None:
+    output = run_example("training_step.py", device, "--steps", "6")
+    rows = re.findall(r"loss (\S+), eager (\S+), (\d+) graphs", output)
+    assert len(rows) == 6 and all(abs(float(loss) - float(eager)) < 1e-4 for loss, eager, _ in rows)
+    assert rows[1][2] == rows[-1][2]  # the learning rate changes in every step
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_breaks_example(device: str) -> None:
+    output = run_example("breaks.py", device)
+    assert "normalise: 3 graphs" in output and "2 graph breaks" in output
+    assert output.endswith("without:     1 graph, history [0.3, 3.0, 30.0]\n")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_backend_example(device: str) -> None:
+    first, said, second = run_example("backend.py", device).partition("between the graphs, in Python\n")
+    assert said and "torch.square(velocities)" in first and "torch.square(positions)" in second
+    assert second.endswith("\n30.0\n")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="*", default=["float32"])
     parser.add_argument("--forms", nargs="*", default=list(FORMS))
     parser.add_argument("--variants", nargs="*", default=["plain"], choices=VARIANTS)
+    parser.add_argument("--backend", default="eager")
     parser.add_argument("--verbose", action="store_true", help="print every case that does not run as in eager")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -41,7 +42,7 @@ def main() -> None:
                 continue
             for variant in options.variants:
                 for case in cases(name, dtype, options.samples, tuple(options.forms), variant):
-                    outcome = run(case)
+                    outcome = run(case, options.backend)
                     _count(outcome, counts)
                     captured[name] += outcome.captured
                     for reason in outcome.reasons if not outcome.eager_raises else ():

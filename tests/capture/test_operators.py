@@ -21,9 +21,13 @@ T = torch.Tensor
 
 #: Operators whose first sample runs natively, with the beginning of the reason.
 NATIVE = {
+    "as_strided": "the place of a tensor in its storage",
+    "as_strided.partial_views": "the place of a tensor in its storage",
     "allclose": "allclose() answers in Python",
     "argwhere": "the number of elements",
+    "bincount": "the number of elements",
     "equal": "equal() answers in Python",
+    "item": "item() of a complex tensor",
     "linalg.lstsq": "the shapes that linalg_lstsq() returns",
     "linalg.lstsq.grad_oriented": "the shapes that linalg_lstsq() returns",
     "masked_select": "the number of elements",
@@ -68,17 +72,17 @@ def _check(initial: str, dtype: torch.dtype, samples: int, forms: tuple[str, ...
 
 @pytest.mark.parametrize("initial", "abcdefghijklmnopqrstuvwxz_")
 def test_first_sample_of_every_operator(initial: str) -> None:
-    _check(initial, torch.float32, 1, ("function", "in place"), "plain")
+    _check(initial, torch.float32, 1, ("function", "method", "in place", "numbers"), "plain")
 
 
-@pytest.mark.parametrize("variant", ["gradients", "gaps", "reversed"])
-@pytest.mark.parametrize("initial", "bdgm")
+@pytest.mark.parametrize("variant", ["gradients", "gaps", "reversed", "channels last"])
+@pytest.mark.parametrize("initial", "bcn")
 def test_gradients_and_layouts(variant: str, initial: str) -> None:
     _check(initial, torch.float32, 1, ("function",), variant)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.bool, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("initial", "act")
+@pytest.mark.parametrize("initial", "abi")
 def test_other_types(dtype: torch.dtype, initial: str) -> None:
     _check(initial, dtype, 1, ("function",), "plain")
 
@@ -114,6 +118,8 @@ def _transposed_in_place(x: T) -> Any:
 
 CAPTURED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "structs": (lambda x: (x.sort(), x.max(1), x.topk(2).values + 1, torch.linalg.svd(x), x.max(dim=0)[1]), (X,)),
+    "structs of gradients": (lambda w: (w.max(1), w.sort(0).values * 2, w.max(0)[0].requires_grad), (W,)),
+    "structs as operands": (lambda x: (torch.stack(x.max(0)), torch.cat(x.min(1)), torch._foreach_add(x.max(0), 1)), (X,)),
     "struct is a tuple": (lambda x: (isinstance(x.max(0), tuple), len(x.max(0)), [a * 2 for a in x.max(0)]), (X,)),
     "sizes": (lambda x: (x.size(), x.shape, x.size(0), x.stride(), x.dim(), x.numel(), x.is_contiguous(), len(x)), (X,)),
     "where and what": (lambda x: (x.get_device(), x.type(), x.is_complex(), x.element_size(), x.is_floating_point()), (X,)),
@@ -181,6 +187,7 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
     "tolist": (lambda x: x.tolist(), (X,), "contents as Python objects", "torch.unbind"),
     "cuda": (lambda x: x.cuda(), (X,), "an operator that raises", ""),
     "no such dtype": (lambda x: x.type("torch.FooTensor"), (X,), "an operator that raises", ""),
+    "no such device": (lambda n: torch.zeros(n, device="foo"), (2,), "an operator that raises", ""),
     "a warning": (lambda x: F.softmax(x), (X,), "a warning: Implicit dimension choice", ""),
     "out is resized": (lambda x: torch.add(x, 1, out=torch.empty(2)), (X,), "an `out` argument is resized", "the shape"),
     "sparse": (lambda x: x.to_sparse().to_dense(), (X,), "no shape rule for to_sparse", ""),
@@ -191,42 +198,46 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
 }
 
 
-def _both(function: Callable[..., Any], args: tuple[Any, ...], **options: Any) -> tuple[Any, Any, list[str]]:
-    """What eager and the captured graph do with copies of the arguments; and how they differ."""
+def _differences(
+    function: Callable[..., Any], args: tuple[Any, ...], backend: str = "eager", **options: Any
+) -> list[str]:
+    """How eager and the captured graph differ in what they do with copies of the arguments."""
     from operator_cases import Outcome, _Checking, _sharing, differences, outcome_of
 
     theirs, mine = copy.deepcopy(list(args)), copy.deepcopy(list(args))
     GENERATOR.manual_seed(1)
     expected = outcome_of(function, theirs)
     state = GENERATOR.get_state()
-    compiled: Any = quickfuse.compile(function, backend="eager", **options)
+    compiled: Any = quickfuse.compile(function, backend=backend, **options)
     outcome = Outcome()
-    compiled.settings.backend = _Checking(outcome)
+    if backend == "eager":
+        compiled.settings.backend = _Checking(outcome)
     GENERATOR.manual_seed(1)
     found = outcome_of(compiled, mine)
-    wrong = [*outcome.errors, *differences(theirs, mine, "arguments")]
+    wrong = [*outcome.errors, *differences(theirs, mine, "arguments", True, 1e-5)]
     if expected[0] == "raised" or found[0] == "raised":
         wrong += [] if expected == found else [f"eager {expected}, captured {found}"]
     else:
-        wrong += differences(expected[1], found[1], "result")
+        wrong += differences(expected[1], found[1], "result", True, 1e-5)
         if _sharing(expected[1], theirs) != _sharing(found[1], mine):
             wrong.append("the results share memory in another way")
     if not torch.equal(state, GENERATOR.get_state()):
         wrong.append("another number of random numbers was drawn")
-    return expected, found, wrong
+    return wrong
 
 
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
 @pytest.mark.parametrize("name", CAPTURED)
-def test_captured(name: str) -> None:
+def test_captured(name: str, backend: str) -> None:
     function, args = CAPTURED[name]
-    _, _, wrong = _both(function, args, fullgraph=True)
+    wrong = _differences(function, args, backend, fullgraph=True)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("name", NATIVELY)
 def test_natively(name: str) -> None:
     function, args, reason, hint = NATIVELY[name]
-    _, _, wrong = _both(function, args)
+    wrong = _differences(function, args)
     assert not wrong, "\n".join(wrong)
     with pytest.raises(GraphBreak) as raised, warnings.catch_warnings():
         warnings.simplefilter("ignore")

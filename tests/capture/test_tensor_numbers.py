@@ -113,6 +113,7 @@ UNFOLLOWED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "by index": lambda x, y: x.view(1).__setitem__(0, 5.0),
     "out": lambda x, y: torch.add(x, 1, out=x),
     "many times": lambda x, y: [x.add_(1) for _ in range(5)],
+    "twice in a list": lambda x, y: torch._foreach_add_([x, x], 1),
     "inplace": lambda x, y: torch.nn.functional.relu(x, inplace=True),
 }
 

@@ -53,13 +53,13 @@ class Known(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A call that changed a tensor (the member `index` of a list, or None). `target` is None for an unknown change."""
+    """A call that changed a tensor (the one at `member` of a list, or None). `target` is None for an unknown change."""
 
     clock: int
     target: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    index: int | None
+    member: int | None
 
 
 class Contents:
@@ -94,6 +94,10 @@ class Contents:
 
     def _note_change(self, tensor: TensorProxy, change: Change) -> None:
         node = self._graph.node_of(tensor)
+        before = self._changes.get(node)
+        if before and before[-1].clock == change.clock:  # a list with the tensor in it twice
+            before[-1] = before[-1]._replace(target=None)
+            return
         if tensor.source is not None:
             self._written.setdefault(node, self.clock)
             if tensor.meta.numel == 1:
@@ -191,7 +195,7 @@ class Contents:
             return None
         operand = change.args[1]
         if type(operand) in (list, tuple):
-            operand = operand[change.index or 0]
+            operand = operand[change.member or 0]
         if type(operand) is TensorProxy:
             right = self._of_tensor(operand, change.clock - 1) if operand.meta.dtype is meta.dtype else None
         else:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from .results import OperatorFailed, Result, with_index
+from .results import OperatorFailed, Result, device_of
 from .stand_ins import run_without_data
 from .values import TensorProxy
 
@@ -44,23 +44,17 @@ def _convert(
     memory_format: torch.memory_format | None = None,
 ) -> Result:
     own = proxy.meta.device
-    target = own if device is None else _device(device)
+    target = own if device is None else device_of(device)
     if target != own:
         try:
             torch.empty(0, device=own).to(target)
         except Exception as error:
             raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    options = {} if memory_format is None else {"memory_format": memory_format}
+    options: dict[str, Any] = {"copy": bool(copy) or target != own}
+    if memory_format is not None:
+        options["memory_format"] = memory_format
     arguments = (proxy, dtype or proxy.meta.dtype)
-    options["copy"] = bool(copy) or target != own
     return run_without_data(torch.Tensor.to, arguments, options, [proxy], grad, target)
-
-
-def _device(device: Any) -> torch.device:
-    try:
-        return with_index(torch.device(device))
-    except Exception as error:
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
 
 
 def _cpu(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:

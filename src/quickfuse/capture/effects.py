@@ -35,7 +35,7 @@ from .frame import Constructed, Frame, GeneratorValue
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .liveness import live_locals
 from .outside import CODE_TYPES, SEQUENCE_TYPES
-from .revival import exhausted_generator, make_exception, make_function, make_partial
+from .revival import ended_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
     ContainerMethod,
@@ -224,7 +224,7 @@ class RecipeBook:
 
     def _generator(self, generator: GeneratorValue) -> Recipe:
         if generator.done:
-            return Call(exhausted_generator, [])
+            return Call(ended_generator, [Constant(generator.frame.code), Constant(generator.frame.globals)])
         self.generators.add(id(generator))
         return Generator(self.frame(generator.frame, all_variables=True))
 
@@ -269,9 +269,7 @@ class RecipeBook:
             frame.code,
             frame.globals,
             [
-                None
-                if v is UNBOUND or (n not in live and type(v) is not CellType and not all_variables)
-                else self.recipe(v)
+                None if v is UNBOUND or (n not in live and not all_variables and _holds_tensors_only(v)) else self.recipe(v)
                 for n, v in zip(names, frame.locals, strict=True)
             ],
             [None if v is NULL else self.recipe(v) for v in frame.stack],
@@ -357,6 +355,14 @@ class RecipeBook:
                 self._changed_types.append(CellType)
             effects.append(Effect("setcell", self.recipe(cell), None, self.recipe(value)))
         return effects
+
+
+def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
+    """Whether nothing but memory is given back when a variable that is not read any more lets go of its value."""
+    if type(value) in (list, tuple, dict) and depth:
+        elements = value.values() if type(value) is dict else value
+        return all(_holds_tensors_only(element, depth - 1) for element in elements)
+    return type(value) in (TensorProxy, Symbol, SuperProxy, NativeHandler) or is_constant(value)
 
 
 def has_own(owner: Any, name: str) -> bool:

@@ -32,6 +32,10 @@ _NEVER_RAISE = frozenset({
 })  # fmt: skip
 
 
+#: How many operations one number may take, before it is worked out at a break. What is used twice counts twice.
+LARGEST_EXPRESSION = 100
+
+
 class GraphBuilder:
     """Collects nodes. Placeholders appear when a value from outside is first used."""
 
@@ -156,7 +160,7 @@ class GraphBuilder:
         node.meta["trace"] = self._trace()
         self._note_changes(node, target, args, kwargs, result, tensors)
         value = self._wrap(structure, node, tensors, result.leaves)
-        if self.grad_enabled and any(t.meta.requires_grad for t in _tensors(value)):
+        if self.grad_enabled and any(_meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             self.differentiable = True
         return value
 
@@ -247,6 +251,9 @@ class GraphBuilder:
             symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
             self.node_of(symbol)
             return symbol
+        size = 1 + sum([o.size for o in operands if type(o) is Symbol])
+        if size > LARGEST_EXPRESSION:
+            raise Unsupported("a number that takes a long calculation")
         try:
             hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
         except Exception as error:
@@ -259,7 +266,9 @@ class GraphBuilder:
             self._guard("condition", None, (same_kind, True))
         if function not in _NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
             self._guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
-        return Symbol(type(hint), hint, expr, operation=(function, operands))
+        symbol = Symbol(type(hint), hint, expr, operation=(function, operands))
+        symbol.size = size
+        return symbol
 
     # grad mode --------------------------------------------------------------------------------------------------
 

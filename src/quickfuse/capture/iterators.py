@@ -136,8 +136,8 @@ class ItemIterator(CallingIterator):
 #: Iterators that captured code makes: they run natively, and pull stand-ins out of what they iterate over.
 ITERATORS: tuple[type, ...] = (
     *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
-    type(reversed([])), type(reversed({})), type(iter(collections.OrderedDict())), zip, enumerate, reversed, CallingIterator, itertools.chain, itertools.count,
-    itertools.repeat, itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.combinations,
+    type(reversed([])), type(reversed({})), type(iter(collections.OrderedDict())), zip, enumerate, reversed,
+    CallingIterator, itertools.chain, itertools.count, itertools.repeat, itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.combinations,
     itertools.permutations, itertools.pairwise, itertools.compress, itertools.combinations_with_replacement,
 )  # fmt: skip
 
@@ -150,7 +150,17 @@ def take_apart(iterator: Any) -> tuple[Any, ...]:
         return type(iterator).kind, iterator.parts
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # itertools' copying goes away in Python 3.14
-        return iterator.__reduce__()  # type: ignore[no-any-return]
+        parts = iterator.__reduce__()
+    if len(parts) == 2 and parts[0] is iter and len(parts[1]) == 1 and not len(parts[1][0]):
+        return ended, parts[1]
+    return parts  # type: ignore[no-any-return]
+
+
+def ended(sequence: Any) -> Any:
+    """An iterator over an empty sequence that has noticed its end."""
+    iterator = iter(sequence)
+    next(iterator, None)
+    return iterator
 
 
 def put_together(function: Callable[..., Any], arguments: tuple[Any, ...], state: Any = None) -> Any:

@@ -21,7 +21,7 @@ from .data_dependent import reason_of
 from .elementwise import broadcast, is_elementwise, keeps_layout, result_stride, run_on_one_element
 from .mutation import returns_nothing
 from .probes import probe, run_empty
-from .results import LazyMeta, OperatorFailed, Result, SameTensor, map_tensors, meta_of, with_index
+from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
 from .shape_rules import shape_rule
 from .stand_ins import empty_like_meta, is_leaf, run_without_data
 from .values import PLAIN_TYPES, Symbol, TensorProxy
@@ -235,9 +235,9 @@ def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None
         Unsupported: for operands on several devices, which eager refuses or copies.
     """
     named = (kwargs or {}).get("device")
-    for wanted in (named, *args):
-        if type(wanted) is torch.device or (wanted is named and named is not None):
-            return with_index(torch.device(wanted))
+    wanted = named if named is not None else next((a for a in args if type(a) is torch.device), None)
+    if wanted is not None:
+        return device_of(wanted)
     devices = {t.meta.device for t in tensors}
     if len(devices) > 1:
         devices = {t.meta.device for t in tensors if t.meta.ndim or t.meta.device.type != "cpu"} or devices

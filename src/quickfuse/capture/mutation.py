@@ -84,6 +84,8 @@ def returns_new_memory(target: Any) -> bool:
     """Whether the results of an operator surely share no memory with its operands, but for operands that it returns."""
     function = getattr(torch.Tensor, target, None) if isinstance(target, str) else target
     name = name_of(function)
+    if function is None:
+        return False
     if is_elementwise(function, {}) or name in _MAKERS or name.startswith("_foreach_"):
         return True
     overloads = [o for o in _overloads(name) if not _is_out_variant(o)]

@@ -34,9 +34,12 @@ def _functions_of(module: ModuleType) -> set[Any]:
 
 def _native_methods() -> set[Any]:
     """`torch.Tensor.add` and so on, as functions that take the tensor first."""
-    found = (getattr(torch.Tensor, name, None) for name in dir(torch.Tensor))
+    found: list[Any] = [getattr(torch.Tensor, name, None) for name in dir(torch.Tensor)]
     return {f for f in found if type(f) in _METHOD_TYPES and f.__objclass__ is torch._C.TensorBase}
 
+
+#: Where the operators that are written in C++ are found, besides `torch`.
+_NAMESPACES: list[Any] = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
 
 _METHOD_TYPES = (MethodDescriptorType, WrapperDescriptorType)
 _TENSOR_TYPE = type(torch.FloatTensor)
@@ -50,11 +53,7 @@ _NOT_OPERATORS = frozenset(
 
 #: Everything that becomes one node of the graph, as the user wrote it.
 OPERATORS: frozenset[Any] = frozenset(
-    _builtins_of(torch._C._VariableFunctions)
-    | _builtins_of(torch._C._nn)
-    | _builtins_of(torch._C._special)
-    | _builtins_of(torch._C._linalg)
-    | _builtins_of(torch._C._fft)
+    set().union(*map(_builtins_of, (torch._C._VariableFunctions, *_NAMESPACES)))
     | _functions_of(torch.nn.functional)
     | _functions_of(torch.functional)
     | _functions_of(torch.masked._ops)
@@ -112,8 +111,7 @@ _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
 _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
 
 
-_HOMES = (torch._C._nn, torch.nn.functional, torch._C._special, torch._C._linalg, torch._C._fft, torch.fft, torch.linalg,
-          torch.special)  # fmt: skip
+_HOMES = (torch.nn.functional, torch.fft, torch.linalg, torch.special, *_NAMESPACES)
 
 
 def is_operator(function: Any) -> bool:
@@ -152,8 +150,10 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
         return value
     if kind is Symbol:
         return value if keep and value.kind is not bool else i.outside.concrete(value)
-    if kind is tuple or kind is list:
-        return kind([_plain(i, v, keep) for v in value])
+    if kind is list:
+        return [_plain(i, v, keep) for v in value]
+    if isinstance(value, tuple) and kind is not torch.Size:  # of a named tuple, PyTorch sees the elements
+        return tuple([_plain(i, v, keep) for v in value])
     if kind is dict:
         return {k: _plain(i, v, keep) for k, v in value.items()}
     if kind is slice:
@@ -270,7 +270,7 @@ def _with_generator(function: Callable[..., Any], generator: torch.Generator) ->
 def _is_operand(i: Interpreter, value: Any) -> bool:
     """Whether a value may be an operand of a node: not so functions and modules."""
     value = i.outside.contents(value)
-    if type(value) in (list, tuple):
+    if isinstance(value, (list, tuple)):
         return all(_is_operand(i, v) for v in value)
     known = (TensorProxy, Symbol, dict, slice, torch.Generator, type, _TENSOR_TYPE)
     return type(value) in known or isinstance(value, enum.Enum) or is_constant(value)
@@ -307,11 +307,15 @@ def _number(kind: type) -> Callable[[Interpreter, TensorProxy], Any]:
     return convert
 
 
+def _item(i: Interpreter, proxy: TensorProxy) -> Any:
+    return i.graph.item(proxy)
+
+
+def _rows(i: Interpreter, proxy: TensorProxy) -> Any:
+    return iter(i.graph.call("call_method", "unbind", (proxy, 0), {}))
+
+
 #: Methods that answer in Python.
 _NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {
-    "item": lambda i, proxy: i.graph.item(proxy),
-    "__float__": _number(float),
-    "__int__": _number(int),
-    "__len__": _length,
-    "__iter__": lambda i, proxy: iter(i.graph.call("call_method", "unbind", (proxy, 0), {})),
-}
+    "item": _item, "__float__": _number(float), "__int__": _number(int), "__len__": _length, "__iter__": _rows,
+}  # fmt: skip

@@ -10,7 +10,7 @@ which axes of the operands they are.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,12 +71,12 @@ _LARGEST_ALWAYS = 1 << 26
 _LARGEST_NUMBER = 64  # of the arguments that may limit an axis, as in topk(k)
 
 _OWNERS: tuple[Any, ...] = (
-    torch, torch.Tensor, torch.nn.functional, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special
+    torch, torch.Tensor, torch.nn.functional, *(getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special")),
 )  # fmt: skip
 
 
 #: Which axes of an operand with `ndim` axes are shortened.
-Axes = Callable[[int], Container[int]]
+Axes = Callable[[int], Collection[int]]
 #: (function, args, kwargs, tensors) -> which axes are shortened.
 _Choice = Callable[[Callable[..., Any], Any, Any, list[TensorProxy]], Axes]
 
@@ -85,7 +85,7 @@ def _all(*_: Any) -> Axes:
     return range
 
 
-def _no_axis(ndim: int) -> Container[int]:
+def _no_axis(ndim: int) -> Collection[int]:
     return ()
 
 

@@ -119,8 +119,16 @@ def check_plain(tensor: torch.Tensor) -> None:
         raise Unsupported("a quantised tensor")
 
 
-def with_index(device: torch.device) -> torch.device:
-    """The device that a tensor on `device` tells: accelerators are numbered."""
+def device_of(wanted: Any) -> torch.device:
+    """The device that a tensor on the device `wanted` tells: accelerators are numbered.
+
+    Raises:
+        OperatorFailed: if there is no such device.
+    """
+    try:
+        device = torch.device(wanted)
+    except Exception as error:
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
     if device.index is None and device.type == "cuda" and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 
@@ -17,10 +17,13 @@ def make_function(
     return function
 
 
-def exhausted_generator() -> Any:
-    """A generator at its end."""
-    generator = (element for element in ())
-    list(generator)
+def ended_generator(code: CodeType, globals_: dict[str, Any]) -> Any:
+    """A generator of this code at its end."""
+    closure = tuple([CellType() for _ in code.co_freevars])
+    function = FunctionType(code, globals_, code.co_name, None, closure)
+    keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    generator = function(*[None] * code.co_argcount, **dict.fromkeys(keyword_only))
+    generator.close()
     return generator
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..errors import Unsupported
 from ..ir.values import TensorMeta, contiguous_stride
 from .conversions import CONVERSIONS
 from .elementwise import (
@@ -21,7 +22,7 @@ from .elementwise import (
     like_stride,
     result_stride,
 )
-from .results import Result, SameTensor, View, with_index
+from .results import Result, SameTensor, View, device_of
 from .stand_ins import is_leaf, run_without_data
 from .values import TensorProxy
 
@@ -35,6 +36,12 @@ def _bind(names: str, args: Any, kwargs: Any) -> dict[str, Any] | None:
     if len(args) > len(known) or len(given) != len(args) + len(kwargs) or not given.keys() <= set(known):
         return None
     return given
+
+
+def _device_in(kwargs: Any) -> torch.device:
+    """The device that an operator without tensor operands makes its result on."""
+    wanted = kwargs.get("device")
+    return device_of(torch.get_default_device() if wanted is None else wanted)
 
 
 # convolutions ---------------------------------------------------------------------------------------------------
@@ -153,7 +160,7 @@ def _drawn(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Re
     """`torch.randn`: the same arguments and results as `torch.rand`, whose rule is quick."""
     if tensors or kwargs.get("out") is not None:
         return None
-    device = with_index(torch.device(kwargs.get("device") or torch.get_default_device()))
+    device = _device_in(kwargs)
     return run_without_data(torch.rand, args, kwargs, tensors, grad, device)
 
 
@@ -202,7 +209,7 @@ def _like(*numbers: int) -> Rule:
         if kwargs.get("pin_memory") or type(dtype) is not torch.dtype or type(args[0]) is not TensorProxy:
             return None
         stride = _stride_in(kwargs.get("memory_format") or torch.preserve_format, x)
-        device = x.device if kwargs.get("device") is None else with_index(torch.device(kwargs["device"]))
+        device = x.device if kwargs.get("device") is None else device_of(kwargs["device"])
         requires_grad = bool(kwargs.get("requires_grad"))
         if stride is None or device.type not in ("cpu", "cuda") or (requires_grad and not dtype.is_floating_point):
             return None
@@ -222,10 +229,16 @@ def _stride_in(memory_format: torch.memory_format, like: TensorMeta) -> tuple[in
 
 
 def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of: whether it fits, its run tells."""
+    """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of: whether it fits, its run tells.
+
+    Raises:
+        Unsupported: where the offset is from the beginning of that memory, of which capture knows nothing.
+    """
     given = _bind("input size stride storage_offset", args, kwargs)
     if given is None or len(tensors) != 1 or not {"size", "stride"} <= given.keys():
         return None
+    if given.get("storage_offset") is not None:
+        raise Unsupported("the place of a tensor in its storage", "as_strided without storage_offset begins at the tensor")
     x, size, stride = tensors[0].meta, tuple(given["size"]), tuple(given["stride"])
     if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in (*size, *stride)):
         return None
@@ -235,7 +248,7 @@ def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) 
 def _eye(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
     if tensors or kwargs.get("out") is not None or not all(type(a) is int for a in args) or not 1 <= len(args) <= 2:
         return None
-    device = with_index(torch.device(kwargs.get("device") or torch.get_default_device()))
+    device = _device_in(kwargs)
     return run_without_data(torch.zeros, ((args[0], args[-1]),), kwargs, tensors, grad, device)
 
 

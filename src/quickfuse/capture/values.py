@@ -54,7 +54,7 @@ class Symbol:
     from, when `clock` calls had changed a tensor.
     """
 
-    __slots__ = ("clock", "expr", "from_tensor", "hint", "kind", "node", "operation", "tensor")
+    __slots__ = ("clock", "expr", "from_tensor", "hint", "kind", "node", "operation", "size", "tensor")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Symbol:
         tensor: TensorProxy | None = None,
     ) -> None:
         self.tensor = tensor
+        self.size = 1
         self.clock = 0
         self.kind = kind
         self.hint = hint

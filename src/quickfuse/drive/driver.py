@@ -83,6 +83,8 @@ class Driver:
             outcome = self._run_segment(key, frames)
             if outcome is NO_SEGMENT:
                 continue
+            for frame in frames:
+                frame.forget()
             if type(outcome) is not self._suspension:
                 return outcome
             if self._useful(key):
@@ -103,7 +105,7 @@ class Driver:
         except native.CannotResume:
             refused = True
         except BaseException as error:
-            frames.pop()
+            frames.pop().forget()
             if not unwind(frames, error):
                 raise
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from types import CodeType, TracebackType
 from typing import Any
@@ -30,11 +31,19 @@ def add_user_frames(exception: BaseException, frames: Sequence[FrameState]) -> N
 def traced(exception: BaseException, trace: Sequence[tuple[CodeType, dict[str, Any], int]]) -> BaseException:
     """Give an exception the traceback entries of where captured code raised it: (code, globals, position), innermost
     first."""
-    entries = None
-    for code, globals_, position in trace:
-        frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
-        entries = entry(frame, position, entries)
-    exception.__traceback__ = entries
+    found: list[TracebackType | None] = [None]
+
+    def make() -> None:
+        for code, globals_, position in trace:
+            frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
+            found[0] = entry(frame, position, found[0])
+
+    # In a thread of its own: a frame keeps its caller's, and the caller here has the exception in a variable, which would
+    # make a cycle that keeps everything in those frames alive until the next garbage collection.
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    exception.__traceback__ = found[0]
     return exception
 
 
@@ -46,9 +55,13 @@ def without_own(entries: TracebackType | None) -> TracebackType | None:
 
 
 def entry(frame: FrameState, position: int, following: TracebackType | None) -> TracebackType:
-    """A traceback entry for a suspended frame at an instruction, with the frame's variables."""
+    """A traceback entry for a suspended frame at an instruction.
+
+    It has no variables: a variable that holds the exception would keep it, and all that the others hold, alive, since
+    nothing clears it in the entry when the user's handler ends.
+    """
     position = max(position, 0)
-    moved = FrameState(frame.code, frame.globals, frame.locals, [], position)
+    moved = FrameState(frame.code, frame.globals, [UNBOUND] * len(frame.locals), [], position)
     probe = _Probe()
     function, resume = resume_function(moved, TRACEBACK, exception=probe)
     try:

@@ -48,5 +48,5 @@ def unwind(frames: list[FrameState], exception: BaseException, reraised: bool = 
             frame.position = handler.target
             frame.keyword_names = ()
             return True
-        frames.pop()
+        frames.pop().forget()
     return False

@@ -151,6 +151,8 @@ class _Roots:
         base = self._value(source.base)
         if source.kind == "referent":
             return base()
+        if source.kind == "contents":
+            return base.item()
         if source.kind == "attr":
             return getattr(base, source.key)
         return base[self._value(source.key) if isinstance(source.key, Source) else source.key]

@@ -72,6 +72,14 @@ class FrameState:
         self.handled: list[BaseException | None] = [] if handled is None else handled
         self.replacement = replacement
 
+    def forget(self) -> None:
+        """Let go of the values: the frame is done. An exception that passed it may keep the frame itself, by way of the
+        driver's frames in its traceback."""
+        self.locals = []
+        self.stack = []
+        self.handled = []
+        self.replacement = UNBOUND
+
     @property
     def decoded(self) -> Decoded:
         return decode(self.code)

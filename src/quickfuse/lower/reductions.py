@@ -205,7 +205,8 @@ def norm_of(space: Space, value: Expr, order: float) -> Expr:
         return ops.via(space.sum(size), value.dtype)
     if order == 2:
         return ops.via(ops.sqrt(space.sum(ops.mul(value, value))), value.dtype)
-    raise NoRule
+    powers = space.sum(ops.power(size, ops.like(size, order)))
+    return ops.via(ops.power(powers, ops.const(1 / order, F64)), value.dtype)
 
 
 def _norm(ctx: Context, meta: Any, x: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
@@ -282,6 +283,9 @@ def _softmax(formula: Callable[[Space, Expr], Expr]) -> Callable[..., Tensor]:
     return evaluate
 
 
+rule("", "input dim=None _stacklevel=3 dtype=None", [functional.softmin])(
+    _softmax(lambda space, value: softmax_of(space, ops.neg(value)))
+)
 for _name, _formula in {"softmax": softmax_of, "log_softmax": log_softmax_of}.items():
     rule(_name, "input dim dtype=None", [getattr(torch.special, _name)])(_softmax(_formula))
     rule("", "input dim=None _stacklevel=3 dtype=None", [getattr(functional, _name)])(_softmax(_formula))
