@@ -97,7 +97,7 @@ def test_every_break_is_listed_once() -> None:
     first = function.__code__.co_firstlineno
     places = [int(broken.location.rpartition(":")[2]) for broken in explanation.break_reasons if broken.reason == "print"]
     assert places == [first + 2, first + 3, first + 4]
-    assert explanation.break_reasons[-1].reason == "a tensor's contents as Python objects"
+    assert "a tensor's contents as Python objects" in {broken.reason for broken in explanation.break_reasons}
     assert len({(broken.location, broken.reason) for broken in explanation.break_reasons}) == explanation.graph_break_count
 
 

@@ -255,7 +255,7 @@ class Compiled:
                 segment = begin(point.volatile)
             if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
                 point.capturable = False
-                self._say_break(segment.pause)
+                self._note_break(segment)
                 return None
             specialisation = specialise(segment, self._plain, self.settings.backend)
         except Unsupported as reason:

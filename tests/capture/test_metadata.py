@@ -26,8 +26,9 @@ ROUNDS = 8
 class Random:
     """Random operands."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, device: str) -> None:
         self.pick = random.Random(seed)
+        self.device = device
 
     def size(self, lowest: int = 1, highest: int = 40) -> int:
         return self.pick.choice([1, 2, 3, self.pick.randint(lowest, highest), self.pick.randint(9, highest)])
@@ -35,9 +36,12 @@ class Random:
     def shape(self, ndim: int | None = None) -> tuple[int, ...]:
         return tuple(self.size() for _ in range(self.pick.randint(1, 4) if ndim is None else ndim))
 
+    def ones(self, *shape: int) -> T:
+        return torch.ones(shape, device=self.device)
+
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> T:
         """Of some layout: contiguous, channels last, permuted, with gaps or expanded."""
-        made = torch.ones(shape).to(dtype)
+        made = torch.ones(shape, dtype=dtype, device=self.device)
         kind = self.pick.choice(["plain", "plain", "last", "permuted", "gaps", "expanded"])
         if kind == "last" and len(shape) in (4, 5):
             last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
@@ -53,7 +57,8 @@ class Random:
         return made
 
     def index(self, *shape: int, below: int) -> T:
-        return torch.tensor([self.pick.randrange(below) for _ in range(torch.Size(shape).numel())]).reshape(shape)
+        numbers = [self.pick.randrange(below) for _ in range(torch.Size(shape).numel())]
+        return torch.tensor(numbers, device=self.device).reshape(shape)
 
     def axis(self, x: T) -> int:
         return self.pick.randrange(-x.dim(), x.dim())
@@ -90,7 +95,7 @@ def _along_an_axis(r: Random) -> Iterator[Call]:
     yield torch.roll, (x, 2, axis), {}
     yield torch.cat, ([x, r.tensor(*x.shape), x], axis), {}
     yield torch.stack, ([x, x, r.tensor(*x.shape)], axis), {}
-    yield torch.gather, (x, axis, torch.zeros(x.shape, dtype=torch.int64)), {}
+    yield torch.gather, (x, axis, torch.zeros_like(x, dtype=torch.int64)), {}
     yield torch.index_select, (x, axis, r.index(r.size(), below=x.shape[axis])), {}
     yield torch.diff, (x,), {"dim": axis}
     yield T.masked_fill, (x, r.tensor(*x.shape) > 0, 0.0), {}
@@ -120,14 +125,14 @@ def _products(r: Random) -> Iterator[Call]:
 def _normalisations(r: Random) -> Iterator[Call]:
     n, c, h, w = r.size(), 4 * r.pick.randint(1, 8), r.size(), r.size()
     x = r.tensor(n, c, h, w)
-    statistics = (torch.zeros(c), torch.ones(c))
+    statistics = (r.ones(c), r.ones(c))
     if n * h * w > 1:
-        yield F.batch_norm, (x, *statistics, torch.ones(c), torch.zeros(c)), {"training": True}
+        yield F.batch_norm, (x, *statistics, r.ones(c), r.ones(c)), {"training": True}
     yield F.batch_norm, (x, *statistics), {"training": False}
-    yield F.layer_norm, (x, (w,), torch.ones(w), torch.zeros(w)), {}
+    yield F.layer_norm, (x, (w,), r.ones(w), r.ones(w)), {}
     yield F.layer_norm, (x, (h, w)), {}
     yield F.rms_norm, (x, (w,)), {}
-    yield F.group_norm, (x, 4, torch.ones(c)), {}
+    yield F.group_norm, (x, 4, r.ones(c)), {}
     yield F.dropout, (x,), {"training": r.flag()}
     yield F.dropout, (x, 0.0), {}
 
@@ -159,7 +164,7 @@ def _convolutions(r: Random) -> Iterator[Call]:
         options["padding"] = r.pick.choice([0, 1, [2] * axes])
         options["dilation"] = r.pick.choice([1, 1, 2])
         yield function, (x, weight), options
-        yield function, (x, weight, torch.ones(out)), {"groups": groups, "padding": "same"}
+        yield function, (x, weight, r.ones(out)), {"groups": groups, "padding": "same"}
         yield function, (x.double(), weight.double()), {"groups": groups, "padding": "valid"}
         yield function, (x[0], weight), {"groups": groups}
 
@@ -198,7 +203,7 @@ def _new_tensors(r: Random) -> Iterator[Call]:
     yield torch.eye, (r.size(), r.size()), {}
     yield torch.arange, (r.size(), 50, 0.7), {}
     yield torch.linspace, (0, 1, r.size()), {"dtype": torch.float64}
-    yield torch.multinomial, (torch.ones(r.size(), 9), 3), {}
+    yield torch.multinomial, (r.ones(r.size(), 9), 3), {}
     yield T.to, (x, torch.float16), {}
     yield T.clone, (x,), {}
     yield T.contiguous, (x,), {}
@@ -226,11 +231,12 @@ FAMILIES = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.strip("_"))
-def test_metadata_of_random_operands(family: Callable[[Random], Iterator[Call]]) -> None:
+def test_metadata_of_random_operands(family: Callable[[Random], Iterator[Call]], device: str) -> None:
     wrong = []
     for seed in range(ROUNDS):
-        for function, args, kwargs in family(Random(seed)):
+        for function, args, kwargs in family(Random(seed, device)):
             wrong += [f"{function} {_text(args)} {kwargs}: {d}" for d in _differences(function, args, kwargs)]
     assert not wrong, "\n".join(wrong[:20])
 

@@ -162,7 +162,7 @@ CAPTURED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "statistics": (lambda x, m, v: (F.batch_norm(x, m, v, training=True), m, v), (X, torch.zeros(3), torch.ones(3))),
     "renormalised rows": (lambda i, w: F.embedding(i, w, max_norm=0.1), (I, X)),
     "lists": (lambda x: (x.split([1, 3]), x.unbind(), torch.broadcast_tensors(x, x[0]), torch.atleast_2d(x[0], x)), (X,)),
-    "foreach": (lambda x, y: (torch._foreach_add([x, y], 1), torch._foreach_mul_([x, y], y)), (X, X + 1)),
+    "foreach": (lambda x, y: (torch._foreach_add([x, y], 1), torch._foreach_mul_([x, y], x.sum())), (X, X + 1)),
     "types": (lambda x: (torch.result_type(x, 1), torch.promote_types(torch.int, torch.float), torch.numel(x)), (X,)),
     "infinities": (lambda x: x.clamp(min=float("-inf")).nan_to_num(posinf=float("inf")), (X,)),
     "attention": (
@@ -188,6 +188,7 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
     "cuda": (lambda x: x.cuda(), (X,), "an operator that raises", ""),
     "no such dtype": (lambda x: x.type("torch.FooTensor"), (X,), "an operator that raises", ""),
     "no such device": (lambda n: torch.zeros(n, device="foo"), (2,), "an operator that raises", ""),
+    "foreach of no scalar": (lambda x: torch._foreach_mul_([x], x), (X,), "an operator that raises", ""),
     "a warning": (lambda x: F.softmax(x), (X,), "a warning: Implicit dimension choice", ""),
     "out is resized": (lambda x: torch.add(x, 1, out=torch.empty(2)), (X,), "an `out` argument is resized", "the shape"),
     "sparse": (lambda x: x.to_sparse().to_dense(), (X,), "no shape rule for to_sparse", ""),

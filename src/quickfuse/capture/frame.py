@@ -80,11 +80,18 @@ class GeneratorValue:
         """Whether it is suspended where an exception handler would run if nothing referred to it any more."""
         if self.done or self.frame.position == 0:
             return False
-        handler = self.frame.decoded.handler_for(self.frame.position - 1)
-        if handler is None:
-            return False
-        name, arg, _, _ = self.frame.decoded.instructions[handler.target]
-        return not (name == "CALL_INTRINSIC_1" and arg == 3)  # what turns StopIteration into RuntimeError, in all of them
+        position = self.frame.position - 1
+        while (handler := self.frame.decoded.handler_for(position)) is not None:
+            name, arg, _, _ = self.frame.decoded.instructions[handler.target]
+            if name == "CALL_INTRINSIC_1" and arg == 3:  # what turns StopIteration into RuntimeError, in all of them
+                return False
+            if name != "CLEANUP_THROW":
+                return True
+            inner = self.frame.stack[-1] if self.frame.stack else None  # suspended in a `yield from`
+            if type(inner) is GeneratorValue and inner.runs_code_when_dropped:
+                return True
+            position = handler.target
+        return False
 
 
 class ArgumentsMismatch(Exception):

@@ -137,8 +137,9 @@ class ItemIterator(CallingIterator):
 ITERATORS: tuple[type, ...] = (
     *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
     type(reversed([])), type(reversed({})), type(iter(collections.OrderedDict())), zip, enumerate, reversed,
-    CallingIterator, itertools.chain, itertools.count, itertools.repeat, itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.combinations,
-    itertools.permutations, itertools.pairwise, itertools.compress, itertools.combinations_with_replacement,
+    CallingIterator, itertools.chain, itertools.count, itertools.repeat, itertools.islice, itertools.cycle,
+    itertools.product, itertools.zip_longest, itertools.combinations, itertools.permutations, itertools.pairwise,
+    itertools.compress, itertools.combinations_with_replacement,
 )  # fmt: skip
 
 

@@ -77,7 +77,8 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
         raise Unsupported("a quantised tensor")
     is_known = isinstance(function, _NATIVE) and not any(isinstance(t.meta, LazyMeta) for t in tensors)
     if is_known:
-        if name.startswith("_foreach_") and is_elementwise(_single_form(name), kwargs):
+        lists = not any(type(a) is TensorProxy and a.meta.ndim for a in args)
+        if name.startswith("_foreach_") and lists and is_elementwise(_single_form(name), kwargs):
             return _foreach(name, args, kwargs, grad)
         rule = shape_rule(function)
         if rule is not None:

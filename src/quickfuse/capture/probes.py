@@ -33,7 +33,7 @@ _ANY_AXIS = (
     "matmul mm bmm mv dot vdot inner outer ger addmm addmv addr addbmm baddbmm einsum gather scatter scatter_add "
     "scatter_reduce index_select index_add index_copy index_fill take_along_dim masked_fill masked_scatter sort "
     "argsort topk kthvalue flip fliplr flipud roll tril triu renorm one_hot adaptive_avg_pool1d adaptive_avg_pool2d "
-    "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d grid_sample nonzero_static lu_unpack frexp isreal "
+    "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d angle grid_sample nonzero_static lu_unpack frexp isreal "
     "linalg_svd svd linalg_svdvals linalg_qr qr linalg_eigh linalg_eigvalsh linalg_eig linalg_eigvals linalg_cholesky "
     "cholesky linalg_cholesky_ex cholesky_inverse cholesky_solve linalg_inv inverse linalg_inv_ex linalg_solve "
     "linalg_solve_ex linalg_solve_triangular triangular_solve linalg_lu linalg_lu_factor linalg_lu_factor_ex "
@@ -48,11 +48,11 @@ _IMAGES = {
 }  # fmt: skip
 #: The lengths of the results' axes may be any function of the lengths of the operands', so that none is shortened.
 _NO_AXIS = (
-    "conv1d conv2d conv3d group_norm native_group_norm pixel_shuffle pixel_unshuffle channel_shuffle conv_transpose1d "
+    "conv1d conv2d conv3d native_group_norm pixel_shuffle pixel_unshuffle channel_shuffle conv_transpose1d "
     "conv_transpose2d conv_transpose3d fold unfold max_unpool1d max_unpool2d max_unpool3d lstm gru rnn_tanh rnn_relu "
     "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell multi_head_attention_forward repeat tile repeat_interleave kron "
     "diff cdist block_diag cartesian_prod tensordot chain_matmul diag diag_embed vander hstack vstack dstack "
-    "column_stack row_stack glu rot90 pad native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+    "column_stack row_stack glu rot90 native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
     "trapezoid trapz cumulative_trapezoid arange linspace logspace tril_indices triu_indices local_response_norm "
     "lp_pool1d lp_pool2d isin"
 )
@@ -106,6 +106,20 @@ def _but_joined(function: Callable[..., Any], args: Any, kwargs: Any, tensors: l
     return lambda ndim: [axis for axis in range(ndim) if axis != dim % ndim]
 
 
+def _but_channels(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """All axes of images but the channels, which are as long as the other operands."""
+    images = tensors[0].meta.ndim if tensors else 0
+    return lambda ndim: [0, *range(2, ndim)] if ndim == images > 1 else ()
+
+
+def _but_padded(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """The axes that `F.pad` leaves alone."""
+    padding = args[1] if len(args) > 1 else kwargs.get("pad")
+    if type(padding) not in (list, tuple):
+        return _no_axis
+    return lambda ndim: range(ndim - len(padding) // 2)
+
+
 @dataclass(frozen=True)
 class _Policy:
     axes: _Choice
@@ -117,6 +131,8 @@ def _policies() -> Iterator[tuple[Any, _Policy]]:
         *((name, _Policy(_all)) for name in _ANY_AXIS.split()),
         *((name, _Policy(_batch_and_channels)) for name in _IMAGES),
         *((name, _Policy(_but_joined)) for name in ("cat", "concat", "concatenate")),
+        ("group_norm", _Policy(_but_channels)),
+        ("pad", _Policy(_but_padded)),
         *((name, _Policy(_none)) for name in _NO_AXIS.split()),
         *((name, _Policy(_none, _LARGEST_ALWAYS)) for name in _ALWAYS.split()),
     ]

@@ -112,7 +112,8 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
         return
     parameters = len(inspect.signature(initialise).parameters) - 1
     with torch.no_grad():
-        _HEALTH_CHECK(optimizer)
+        if all("capturable" in group for group in optimizer.param_groups):
+            _HEALTH_CHECK(optimizer)
         for group in optimizer.param_groups:
             if any(p.grad is not None and not optimizer.state.get(p) for p in group["params"]):
                 initialise(group, *([] for _ in range(parameters)))

@@ -54,14 +54,17 @@ def without_own(entries: TracebackType | None) -> TracebackType | None:
     return entries
 
 
-def entry(frame: FrameState, position: int, following: TracebackType | None) -> TracebackType:
-    """A traceback entry for a suspended frame at an instruction.
+def entry(
+    frame: FrameState, position: int, following: TracebackType | None, variables: bool = True
+) -> TracebackType:
+    """A traceback entry for a suspended frame at an instruction, with its variables where the frame is done.
 
-    It has no variables: a variable that holds the exception would keep it, and all that the others hold, alive, since
-    nothing clears it in the entry when the user's handler ends.
+    The entry of a frame that goes on has none: a variable that holds the exception would keep it, and all that the others
+    hold, alive, since nothing clears it in the entry when the user's handler ends.
     """
     position = max(position, 0)
-    moved = FrameState(frame.code, frame.globals, [UNBOUND] * len(frame.locals), [], position)
+    values = frame.locals if variables else [UNBOUND] * len(frame.locals)
+    moved = FrameState(frame.code, frame.globals, values, [], position)
     probe = _Probe()
     function, resume = resume_function(moved, TRACEBACK, exception=probe)
     try:

@@ -34,11 +34,12 @@ def unwind(frames: list[FrameState], exception: BaseException, reraised: bool = 
     while frames:
         frame = frames[-1]
         position = frame.position - 1
+        handler = program_of(frame.code).decoded.handler_for(position)
         if not reraised:
             frame.lasti = position
-            exception.__traceback__ = tracebacks.entry(frame, position, exception.__traceback__)
+            done = handler is None
+            exception.__traceback__ = tracebacks.entry(frame, position, exception.__traceback__, variables=done)
         reraised = False
-        handler = program_of(frame.code).decoded.handler_for(position)
         if handler is not None:
             stack = frame.stack
             del stack[handler.depth :]
