@@ -52,13 +52,13 @@ class Point:
 
     __slots__ = ("capturable", "failures", "frames", "last_failure", "specialisations", "useful", "volatile")
 
-    def __init__(self, codes: tuple[Any, ...] = ()) -> None:
+    def __init__(self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset()) -> None:
         self.specialisations: list[Specialisation] = []
         self.capturable = True
         self.failures = 0
         self.useful = False
         self.last_failure: str | None = None
-        self.volatile: frozenset[str] = frozenset()
+        self.volatile = volatile
         self.frames = codes  # keeps the code objects alive whose identities name this place
 
 
@@ -81,6 +81,7 @@ class Compiled:
     def _begin(self) -> None:
         self.entry = Point()
         self.points: dict[Any, Point] = {}
+        self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
         self.breaks: list[Break] = []
         self.native_reason = None
         self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
@@ -182,7 +183,8 @@ class Compiled:
             return NO_SEGMENT
         point = self.points.get(key)
         if point is None:
-            point = self.points.setdefault(key, Point(tuple(frame.code for frame in frames)))
+            codes = tuple([frame.code for frame in frames])
+            point = self.points.setdefault(key, Point(codes, self._volatile_in.get(codes, frozenset())))
         try:
             for index, specialisation in enumerate(point.specialisations):
                 result = specialisation.run(frames)
@@ -329,11 +331,13 @@ class Compiled:
             guards.append(failed)
             if failed is not None:
                 point.last_failure = f"{failed}  # {failed.location}" if failed.location else str(failed)
-                changing += failed.number_sources()
+                changing += failed.values_held()
         if not self.settings.fullgraph:
             enough = VOLATILE_AFTER if point is self.entry else VOLATILE_AFTER_BREAK
             often = {name for name in changing if changing.count(name) >= enough}
             point.volatile |= often
+            if often and point is not self.entry:
+                self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often
         if logs.enabled("recompiles"):
             shown = user_function(self._plain, () if point is not self.entry else args)
             logs.emit("recompiles", report(self._plain, shown, guards, args, kwargs))

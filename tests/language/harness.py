@@ -49,8 +49,9 @@ class Case:
     """One program and what is expected of its compilation.
 
     `graphs`: exactly so many are compiled for the first call. `at_most`: no more than so many, over all calls.
-    `steady`: when calls that were made before compile nothing any more: "at once"; "later", where the first call changes
-    what the second one meets, as a cache does; "never", where each call meets something new. `bounded`: calls are the same
+    `steady`: when calls that were made before compile nothing any more: "at once"; "later", after a second round, where the
+    first call changes what the second one meets, as a cache does, or where it takes a round to see that a number keeps
+    changing or that a line need not raise; "never", where each call meets something new. `bounded`: calls are the same
     loop with more and more iterations; the last must need no more graphs than the one before. `then`: what the caller
     does with the result.
     """
@@ -161,10 +162,11 @@ class Call:
 
 @dataclass
 class Run:
-    """A whole run; `first_pass` is the number of its calls up to where they start over."""
+    """A whole run; `first_pass` is the number of its calls up to where they start over for the last time."""
 
     calls: list[Call] = field(default_factory=list)
     first_pass: int = 0
+    distinct: int = 0
     operators: int = 0
     graphs: Graphs | None = None
     messages: list[str] = field(default_factory=list)
@@ -201,8 +203,9 @@ def _run(
         with contextlib.redirect_stdout(io.StringIO()):
             function, calls = function()
     numbered = list(enumerate(calls))
-    order = [*numbered[:1], *numbered, *numbered] if only is None else [numbered[only]]
-    result = Run(first_pass=len(order) - len(calls))
+    rounds = 3 if case.steady == "later" else 2
+    order = [*numbered[:1], *numbered * rounds] if only is None else [numbered[only]]
+    result = Run(first_pass=len(order) - len(calls), distinct=len(calls))
     observer = Observer(module)
     callable_ = wrap(function)
     with _quiet_process(), _time_limit(), _collecting_messages(result.messages):
@@ -467,8 +470,8 @@ def unexpected_compilation(path: str, case: Case, run: Run) -> str | None:
     if case.steady != "never" and counts[-1] > counts[run.first_pass - 1]:
         return f"making all calls again compiled {counts[-1] - counts[run.first_pass - 1]} graphs"
     if case.bounded:
-        count = run.first_pass - 1
-        alone = [run_compiled(path, case.function.__name__, only=k).calls[-1].graphs for k in range(count)]
+        name = case.function.__name__
+        alone = [run_compiled(path, name, only=k).calls[-1].graphs for k in range(run.distinct)]
         if alone[-1] > alone[-2]:
             return f"the number of graphs grows with the number of iterations: {alone}"
         if max(alone) > MOST_GRAPHS_OF_A_LOOP:

@@ -234,7 +234,7 @@ def training_loop_with_logging():
             losses.append(loss.detach())
         return torch.stack(losses[-2:]).sum()
 
-    return run, [(t(2, 3), 3), (t(2, 3), 10), (t(2, 3), 60)]
+    return run, [(t(2, 3), 3), (t(2, 3), 60), (t(2, 3), 90)]
 
 
 @setup(bounded=True)
@@ -255,7 +255,7 @@ def greedy_decoding():
     return run, [(1, 3), (1, 10), (1, 60)]
 
 
-@case(*COUNTS, bounded=True)
+@case((t(3), 3), (t(3), 60), (t(3), 90), bounded=True, steady="later")
 def comprehension_with_breaks(x, n):
     values = [(x * k).sum().item() for k in range(n)]
     big = [v for v in values if v > 0]

@@ -238,7 +238,7 @@ def recursive_list(x):
     return y, loop
 
 
-@case((t(3),), (t(3, seed=1),))
+@case((t(3),), (t(3, seed=1),), steady="never")  # identities differ with each call
 def tensors_in_containers_by_identity(x):
     y = x + 1
     values = [x, y, x]

@@ -209,6 +209,7 @@ class Outside:
             self.guard("is", source, value)
             return value
         if kind in PLAIN_TYPES:
+            self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
         if kind in _VIEW_TYPES:
@@ -358,7 +359,7 @@ class Outside:
         if len(value) > LARGEST_CONTAINER:
             raise Unsupported(f"a {type(value).__name__} of {len(value)} elements ({source})")
         if str(source) in self._volatile:
-            raise Unsupported("looking into a container whose length keeps changing")
+            raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
         if type(value) is set:
             if not all(is_constant(v) for v in value):
                 raise Unsupported("looking into a set of objects")
@@ -407,6 +408,11 @@ class Outside:
         else:
             self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
         return value.hint
+
+    def _refuse_changing(self, source: Source) -> None:
+        """No guard on the value of what keeps changing is worth having."""
+        if self._volatile and str(source) in self._volatile:
+            raise Unsupported("a value that keeps changing where it matters")
 
     def truth(self, symbol: Symbol) -> bool:
         """The outcome of a branch on a symbol: the guard is the outcome, not the value."""

@@ -35,7 +35,7 @@ _TABLE: list[tuple[str, str]] = [
     (r"^advancing an iterator from outside",
      "a break inside the loop leads to this one; otherwise, make a list of what the loop goes through"),
     (r"^a long loop without tensors", "compute the result of the loop once, outside of the compiled function"),
-    (r"^a number that keeps changing|^looking into a container whose length keeps changing",
+    (r"^a (number|value) that keeps changing|^looking into a .* that keeps changing",
      "pass what changes as a tensor, torch.tensor(value)"),
     (r"^a warning|^the native function _?(warnings|logging|sys)\b|\blogging\b",
      "warn and log outside of the compiled function"),

@@ -44,9 +44,9 @@ class Guard:
     def __str__(self) -> str:
         return FORMATS[self.kind](self.source, self.value)
 
-    def number_sources(self) -> list[str]:
-        """What this guard holds fixed by value: a number or length, by the name that `Outside` knows it under."""
-        if self.kind == "length" or (self.kind == "equal" and type(self.value) in (int, float)):
+    def values_held(self) -> list[str]:
+        """What this guard holds fixed by value: a number, string or length, by the name that `Outside` knows it under."""
+        if self.kind in ("length", "equal"):
             return [str(self.source)]
         if self.kind == "condition" and self.value[0].template == "({} == {})":
             operand = self.value[0].operands[0]
