@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ..ir.kernel import KernelCall, Schedule
-from ..ir.loop import Buffer, Extern, HostScalar, View
+from ..ir.loop import Buffer, Extern, HostScalar, Number, View
 from ..ir.segment import Segment
 from ..ir.values import TensorMeta
 from .glue import Body, tensor_order
@@ -56,6 +56,32 @@ def _fits(name: str) -> str:
     return f"if not {-(1 << 63)} <= {name} <= {(1 << 63) - 1}: return _MISS"
 
 
+def _is_constant(value: Any) -> bool:
+    """Whether a tuple holds plain numbers only, so that every call may get the same object."""
+    return type(value) is tuple and all(type(v) in (int, float, bool) for v in value)
+
+
+def used_by(step: KernelCall | Extern) -> dict[Buffer, None]:
+    """The buffers that a step reads or writes, in order."""
+    if isinstance(step, KernelCall):
+        return dict.fromkeys(buffer for member in step.members for buffer in member.buffers)
+    return dict.fromkeys([*_buffers_in((step.args, step.kwargs)), *step.outputs])
+
+
+def _buffers_in(value: Any) -> Iterator[Buffer]:
+    if isinstance(value, Buffer):
+        yield value
+    elif isinstance(value, View):
+        yield value.buffer
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _buffers_in(element)
+    elif isinstance(value, dict):
+        yield from _buffers_in(tuple(value.values()))
+    elif isinstance(value, slice):
+        yield from _buffers_in((value.start, value.stop, value.step))
+
+
 class KernelBodyWriter:
     """Writes the body that launches a schedule's kernels.
 
@@ -87,19 +113,39 @@ class KernelBodyWriter:
         numbers = [str(scalar) for scalar in scalars if scalar.name != scalar.code]
         numbers += [_fits(name) for name in self._integers()]
         call = 0
-        for buffer in self.schedule.temps:
-            self._allocate(buffer)
-        for buffer in self._outputs():
-            self._allocate(buffer)
-        for step in self.schedule.steps:
+        dying = self._dying()
+        made = {*self.schedule.temps, *self._outputs()}
+        for number, step in enumerate(self.schedule.steps):
             if isinstance(step, KernelCall):
+                for buffer in used_by(step):
+                    if buffer in made:
+                        self._allocate(buffer)
                 self._launch(step, call)
                 call += 1
             else:
                 self._extern(step)
+            self._release(dying.get(number, ()))
+        for buffer in self._outputs():
+            self._allocate(buffer)
         results = [self._result(output) for output in self.schedule.program.outputs]
         self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
         return Body(self._choose(names), names, self.constants, numbers)
+
+    def _dying(self) -> dict[int, list[Buffer]]:
+        """The temporaries that no step after step k uses: their memory is free for those that follow."""
+        last = {buffer: number for number, step in enumerate(self.schedule.steps) for buffer in used_by(step)}
+        for output in self.schedule.program.outputs:
+            last.pop(output.buffer if isinstance(output, View) else output, None)
+        dying: dict[int, list[Buffer]] = {}
+        for buffer, number in last.items():
+            if buffer.kind == "temp":
+                dying.setdefault(number, []).append(buffer)
+        return dying
+
+    def _release(self, buffers: Iterable[Buffer]) -> None:
+        names = [self._variables[buffer] for buffer in buffers if buffer in self._variables]
+        if names:
+            self.lines.append(f"del {', '.join(names)}")
 
     def _integers(self) -> list[str]:
         """Scalars that kernels get as 64-bit integers."""
@@ -197,9 +243,11 @@ class KernelBodyWriter:
             return self._variables[value]
         if isinstance(value, HostScalar):
             return value.name
+        if isinstance(value, Number):
+            return f"{self._variables[value.buffer]}.item()"
         if isinstance(value, View):
             return self._view(value)
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple)) and not _is_constant(value):
             inner = ", ".join(self._argument(v) for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if value else "()"
         name = f"_a{len(self.constants)}"

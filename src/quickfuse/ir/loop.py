@@ -29,7 +29,7 @@ class Buffer:
     """Memory that holds a tensor. Identity is what counts: two buffers never overlap (a guard sees to it).
 
     `kind`: "input" (the tensor at `position` among the graph's placeholders), "output" (allocated for each call and
-    handed to the user) or "temp" (allocated by us, dead after the call).
+    handed to the user), "temp" (allocated by us, dead after the call) or "flag" (see `Program.flag`).
     """
 
     name: str
@@ -43,11 +43,15 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An element of `buffer`: at `offset + sum(strides[k] * i_k)` elements from its first. One stride a loop axis."""
+    """An element of `buffer`: at `offset + sum(strides[k] * i_k)` elements from its first. One stride a loop axis.
+
+    `loose`: it is only the place from which a computed offset counts, so the element may be any.
+    """
 
     buffer: Buffer
     offset: int
     strides: tuple[int, ...]
+    loose: bool = False
 
     def __str__(self) -> str:
         terms = [f"{'' if s == 1 else f'{s}*'}i{k}" for k, s in enumerate(self.strides) if s]
@@ -56,12 +60,18 @@ class Access:
         return f"{self.buffer}[{' + '.join(terms)}]"
 
 
+#: How values are combined in a flag.
+FLAG = "flag"
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
     """Write `value` to an element. `value.dtype` is the buffer's dtype.
 
     With `combine` (add, mul, maximum, minimum, and, or), the store is a reduction: along the axes on which `access` does
     not move, values are combined by that operation, in any order. What the buffer held before does not count.
+
+    With `combine` = `FLAG` the store is to a flag, which is set if the value holds anywhere, and never cleared.
     """
 
     access: Access
@@ -115,13 +125,15 @@ class Loop:
 class Extern:
     """A call of a PyTorch operator: `outputs` are bound to what `target(*args, **kwargs)` returns.
 
-    Buffers and host scalar names (as `HostScalar`) may stand anywhere within `args` and `kwargs`.
+    Buffers and host scalar names (as `HostScalar`) may stand anywhere within `args` and `kwargs`. The call runs after that of
+    `after`, for both may draw random numbers.
     """
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: list[Buffer]
+    after: Extern | None = None
 
     def __str__(self) -> str:
         name = getattr(self.target, "__name__", str(self.target))
@@ -148,13 +160,15 @@ class Program:
     """A lowered graph. `inputs` has an entry for each placeholder: its buffer, or None for a number.
 
     `outputs` has an entry for each graph output: a buffer (an input buffer: that very tensor), a `HostScalar`,
-    a `View` or a constant.
+    a `View`, a `Number` or a constant. `flag` is a bool that loops set where eager would raise an exception, say for an index out of
+    range. Then nothing that the loops computed is used: the graph runs in eager mode. No input is stored to before.
     """
 
     inputs: list[Buffer | None] = field(default_factory=list)
     host_scalars: list[HostScalar] = field(default_factory=list)
     steps: list[Loop | Extern] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
+    flag: Buffer | None = None
 
     def __str__(self) -> str:
         head = [f"# {b} : {b.meta}" for b in self.inputs if b is not None]
@@ -174,3 +188,10 @@ class View:
 
     def __str__(self) -> str:
         return f"view({self.buffer}, {self.shape}, {self.stride}, {self.offset})"
+
+
+class Number(View):
+    """A graph output that is a Python number: the one element of an output buffer."""
+
+    def __str__(self) -> str:
+        return f"number({self.buffer})"

@@ -7,7 +7,7 @@ from typing import Any
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Load, Scalar
-from quickfuse.ir.loop import Buffer, View
+from quickfuse.ir.loop import Buffer, Number, View
 from quickfuse.ir.values import TensorMeta
 
 from .context import Context
@@ -44,7 +44,9 @@ class Outputs:
                 raise Unsupported("an output that is a list")
             return value
         if value.is_number:
-            raise Unsupported("an output that is a number from a tensor")
+            buffer = self._output(value.meta)
+            self.ctx.store(buffer, self.ctx.read(value))
+            return Number(buffer, (), (), 0)
         storage = value.storage
         if storage.buffer is not None:
             buffer = storage.buffer
