@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from quickfuse.ir.expr import SCALAR_OPS, Const, Expr, Index, Op
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, walk
+from quickfuse.ir.expr import PICK, SCALAR_OPS, Const, Expr, Index, Op
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, SlotPlace, walk
 
 #: Operations whose result is a bool, whatever their operands are.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
@@ -37,6 +37,8 @@ class Environment:
     def leaf(self, node: Expr) -> torch.Tensor:
         if isinstance(node, SlotLoad):
             return self.slots[node.slot].expand(self.shape)
+        if isinstance(node, SlotPlace):
+            return self.places(self.slots[node.slot])
         if isinstance(node, RowLength):
             return torch.tensor(self.row_length).expand(self.shape)
         if isinstance(node, Reduced):
@@ -51,11 +53,33 @@ class Environment:
         return torch.tensor(node.value, dtype=exact).to(node.dtype).expand(self.shape)
 
 
+    def places(self, view: torch.Tensor) -> torch.Tensor:
+        """Where a view's elements are in its storage."""
+        total = torch.tensor(view.storage_offset())
+        for axis, (size, stride) in enumerate(zip(self.shape, view.expand(self.shape).stride(), strict=True)):
+            total = total + (torch.arange(size) * stride).view(-1, *[1] * (len(self.shape) - axis - 1))
+        return total.expand(self.shape)
+
+    def pick(self, slot: int, place: torch.Tensor, offset: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+        view = self.slots[slot]
+        size = view.untyped_storage().nbytes() // view.itemsize
+        where = place + offset
+        assert bool(((where >= 0) & (where < size) | ~inside).all()), "an element outside of memory"
+        if not size:
+            return torch.zeros(self.shape, dtype=view.dtype)
+        every = view.as_strided((size,), (1,), 0)
+        return torch.where(inside, every[torch.where(inside, where, 0)], torch.zeros((), dtype=view.dtype))
+
+
 def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
     """The values of an expression over the whole index space."""
     values: dict[int, torch.Tensor] = {}
     for node in walk(expr):
-        if isinstance(node, Op):
+        if isinstance(node, Op) and node.name == PICK:
+            place = node.args[0]
+            assert isinstance(place, SlotPlace)
+            values[id(node)] = env.pick(place.slot, *[values[id(arg)] for arg in node.args])
+        elif isinstance(node, Op):
             values[id(node)] = _apply(node, [values[id(arg)] for arg in node.args])
         else:
             values[id(node)] = env.leaf(node)
@@ -71,7 +95,12 @@ def evaluate_body(body: KernelBody, env: Environment) -> dict[int, torch.Tensor]
         for axis in axes:
             value = REDUCE[reduction.combine](value, axis)
         env.reduced.append(value)
-    stored = {slot: evaluate(value, env).clone() for slot, value in body.stores}
+    stored: dict[int, torch.Tensor] = {}
+    for slot, value in body.stores:
+        if body.slots[slot].access == "flag":
+            stored[slot] = stored.get(slot, torch.tensor(False)) | evaluate(value, env).any()
+        else:
+            stored[slot] = evaluate(value, env).clone()
     for slot in filter(body.once_a_row, stored):
         for axis in axes:
             stored[slot] = stored[slot].narrow(axis, 0, 1)

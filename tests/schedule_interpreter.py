@@ -15,7 +15,7 @@ from cpu_runner import Data, run
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.emit.llvm_math import Target
 from quickfuse.fuse import fuse
-from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Op
+from quickfuse.ir.expr import HALF_TYPES, PICK, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, View
 from quickfuse.lower import lower
@@ -31,6 +31,9 @@ def check_types(body: KernelBody) -> None:
                 assert node.dtype not in HALF_TYPES
             if not isinstance(node, Op) or node.name == "cast":
                 continue
+            if node.name == PICK:
+                assert [arg.dtype for arg in node.args] == [node.dtype, torch.int64, torch.bool]
+                continue
             types = [arg.dtype for arg in node.args]
             assert len(types) == SCALAR_OPS[node.name][0]
             assert HALF_TYPES.isdisjoint(types), "arithmetic in 16 bits"
@@ -38,6 +41,10 @@ def check_types(body: KernelBody) -> None:
                 assert types.pop(0) is torch.bool
             assert len(set(types)) == 1, (node.name, types)
             assert node.dtype is (torch.bool if node.name in COMPARISONS else types[0])
+
+
+class RunInEager(Exception):
+    """Raised where a kernel found that the graph is to run in eager mode, which raises an exception."""
 
 
 class Interpreter:
@@ -64,12 +71,16 @@ class Interpreter:
                 self._run(step)
             else:
                 self._call(step)
+        if program.flag is not None and bool(self.memory[program.flag]):
+            raise RunInEager
         made = {id(value): self._output(value) for value in program.outputs}
         return [made[id(value)] for value in program.outputs]
 
     def _allocate(self) -> None:
         outputs = [v.buffer if isinstance(v, View) else v for v in self.schedule.program.outputs]
         called = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
+        if self.schedule.program.flag is not None:
+            self.memory[self.schedule.program.flag] = torch.zeros((), dtype=torch.bool)
         for buffer in [*self.schedule.temps, *(b for b in outputs if isinstance(b, Buffer))]:
             if buffer in self.memory or buffer in called:
                 continue
@@ -86,7 +97,11 @@ class Interpreter:
             self._check_slots(call.body, member)
             views = [self._element_view(member, k) for k in range(len(member.buffers))]
             stored = evaluate_body(call.body, Environment(member.sizes, views, scalars))
-            pending += [(_once_a_row(call.body, slot, views[slot]), value) for slot, value in stored.items()]
+            for slot, value in stored.items():
+                if call.body.slots[slot].access != "flag":
+                    pending.append((_once_a_row(call.body, slot, views[slot]), value))
+                elif value:
+                    self.memory[member.buffers[slot]].fill_(True)
         # Members run at the same time: none may see what another one has stored.
         for tensor, value in pending:
             tensor.copy_(value)
@@ -102,8 +117,9 @@ class Interpreter:
         for slot, buffer, strides in zip(body.slots, member.buffers, member.strides, strict=True):
             assert slot.dtype is buffer.meta.dtype
             assert all(known is None or known == s for known, s in zip(slot.strides, strides, strict=True))
-        written = [b for s, b in zip(body.slots, member.buffers, strict=True) if s.access != "r"]
-        assert all(member.buffers.count(buffer) == 1 for buffer in written)
+        for k in [k for k, slot in enumerate(body.slots) if slot.access != "r"]:
+            others = [j for j, b in enumerate(member.buffers) if b is member.buffers[k] and j != k]
+            assert all(_elements(member, k).isdisjoint(_elements(member, j)) for j in others)
         assert {slot for slot, _ in body.stores} == {k for k, s in enumerate(body.slots) if s.access != "r"}
 
     def _call(self, step: Extern) -> None:
@@ -146,6 +162,14 @@ class Compiled(Interpreter):
             members.append(Data(member.sizes, views))
         scalars = [self.numbers[s.name] for s in call.scalars]
         run(call.body, members, scalars, n_threads=self.threads, target=self.target)
+
+
+def _elements(member: Member, slot: int) -> set[int]:
+    """Where a slot's elements are in its buffer."""
+    found = {member.offsets[slot]}
+    for size, stride in zip(member.sizes, member.strides[slot], strict=True):
+        found = {place + stride * k for place in found for k in range(size)}
+    return found
 
 
 def _once_a_row(body: KernelBody, slot: int, view: torch.Tensor) -> torch.Tensor:

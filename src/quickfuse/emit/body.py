@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -52,6 +53,10 @@ def _graph_call(segment: Segment) -> str:
     return f"_graph({', '.join(parts)})"
 
 
+def _needs_grad(step: Extern) -> bool:
+    return any(buffer.meta.requires_grad for buffer in used_by(step))
+
+
 def _fits(name: str) -> str:
     return f"if not {-(1 << 63)} <= {name} <= {(1 << 63) - 1}: return _MISS"
 
@@ -82,54 +87,99 @@ def _buffers_in(value: Any) -> Iterator[Buffer]:
         yield from _buffers_in((value.start, value.stop, value.step))
 
 
+def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: Any) -> Body:
+    """Launch a schedule's kernels, or run the captured graph where they cannot be launched."""
+    position = {source: k for k, source in enumerate(tensor_order(segment))}
+    inputs = [
+        f"_tensors[{position[i.source]}]" if isinstance(i.meta, TensorMeta) else i.name for i in segment.inputs
+    ]
+    names = _output_names(segment)
+    call = _graph_call(segment)
+    eager = f"{', '.join(names)}, = {call}" if names else call
+    body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager).write()
+    body.constants.update({"_graph": segment.run, "_picks": _tensor_picks(segment)})
+    return body
+
+
 class KernelBodyWriter:
     """Writes the body that launches a schedule's kernels.
 
     `calls` are the launchers' objects, one for each kernel call of the schedule, in order; `placer` rewrites their
-    tables when addresses changed, and tells whether inputs overlap, in which case the graph runs instead.
+    tables when addresses changed, and tells whether inputs overlap, in which case the statement `eager` runs instead.
+    `inputs` are the expressions of the graph's inputs, `names` the variables that get its outputs.
     """
 
-    def __init__(self, segment: Segment, schedule: Schedule, calls: list[Any], placer: Any) -> None:
-        self.segment = segment
+    def __init__(
+        self, schedule: Schedule, calls: list[Any], placer: Any, inputs: list[str], names: list[str], eager: str
+    ) -> None:
         self.schedule = schedule
         self.calls = calls
         self.placer = placer
+        self.names = names
+        self.eager = eager
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {
-            "_graph": segment.run, "_picks": _tensor_picks(segment), "_placer": placer,
+            "_placer": placer,
             "math": math,
             "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip
         self._variables: dict[Buffer, str] = {}
-        position = {source: k for k, source in enumerate(tensor_order(segment))}
-        for buffer, graph_input in zip(schedule.program.inputs, segment.inputs, strict=True):
+        for buffer, expression in zip(schedule.program.inputs, inputs, strict=True):
             if buffer is not None:
-                self._variables[buffer] = f"_tensors[{position[graph_input.source]}]"
+                self._variables[buffer] = expression
 
     def write(self) -> Body:
-        names = _output_names(self.segment)
+        names = self.names
         scalars = self.schedule.program.host_scalars
         numbers = [str(scalar) for scalar in scalars if scalar.name != scalar.code]
         numbers += [_fits(name) for name in self._integers()]
         call = 0
         dying = self._dying()
         made = {*self.schedule.temps, *self._outputs()}
+        last_flag = self._last_flag()
+        before: list[str] = []
         for number, step in enumerate(self.schedule.steps):
+            for buffer in used_by(step):
+                if buffer in made:  # a call of PyTorch may be the first use of a tensor without elements
+                    self._allocate(buffer)
             if isinstance(step, KernelCall):
-                for buffer in used_by(step):
-                    if buffer in made:
-                        self._allocate(buffer)
                 self._launch(step, call)
                 call += 1
             else:
                 self._extern(step)
+            if number == last_flag:
+                before, self.lines = self.lines, []
             self._release(dying.get(number, ()))
         for buffer in self._outputs():
             self._allocate(buffer)
         results = [self._result(output) for output in self.schedule.program.outputs]
         self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
-        return Body(self._choose(names), names, self.constants, numbers)
+        if last_flag >= 0:
+            self.lines = [*before, *self._unless_flagged()]
+        if any(isinstance(step, Extern) and _needs_grad(step) for step in self.schedule.steps):
+            self._forget_history()
+        return Body(self._choose(), names, self.constants, numbers)
+
+    def _forget_history(self) -> None:
+        """Let PyTorch's operators record nothing: gradients are computed by graphs of their own, if at all."""
+        self.constants["_grad_mode"], self.constants["_set_grad_mode"] = torch.is_grad_enabled, torch._C._set_grad_enabled
+        inner = [f"    {line}" for line in self.lines]
+        self.lines = ["_grad = _grad_mode()", "_set_grad_mode(False)", "try:", *inner, "finally: _set_grad_mode(_grad)"]
+
+    def _last_flag(self) -> int:
+        """The last step that may set the program's flag; -1 if there is none."""
+        flags = [number for number, step in enumerate(self.schedule.steps)
+                 if isinstance(step, KernelCall) and any(slot.access == "flag" for slot in step.body.slots)]  # fmt: skip
+        return max(flags, default=-1)
+
+    def _unless_flagged(self) -> list[str]:
+        """The lines written last, or else the graph in eager mode: it raises the exception that the flag stands for."""
+        flag = self.schedule.program.flag
+        assert flag is not None
+        self.constants["_flag"] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(flag))
+        rest = [f"    {line}" for line in self.lines or ["pass"]]
+        return ["if _flag[0]:", "    _flag[0] = 0", f"    {self.eager}", "else:", *rest]
 
     def _dying(self) -> dict[int, list[Buffer]]:
         """The temporaries that no step after step k uses: their memory is free for those that follow."""
@@ -157,18 +207,16 @@ class KernelBodyWriter:
                         found[scalar.name] = None
         return list(found)
 
-    def _choose(self, names: list[str]) -> list[str]:
+    def _choose(self) -> list[str]:
         """Launch, unless inputs that the kernels write to overlap others."""
         if not self.placer.tables or not self.placer.position:
             return self.lines
         place = ["if _state: _placer.place(_check.addresses)"]
         if not self.placer.written:
             return [*place, *self.lines]
-        call = _graph_call(self.segment)
-        eager = f"{', '.join(names)}, = {call}" if names else call
         self.constants["_unversioned"] = self.placer.note_changes
         unfit = "if _placer.overlapping or _unversioned(_tensors):"
-        return [*place, unfit, f"    {eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
+        return [*place, unfit, f"    {self.eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
 
     def _outputs(self) -> list[Buffer]:
         externs = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}

@@ -22,7 +22,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.guard import Guard
-from ..ir.segment import Segment
+from ..ir.segment import Existing, Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
 from .contents import ContentsGuards
@@ -31,7 +31,7 @@ from .prologue import Prologue, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|frames|Suspension|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|check|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|frames|Suspension|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
 )
 
@@ -90,9 +90,9 @@ class Glue:
     """A generated function and its source."""
 
     def __init__(
-        self, segment: Segment, body: Body, check: Callable[[list[Any]], int] | None, helpers: Helpers, name: str
+        self, segment: Segment, body: Body, check: Any, helpers: Helpers, name: str
     ) -> None:
-        """`check` tells what became of the tensors; `helpers` are the functions that read lists in bulk, by name."""
+        """`check` tells what became of the tensors (see `launch.tensor_check`); `helpers` are functions by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
             "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, "_check": check, **_NATIVE,
@@ -105,7 +105,7 @@ class Glue:
 
     def _write(self, body: Body, name: str) -> str:
         segment = self.segment
-        prologue = Prologue(segment.guards, self._wanted())
+        prologue = Prologue(segment.guards, self._wanted(), self.constants.get("_unchanged"), _changing(segment))
         prologue.write()
         fetched = {i.name: prologue.name(i.source) for i in segment.inputs}
         tensors = self._tensor_list(prologue)
@@ -116,15 +116,22 @@ class Glue:
             for i in segment.inputs
             if not isinstance(i.meta, TensorMeta) and i.name != fetched[i.name]
         ]
-        self.constants.update(prologue.constants)
-        checks = [*prologue.lines, *numbers, *body.numbers]
+        rest = [*numbers, *body.numbers]
         locked = [*body.lines]
         if tensors:
-            checks.append(f"_tensors = [{tensors}]")
+            rest.append(f"_tensors = [{tensors}]")
             contents = ContentsGuards(prologue, tensor_order(segment))
-            locked[:0] = ["_state = _check(_tensors)", "if _state < 0: return _MISS", *contents.lines]
+            self.constants["_scan"] = self.constants["_check"].scan
+            locked[:0] = [
+                f"if _state := _scan(_tensors, {self.constants['_check'].block}):",
+                "    _state = _check.settle(_state, _tensors)",
+                "    if _state < 0: return _MISS",
+                *contents.lines,
+            ]
             for reader, (helper, arguments) in contents.readers.items():
                 self.constants[reader] = self.constants[f"_{helper}"](self.constants["_check"], *arguments)
+        checks = [*prologue.assembled([*rest, *locked, *epilogue.lines, result]), *rest]
+        self.constants.update(prologue.constants)
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
             if body.repeatable:
@@ -181,6 +188,12 @@ class Glue:
 
 _ON_ERROR = "except _Exception as _error0: raise _RunNatively from _error0"
 _FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError)"
+
+
+def _changing(segment: Segment) -> set[Source]:
+    """What the segment itself changes: the objects, and the dictionaries of their attributes."""
+    targets = {effect.target.source for effect in segment.effects if isinstance(effect.target, Existing)}
+    return targets | {target.attr("__dict__") for target in targets}
 
 
 def tensor_order(segment: Segment) -> list[Source]:

@@ -64,6 +64,8 @@ def _check(body: KernelBody) -> None:
     if any(slot.by_value for slot in body.slots):
         raise Unsupported("operands by value in a CPU kernel")
     for slot, value in body.stores:
+        if body.slots[slot].access == "flag":
+            continue
         axis = body.rows_ndim - 1 if body.columns else body.ndim - 1
         if body.ndim and body.slots[slot].strides[axis] == 0 and (body.columns or not body.once_a_row(slot)):
             raise Unsupported("a store that does not move along the innermost axis")

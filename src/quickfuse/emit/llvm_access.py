@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from quickfuse.emit.llvm_math import MANGLED, Code, memory_type
-from quickfuse.ir.kernel import KernelBody
+from quickfuse.ir.kernel import KernelBody, Op, SlotPlace
 
 
 def stride_word(body: KernelBody, slot: int, axis: int) -> int:
@@ -48,6 +48,43 @@ class Vectors:
             raw = code.let(f"call {vector} @{symbol}({operands})", f"s{slot}")
         return from_memory(code, raw, dtype)
 
+    def pick(
+        self, code: Code, slot: int, pointer: str, index: str, mask: str, offset: str, inside: str, along: bool
+    ) -> str:  # fmt: skip
+        """The elements that are `offset` behind the vector at `index`, 0 for lanes that are not `inside`.
+
+        `offset` is a single number, or a vector where `along` says that it changes along the axis.
+        """
+        dtype = self.body.slots[slot].dtype
+        element, vector = memory_type(dtype), code.type(memory_type(dtype))
+        if mask:
+            inside = code.binary("and", "i1", inside, mask)
+        if self.body.slots[slot].strides[self.axis] == 1 and not along:
+            here = code.let(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+            where, kind, pointers = self._address(code, slot, here, index), "load", "ptr"
+        else:
+            where, kind, pointers = self._lanes(code, slot, pointer, index), "gather", code.type("ptr")
+            offsets = offset if along else code.splat_here(offset, "i64")
+            where = code.let(f"getelementptr {element}, {self._kind(code, slot)} {where}, {code.type('i64')} {offsets}")
+        symbol = _masked(code, kind, element)
+        code.module.declare(symbol, vector, [pointers, "i32", code.type("i1"), vector])
+        operands = f"{pointers} {where}, i32 {dtype.itemsize}, {code.type('i1')} {inside}, {vector} zeroinitializer"
+        return from_memory(code, code.let(f"call {vector} @{symbol}({operands})", f"s{slot}"), dtype)
+
+    def _lanes(self, code: Code, slot: int, pointer: str, index: str) -> str:
+        """Where each lane of the vector at `index` is; a single address for a slot that does not move."""
+        stride = self.body.slots[slot].strides[self.axis]
+        if stride == 0:
+            return pointer
+        if stride is None:
+            return self._address(code, slot, pointer, index)
+        element = memory_type(self.body.slots[slot].dtype)
+        first = code.let(f"getelementptr {element}, ptr {pointer}, i64 {index}")
+        return code.let(f"getelementptr {element}, ptr {first}, {code.type('i64')} {code.iota('i64')}")
+
+    def _kind(self, code: Code, slot: int) -> str:
+        return "ptr" if self.body.slots[slot].strides[self.axis] == 0 else code.type("ptr")
+
     def store(self, code: Code, slot: int, value: str, pointer: str, index: str, mask: str) -> None:
         dtype = self.body.slots[slot].dtype
         element = memory_type(dtype)
@@ -85,6 +122,33 @@ class Vectors:
 
 def load_number(code: Code, slot: int, dtype: torch.dtype, pointer: str) -> str:
     return from_memory(code, code.let(f"load {memory_type(dtype)}, ptr {pointer}", f"s{slot}"), dtype)
+
+
+def slot_of(op: Op) -> int:
+    """The slot that a pick loads from."""
+    place = op.args[0]
+    assert isinstance(place, SlotPlace)
+    return place.slot
+
+
+def pick_number(code: Code, op: Op, pointer: str, offset: str, inside: str) -> str:
+    """The element that is `offset` behind `pointer` if `inside`, else 0. What is read in its stead is the table's row."""
+    slot, dtype = slot_of(op), op.dtype
+    element = memory_type(dtype)
+    where = code.let(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+    safe = code.let(f"select i1 {inside}, ptr {where}, ptr %row")
+    raw = code.let(f"load {element}, ptr {safe}", f"s{slot}")
+    return from_memory(code, code.let(f"select i1 {inside}, {element} {raw}, {element} {_zero(element)}"), dtype)
+
+
+def _zero(element: str) -> str:
+    return "0" if element.startswith("i") else "0.0"
+
+
+def set_flag(code: Code, condition: str, pointer: str) -> None:
+    """Other threads may set the flag as well: it is written only by who sets it."""
+    where = code.let(f"select i1 {condition}, ptr {pointer}, ptr %nowhere")
+    code.lines.append(f"  store i8 1, ptr {where}")
 
 
 def store_number(code: Code, value: str, dtype: torch.dtype, pointer: str) -> None:

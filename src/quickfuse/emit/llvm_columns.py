@@ -8,12 +8,13 @@ Every lane is a row of its own, in the sense of `ir/kernel.py`: accumulators are
 
 from __future__ import annotations
 
-from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number
+from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, pick_number, slot_of
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_rows import RowCode
 from quickfuse.emit.llvm_values import Node, shared_number
-from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad
+from quickfuse.ir.expr import PICK
+from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad, SlotPlace
 
 
 def column_functions(body: KernelBody, name: str, module: Module) -> list[str]:
@@ -133,7 +134,10 @@ class _Columns(RowCode):
         expr = node.expr
         if not node.varying:
             if isinstance(expr, Op):
-                return [emit_op(numbers, expr, [values[arg][0] for arg in node.args])]
+                args = [values[arg][0] for arg in node.args]
+                return [pick_number(numbers, expr, *args) if expr.name == PICK else emit_op(numbers, expr, args)]
+            if isinstance(expr, SlotPlace):
+                return [pointers[expr.slot]]
             if isinstance(expr, SlotLoad):
                 return [load_number(numbers, expr.slot, expr.dtype, pointers[expr.slot])]
             if isinstance(expr, Index):
@@ -143,9 +147,23 @@ class _Columns(RowCode):
             return [self.access.load(vectors, expr.slot, pointers[expr.slot], c, self.mask) for c in self.columns]
         if isinstance(expr, Index):
             return [index_vector(vectors, c) for c in self.columns]
+        if isinstance(expr, SlotPlace):
+            return [pointers[expr.slot]] * self.width
         assert isinstance(expr, Op)
+        if expr.name == PICK:
+            return [self._pick(vectors, expr, node, w, pointers, values) for w in range(self.width)]
         return [emit_op(vectors, expr, [self._lanes_of(vectors, arg, w, values) for arg in node.args])
                 for w in range(self.width)]  # fmt: skip
+
+    def _pick(
+        self, code: Code, op: Op, node: Node, w: int, pointers: list[str], values: dict[int, list[str]]
+    ) -> str:  # fmt: skip
+        _, offset, inside_ = node.args
+        along = self.nodes[offset].varying
+        by = values[offset][w if along else 0]
+        lanes = self._lanes_of(code, inside_, w, values)
+        slot = slot_of(op)
+        return self.access.pick(code, slot, pointers[slot], self.columns[w], self.mask, by, lanes, along)
 
     # --- a pass ---
 

@@ -9,11 +9,12 @@ A kernel without axes is the first part only.
 
 from __future__ import annotations
 
-from quickfuse.emit.llvm_access import Vectors, index_vector, load_number, store_number
+from quickfuse.emit.llvm_access import Vectors, index_vector, load_number, pick_number, set_flag, slot_of, store_number
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_values import Node, number_values, shared_number
-from quickfuse.ir.kernel import Index, KernelBody, Op, SlotLoad
+from quickfuse.ir.expr import PICK
+from quickfuse.ir.kernel import Index, KernelBody, Op, SlotLoad, SlotPlace
 
 
 def loop_function(body: KernelBody, name: str, module: Module) -> list[str]:
@@ -39,6 +40,8 @@ class _Loop:
         #: The name of each value that is computed once, by node.
         self.uniform: dict[int, str] = {}
         self.access = Vectors(body, body.ndim - 1, self.once)
+        #: The line that makes memory for what is not to be stored in a flag.
+        self.nowhere = ""
 
     def _widest(self) -> int:
         """The size in bytes of the widest value that is computed or stored for each element."""
@@ -53,11 +56,13 @@ class _Loop:
         head = f"define internal void @{self.name}.loop({', '.join(params)}) #0 {{"
         if self._worth_remembering():
             return [head, *self._remembering(), "  ret void", "}", ""]
+        if self._has_flags():
+            self.nowhere = "  %nowhere = alloca i8"
         self._compute_uniform()
         if not self.body.ndim:
             for (slot, _), root in zip(self.body.stores, self.roots, strict=True):
                 self._store_number(slot, self.uniform[root])
-            return [head, *self.once.lines, "  ret void", "}", ""]
+            return [head, self.nowhere, *self.once.lines, "  ret void", "}", ""]
         whole, tail = self._iteration("%i", ""), self._iteration("%whole.end", "%inside")
         return [head, *self._control_flow(whole, tail), "}", ""]
 
@@ -65,6 +70,7 @@ class _Loop:
         mask_type = f"<{self.lanes} x i32>"
         return [
             "entry:",
+            self.nowhere,
             "  %some = icmp slt i64 %begin, %end",
             "  br i1 %some, label %once, label %done",
             "once:",
@@ -103,6 +109,8 @@ class _Loop:
         values = [*self._loads(), *set(self.roots)]
         return (
             not self.body.ndim
+            and not self._has_flags()
+            and not any(isinstance(node.expr, SlotPlace) for node in self.nodes)  # what they load has no place in %memo
             and any(isinstance(node.expr, Op) and node.expr.name in _SLOW for node in self.nodes)
             and all(value_type(self.nodes[v].expr.dtype) in _BITS for v in values)
             and len(values) < _MEMO_WORDS
@@ -159,14 +167,23 @@ class _Loop:
     def _number(self, node: Node) -> str:
         expr, code = node.expr, self.once
         if isinstance(expr, Op):
-            return emit_op(code, expr, [self.uniform[arg] for arg in node.args])
+            args = [self.uniform[arg] for arg in node.args]
+            return pick_number(code, expr, *args) if expr.name == PICK else emit_op(code, expr, args)
         if isinstance(expr, SlotLoad):
             return load_number(code, expr.slot, expr.dtype, f"%s{expr.slot}")
+        if isinstance(expr, SlotPlace):
+            return f"%s{expr.slot}"
         if isinstance(expr, Index):
             return f"%i{expr.axis}"
         return shared_number(code, expr)
 
+    def _has_flags(self) -> bool:
+        return any(slot.access == "flag" for slot in self.body.slots)
+
     def _store_number(self, slot: int, value: str) -> None:
+        if self.body.slots[slot].access == "flag":
+            set_flag(self.once, value, f"%s{slot}")
+            return
         store_number(self.once, value, self.body.slots[slot].dtype, f"%s{slot}")
 
     # --- values along the axis ---
@@ -181,12 +198,26 @@ class _Loop:
                 continue
             if isinstance(node.expr, SlotLoad):
                 values[number] = self.access.load(code, node.expr.slot, f"%s{node.expr.slot}", index, mask)
+            elif isinstance(node.expr, SlotPlace):
+                values[number] = f"%s{node.expr.slot}"
+            elif isinstance(node.expr, Op) and node.expr.name == PICK:
+                place, offset, inside = node.args
+                along = self.nodes[offset].varying
+                numbers = [(values if n in values else self.uniform)[n] for n in (place, offset)]
+                values[number] = self.access.pick(
+                    code, slot_of(node.expr), numbers[0], index, mask, numbers[1], self._lanes_of(inside, values), along
+                )
             elif isinstance(node.expr, Op):
                 values[number] = emit_op(code, node.expr, [self._lanes_of(arg, values) for arg in node.args])
             else:
                 values[number] = index_vector(code, index)
         for (slot, _), root in zip(self.body.stores, self.roots, strict=True):
-            self.access.store(code, slot, self._lanes_of(root, values), f"%s{slot}", index, mask)
+            value = self._lanes_of(root, values)
+            if self.body.slots[slot].access == "flag":
+                inside = code.binary("and", "i1", value, mask) if mask else value
+                set_flag(code, code.intrinsic_of_vector("reduce.or", "i1", inside), f"%s{slot}")
+            else:
+                self.access.store(code, slot, value, f"%s{slot}", index, mask)
         return code.lines
 
     def _lanes_of(self, number: int, values: dict[int, str]) -> str:

@@ -32,6 +32,10 @@ VALUE_TYPES: dict[torch.dtype, str] = {
     torch.float16: "half",
     torch.float32: "float",
     torch.float64: "double",
+    # What is only copied: its bits.
+    torch.complex32: "i32",
+    torch.complex64: "i64",
+    torch.complex128: "i128",
 }
 #: The suffix that names a type in an intrinsic.
 MANGLED = {"half": "f16", "float": "f32", "double": "f64"}
@@ -142,6 +146,12 @@ class Code:
             self.spread[key] = self.prologue.let(shuffle, "all")
         return self.spread[key]
 
+    def splat_here(self, name: str, element: str) -> str:
+        """A single number in all lanes, which need not be known in the prologue."""
+        vector = self.type(element)
+        one = self.let(f"insertelement {vector} poison, {element} {name}, i64 0")
+        return self.let(f"shufflevector {vector} {one}, {vector} poison, <{self.lanes} x i32> zeroinitializer", "all")
+
     def const(self, element: str, value: bool | int | float) -> str:
         return self.splat(literal(element, value), element)
 
@@ -164,6 +174,12 @@ class Code:
         mangled = MANGLED.get(element, element)
         symbol = f"llvm.{name}.{mangled if self.lanes == 1 else f'v{self.lanes}{mangled}'}"
         return self._call(symbol, self.type(element), args, immediate, name)
+
+    def intrinsic_of_vector(self, name: str, element: str, vector: str) -> str:
+        """`llvm.vector.<name>`: one number from all lanes."""
+        symbol = f"llvm.vector.{name}.v{self.lanes}{MANGLED.get(element, element)}"
+        self.module.declare(symbol, element, [self.type(element)])
+        return self.let(f"call {element} @{symbol}({self.type(element)} {vector})")
 
     def math(self, name: str, element: str, args: list[str]) -> str:
         """Call libm's `name` ("expf" is what `name="exp"` means for float)."""

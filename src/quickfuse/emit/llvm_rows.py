@@ -13,12 +13,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, load_stride, store_number
+from quickfuse.emit.llvm_access import (
+    Vectors,
+    index_vector,
+    inside,
+    load_number,
+    load_stride,
+    pick_number,
+    slot_of,
+    store_number,
+)  # fmt: skip
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
 from quickfuse.emit.llvm_ops import LIBM, emit_op
 from quickfuse.emit.llvm_values import Node, number_values, shared_number
-from quickfuse.ir.expr import Expr
-from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad
+from quickfuse.ir.expr import PICK, Expr
+from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad, SlotPlace
 from quickfuse.ir.loop import identity
 
 #: A pass with reductions and at most this many values goes through this many vectors at a time.
@@ -227,9 +236,12 @@ class _Rows(RowCode):
     def _number(self, code: Code, node: Node, values: dict[int, str]) -> str:
         expr = node.expr
         if isinstance(expr, Op):
-            return emit_op(code, expr, [values[arg] for arg in node.args])
+            args = [values[arg] for arg in node.args]
+            return pick_number(code, expr, *args) if expr.name == PICK else emit_op(code, expr, args)
         if isinstance(expr, SlotLoad):
             return load_number(code, expr.slot, expr.dtype, f"%s{expr.slot}")
+        if isinstance(expr, SlotPlace):
+            return f"%s{expr.slot}"
         if isinstance(expr, RowLength):
             return self.row_length()
         return f"%i{expr.axis}" if isinstance(expr, Index) else shared_number(code, expr)
@@ -298,10 +310,13 @@ class _InnerLoop:
         expr = node.expr
         if isinstance(expr, SlotLoad):
             return load_number(self.before, expr.slot, expr.dtype, self.pointers[expr.slot])
+        if isinstance(expr, SlotPlace):
+            return self.pointers[expr.slot]
         if isinstance(expr, Index):
             return indices[expr.axis]
         assert isinstance(expr, Op)
-        return emit_op(self.before, expr, [self.numbers[arg] for arg in node.args])
+        args = [self.numbers[arg] for arg in node.args]
+        return pick_number(self.before, expr, *args) if expr.name == PICK else emit_op(self.before, expr, args)
 
     def write(self) -> None:
         """Parts that each begin at an index and with accumulators, and end with others."""
@@ -415,6 +430,10 @@ class _InnerLoop:
             if isinstance(node.expr, SlotLoad) or (kept >= 0 and rows.passes[first] is not self.one_pass):
                 slot = node.expr.slot if isinstance(node.expr, SlotLoad) else kept
                 values[number] = self.access.load(code, slot, self.pointers[slot], index, mask)
+            elif isinstance(node.expr, SlotPlace):
+                values[number] = self.pointers[node.expr.slot]
+            elif isinstance(node.expr, Op) and node.expr.name == PICK:
+                values[number] = self._pick(node, values, index, mask)
             elif isinstance(node.expr, Op):
                 values[number] = emit_op(code, node.expr, [self._lanes_of(arg, values) for arg in node.args])
                 if kept >= 0:
@@ -426,6 +445,14 @@ class _InnerLoop:
             value = self._lanes_of(rows.store_roots[k], values)
             self.access.store(code, slot, value, self.pointers[slot], index, mask)
         return [self._lanes_of(rows.reduction_roots[k], values) for k in self.one_pass.reductions]
+
+    def _pick(self, node: Node, values: dict[int, str], index: str, mask: str) -> str:
+        """Through the slot's own pointer: what `numbers` has for the place may be a row's first element."""
+        _, offset, inside_ = node.args
+        along = self.rows.nodes[offset].varying
+        slot, by = slot_of(node.expr), (values if along else self.numbers)[offset]  # type: ignore[arg-type]
+        lanes = self._lanes_of(inside_, values)
+        return self.access.pick(self.code, slot, self.pointers[slot], index, mask, by, lanes, along)
 
     def _lanes_of(self, number: int, values: dict[int, str]) -> str:
         if number in values:

@@ -7,6 +7,7 @@ to compile it grows with their number, and each check costs tens of nanoseconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -16,6 +17,7 @@ import torch
 
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source
+from .walk import AFTER, FEWEST_STATEMENTS, WALK, Walk
 
 #: Lists shorter than this are unrolled.
 SMALLEST_FAMILY = 4
@@ -44,8 +46,18 @@ class Family:
 class Prologue:
     """Writes the prologue for a segment's guards and inputs. `lines` is the result, `constants` what it refers to."""
 
-    def __init__(self, guards: list[Guard], wanted: Iterable[Source]) -> None:
+    def __init__(
+        self, guards: list[Guard], wanted: Iterable[Source], remember: Callable[..., Any] | None = None,
+        changing: Iterable[Source] = (),
+    ) -> None:  # fmt: skip
+        """`remember` makes what tells whether a walk is unchanged (see `launch.unchanged`), where there is such a thing.
+        `changing` are sources that lead to another object at every call, or to one that the segment changes."""
         self.lines: list[str] = []
+        self._parts = (self.lines, self.lines, self.lines)
+        self._walk: Walk | None = None
+        self._walk_guards: list[Guard] = []
+        self._read_in_walk: dict[str, list[Source] | Source] = {}
+        self._remember = remember
         self.constants: dict[str, Any] = {}
         self.guards = guards
         self._names: dict[Source, str] = {}
@@ -71,6 +83,9 @@ class Prologue:
                 self._family_facts.setdefault((guard.kind, placed[0]), {})[placed[1]] = guard.value
                 if guard.kind in ("absent", "keys") and _is_plain(guard):
                     self._family_keys.setdefault((guard.kind, placed[0], guard.value), set()).add(placed[1])
+        if remember is not None:
+            self._parts = ([], [], self.lines)
+            self._walk = Walk(guards, self._relatives, changing)
 
     # families ---------------------------------------------------------------------------------------------------
 
@@ -121,10 +136,19 @@ class Prologue:
             self._families[index] = Family(kind, base, parent, key)
         return self._families[index]
 
+    def _relatives(self, source: Source) -> Iterable[Source]:
+        """The sources that are read in one statement with this one."""
+        placed = self._place(source)
+        return placed[0].members.values() if placed is not None else (source,)
+
+    def _part(self, source: Source) -> int:
+        return self._walk.part(source) if self._walk is not None else AFTER
+
     def _fetch_family(self, family: Family) -> str:
         """The variable that holds the values of a family's members, in the order of their indices."""
         if family.variable:
             return family.variable
+        part = self._part(next(iter(family.members.values())))
         indices = sorted(family.members)
         family.positions = {index: position for position, index in enumerate(indices)}
         if family.parent is not None:
@@ -155,8 +179,10 @@ class Prologue:
         else:
             assert family.base is not None
             table = self.name(family.base)
-            expression = self._lookup(table, source_list)
-        family.variable = self._assign(expression, "list")
+            expression = self._lookup(table, source_list, part)
+        family.variable = self._assign(expression, "list", part)
+        if part == WALK:
+            self._read_in_walk[family.variable] = [family.members[index] for index in indices]
         return family.variable
 
     def _items(self, family: Family, source_list: str) -> str:
@@ -168,9 +194,9 @@ class Prologue:
             return f"_getitem_each({source_list}, {key})"
         return f"[v[{key}] for v in {source_list}]"
 
-    def _lookup(self, table: str, keys: str) -> str:
+    def _lookup(self, table: str, keys: str, part: int) -> str:
         """Values of a dictionary at many keys. Hashing a tensor is slow, so try whether they are its keys in order."""
-        name = self._assign(keys, "keys") if not keys.isidentifier() else keys
+        name = self._assign(keys, "keys", part) if not keys.isidentifier() else keys
         return f"_lookup_all({table}, {name}, _same_objects)"
 
     # names ------------------------------------------------------------------------------------------------------
@@ -186,10 +212,10 @@ class Prologue:
             self._constant_names[id(value)] = known
         return known
 
-    def _assign(self, expression: str, label: str) -> str:
+    def _assign(self, expression: str, label: str, part: int) -> str:
         name = f"_{label}{self._counter}"
         self._counter += 1
-        self.lines.append(f"{name} = {expression}")
+        self._parts[part].append(f"{name} = {expression}")
         return name
 
     def name(self, source: Source) -> str:
@@ -209,30 +235,38 @@ class Prologue:
     def _fetch(self, source: Source) -> str:
         if source.kind == "local":
             return str(source.key)
+        if source.kind == "constant":
+            return self.constant(source.owner, "object")
+        part = self._part(source)
+        name = self._assign(self._path(source), "v", part)
+        if part == WALK:
+            self._read_in_walk[name] = source
+        return name
+
+    def _path(self, source: Source) -> str:
+        """The expression that reads a source from its base."""
         if source.kind == "slot":
             depth, place, index = source.key
             entry = "" if place == "replacement" else f"[{index}]"
-            return self._assign(f"_frames[{depth}].{place}{entry}", "v")
+            return f"_frames[{depth}].{place}{entry}"
         if source.kind == "closure":
-            return self._assign(f"_CELLS[{source.key!r}].cell_contents", "v")
+            return f"_CELLS[{source.key!r}].cell_contents"
         if source.kind == "global":
-            return self._assign(f"{self.constant(source.owner, 'globals')}[{source.key!r}]", "v")
-        if source.kind == "constant":
-            return self.constant(source.owner, "object")
+            return f"{self.constant(source.owner, 'globals')}[{source.key!r}]"
         assert source.base is not None, source
         base = self.name(source.base)
         if source.kind == "referent":
-            return self._assign(f"{base}()", "v")
+            return f"{base}()"
         if source.kind == "contents":
-            return self._assign(f"{base}.item()", "v")
+            return f"{base}.item()"
         if source.kind == "attr":
-            return self._assign(attribute_of(base, source.key), "v")
+            return attribute_of(base, source.key)
         if isinstance(source.key, NumberExpr):
-            return self._assign(f"{base}[{source.key.code(self.name)}]", "v")
+            return f"{base}[{source.key.code(self.name)}]"
         key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
         if isinstance(source.key, Source):  # a defaultdict must not make an entry when it is looked at
-            return self._assign(f"{base}.get({key})", "v")
-        return self._assign(f"{base}[{key}]", "v")
+            return f"{base}.get({key})"
+        return f"{base}[{key}]"
 
     def names(self, sources: Sequence[Source]) -> list[str]:
         """The expressions for many sources' values; a family that stands among them as a whole is one, `*list`."""
@@ -255,27 +289,65 @@ class Prologue:
     def write(self) -> None:
         """Emit all checks, in the order in which capture needed them: a path is checked before it is followed."""
         done: set[tuple[Any, ...]] = set()
+        tensors = {guard.source for guard in self.guards if guard.kind == "tensor"}
         for guard in self.guards:
             if guard.kind in ("tensor", "apart") or (guard.kind == "condition" and contents_in(guard.value[0])):
                 continue
+            if guard.kind == "requires_grad" and guard.source in tensors:
+                continue  # checked with the tensor
+            part = self._walk.part_of_guard(guard) if self._walk is not None else AFTER
+            if part == WALK:
+                self._walk_guards.append(guard)
             placed = self._place(guard.source) if guard.source is not None else None
             if placed is not None and guard.kind in ("type", "length", "is", "requires_grad"):
                 key = (guard.kind, placed[0])
                 if key not in done:
                     done.add(key)
-                    self._check_family(guard.kind, placed[0])
+                    self._check_family(guard.kind, placed[0], part)
             elif placed is not None and guard.kind in ("absent", "keys") and _is_plain(guard):
                 key = (guard.kind, placed[0], guard.value)
                 if key not in done:
                     done.add(key)
-                    self._check_family_keys(guard, placed[0])
+                    self._check_family_keys(guard, placed[0], part)
             else:
-                self.check(self._condition(guard))
+                self._check(self._condition(guard), part)
 
-    def check(self, condition: str) -> None:
-        self.lines.append(f"if {condition}: return _MISS")
+    def assembled(self, later: Iterable[str]) -> list[str]:
+        """All statements, where those in `later` come behind them."""
+        before, walk, after = self._parts
+        if self._walk is None or self._remember is None:
+            return self.lines
+        used = set(_VARIABLE.findall("\n".join([*after, *later])))
+        needed = [name for name in _set_in(walk) if name in used]
+        if len(walk) < FEWEST_STATEMENTS or any(name not in self._read_in_walk for name in needed):
+            return [*before, *walk, *after]
+        results: list[Source] = []
+        unpacked = []
+        for name in needed:
+            found = self._read_in_walk[name]
+            end = len(results) + (len(found) if isinstance(found, list) else 1)
+            unpacked.append(f"{name} = _known0[{f'{len(results)}:{end}' if isinstance(found, list) else len(results)}]")
+            results += found if isinstance(found, list) else [found]
+        steps, numbers, roots = self._walk.steps(self._walk_guards, results)
+        walked = self._remember(steps, numbers)
+        self.constants["_walk0"], self.constants["_scan0"] = walked, walked.scan
+        return [
+            *before,
+            f"_roots0 = [{', '.join(self.names(roots))}]",
+            f"_known0 = _scan0(_roots0, {walked.block})",
+            "if _known0 is None:",
+            "    _note0 = _walk0.begin(_roots0)",
+            *(f"    {line}" for line in walk),
+            "    if _note0 is not None: _walk0.finish(_note0)",
+            *(["else:"] if unpacked else []),
+            *(f"    {line}" for line in unpacked),
+            *after,
+        ]
 
-    def _check_family(self, kind: str, family: Family) -> None:
+    def _check(self, condition: str, part: int) -> None:
+        self._parts[part].append(f"if {condition}: return _MISS")
+
+    def _check_family(self, kind: str, family: Family, part: int) -> None:
         """One check for all guards of a kind on a family's members."""
         wanted = self._family_facts[kind, family]
         variable = self._fetch_family(family)
@@ -285,21 +357,21 @@ class Prologue:
             variable = f"[{variable}[k] for k in {picks}]"
         values = [wanted[k] for k in indices]
         if kind == "requires_grad":
-            variable, kind = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list"), "is"
+            variable, kind = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list", part), "is"
         if kind == "is":
             if len({id(v) for v in values}) == 1:
-                self.check(f"any([v is not {self.constant(values[0])} for v in {variable}])")
+                self._check(f"any([v is not {self.constant(values[0])} for v in {variable}])", part)
             else:
-                self.check(f"not all(map(_is, {variable}, {self.constant(values, 'expected')}))")
+                self._check(f"not all(map(_is, {variable}, {self.constant(values, 'expected')}))", part)
             return
         function = "_type" if kind == "type" else "_len"
         if len(set(values)) == 1:
             test = "_types_are" if kind == "type" else "_lengths_are"
-            self.check(f"not {test}({variable}, {self.constant(values[0])})")
+            self._check(f"not {test}({variable}, {self.constant(values[0])})", part)
         else:
-            self.check(f"[*map({function}, {variable})] != {self.constant(values, 'expected')}")
+            self._check(f"[*map({function}, {variable})] != {self.constant(values, 'expected')}", part)
 
-    def _check_family_keys(self, guard: Guard, family: Family) -> None:
+    def _check_family_keys(self, guard: Guard, family: Family, part: int) -> None:
         """One check for all equal guards on the keys of a family's dictionaries."""
         indices = sorted(self._family_keys[guard.kind, family, guard.value])
         variable = self._fetch_family(family)
@@ -308,12 +380,12 @@ class Prologue:
             variable = f"[{variable}[k] for k in {picks}]"
         if guard.kind == "keys":
             if guard.value:
-                self.check(f"any([[*v] != {self.constant(list(guard.value))} for v in {variable}])")
+                self._check(f"any([[*v] != {self.constant(list(guard.value))} for v in {variable}])", part)
             else:
-                self.check(f"any({variable})")
+                self._check(f"any({variable})", part)
         else:
             absent = " or ".join([f"{key!r} in v" for key in guard.value])
-            self.check(f"any([{absent} for v in {variable}])")
+            self._check(f"any([{absent} for v in {variable}])", part)
 
     def _condition(self, guard: Guard) -> str:
         """The Python condition under which a guard fails."""
@@ -359,13 +431,23 @@ class Prologue:
 
     def _setting(self, setting: str) -> str:
         """A global setting of PyTorch's, such as `torch.is_grad_enabled()`, with the path to it followed already."""
-        if setting.endswith("()"):
-            return f"{self.constant(_follow(setting[:-2]), 'setting')}()"
+        if setting.endswith(")"):
+            function, _, arguments = setting.partition("(")
+            return f"{self.constant(_follow(function), 'setting')}({arguments}"
         place, _, name = setting.rpartition(".")
         return f"{self.constant(_follow(place), 'setting')}.{name}"
 
     def _key(self, key: Any) -> str:
         return self.name(key) if isinstance(key, Source) else self.constant(key)
+
+
+#: Variables that a prologue assigns, and names that look like one.
+_VARIABLE = re.compile(r"\b_[a-z]+\d+\b")
+
+
+def _set_in(lines: list[str]) -> list[str]:
+    """The variables that these statements assign."""
+    return [line.partition(" = ")[0] for line in lines if not line.startswith("if ")]
 
 
 def contents_in(expr: NumberExpr) -> list[Source]:

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Scalar
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Reduced, Reduction, RowLength, Slot, SlotLoad
-from quickfuse.ir.loop import Access, Buffer
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Scalar
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Reduced, Reduction, RowLength, Slot, SlotLoad, SlotPlace
+from quickfuse.ir.loop import FLAG, Access, Buffer
 
 from .collapse import Collapsed, collapse, collapse_rows
 from .merge import MergedLoop
+from .rows import disjoint, same_elements
 
 _OperandKey = tuple[Buffer, int, tuple[int, ...]]
 
@@ -37,8 +38,9 @@ class Candidate:
 class _Operands:
     """The operands of a loop over `shape` by first use, those that are stored last, and its host scalars.
 
-    values: buffers whose contents are computed in the loop, with the unit that does. stored: the operand of each store
+    values: buffers whose contents are computed in the loop, with the units that do, and what of it they store. stored: the operand of each store
     that is done. loaded: how many operands are loaded. links: where each unit's loads and scalars come from.
+    loose: the buffers that are loaded from at computed offsets.
     """
 
     shape: tuple[int, ...]
@@ -46,10 +48,18 @@ class _Operands:
     accesses: list[Access] = field(default_factory=list)
     scalars: dict[str, torch.dtype] = field(default_factory=dict)
     axes: set[int] = field(default_factory=set)
-    values: dict[Buffer, int] = field(default_factory=dict)
+    values: dict[Buffer, list[tuple[int, Access]]] = field(default_factory=dict)
     links: list[Any] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
+    loose: set[Buffer] = field(default_factory=set)
     loaded: int = 0
+
+    def source(self, access: Access) -> int | None:
+        """The unit of the loop that computes what a load finds, if one does."""
+        units = self.values.get(access.buffer)
+        if units is None:
+            return None
+        return next((k for k, stored in units if same_elements(self.shape, access, stored)), None)
 
     def number(self, access: Access) -> int:
         strides = access.strides
@@ -86,7 +96,7 @@ class Canonicalizer:
         if loop.reduced:
             collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced)
         else:
-            collapsed = collapse(loop.shape, strides, operands.stored[0], indexed)
+            collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed)
         slots = self._make_slots(loop, operands, collapsed)
         key = (reduced, columns, _row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)
@@ -121,6 +131,7 @@ class Canonicalizer:
         slots = []
         for k, (access, strides) in enumerate(zip(operands.accesses, collapsed.strides, strict=True)):
             mode = "r" if k not in stored else "rw" if k < operands.loaded else "w"
+            mode = "flag" if access.buffer.kind == "flag" else mode
             meta = access.buffer.meta
             key = (meta.dtype, strides, mode, meta.device != loop.device)
             slot = self._slots.get(key)
@@ -129,6 +140,12 @@ class Canonicalizer:
                 slot = self._slots[key] = Slot(meta.dtype, classes, mode, by_value=key[3])
             slots.append(slot)
         return tuple(slots)
+
+
+def _first_stored(loop: MergedLoop, operands: _Operands) -> int:
+    """The first operand that is stored to at every index, or else a flag."""
+    filled = (k for k, store in zip(operands.stored, loop.stores, strict=True) if store.combine != FLAG)
+    return next(filled, operands.stored[0])
 
 
 def _row_length(loop: MergedLoop) -> int:
@@ -142,12 +159,14 @@ def _collect(loop: MergedLoop) -> _Operands:
     for k, unit in enumerate(loop.units):
         assert unit.store is not None
         if unit.store.access.buffer.kind != "input":
-            values[unit.store.access.buffer] = k
+            values.setdefault(unit.store.access.buffer, []).append((k, unit.store.access))
     for unit in loop.units:
         assert unit.reading is not None
         links: list[int] = []
         for access in unit.reading.accesses:
-            source = values.get(access.buffer)
+            source = operands.source(access)
+            if access.loose:
+                operands.loose.add(access.buffer)
             links.append(number(access) if source is None else -1 - source)
         if unit.reading.scalars:
             operands.scalars.update(unit.reading.scalars)
@@ -163,11 +182,16 @@ def _collect(loop: MergedLoop) -> _Operands:
 
 
 def _check(operands: _Operands) -> None:
-    """A buffer that is stored to must be a single operand."""
-    buffers = [access.buffer for access in operands.accesses]
+    """What is stored to must be no part of another operand."""
+    shape = operands.shape
+    of_buffer: dict[Buffer, list[Access]] = {}
+    for access in operands.accesses:
+        of_buffer.setdefault(access.buffer, []).append(access)
     for k in operands.stored:
-        if buffers.count(buffers[k]) > 1:
-            raise Unsupported(f"a loop that stores to {buffers[k]} and loads other elements of it")
+        stored = operands.accesses[k]
+        others = (other for other in of_buffer[stored.buffer] if other is not stored)
+        if stored.buffer in operands.loose or not all(disjoint(shape, stored, shape, other) for other in others):
+            raise Unsupported(f"a loop that stores to {stored.buffer} and loads other elements of it")
 
 
 class _Builder:
@@ -190,7 +214,7 @@ class _Builder:
         reductions: list[Reduction] = []
         for unit in self.loop.units:
             assert unit.store is not None
-            if unit.store.combine is not None:
+            if unit.store.combine is not None and unit.store.combine != FLAG:
                 self.reduced[unit.store.access.buffer] = Reduced(len(reductions), unit.store.value.dtype)
                 reductions.append(Reduction(unit.store.combine, self._value(unit.store.value)))
         values = [self.reduced.get(store.access.buffer) or self._value(store.value) for store in self.loop.stores]
@@ -227,7 +251,7 @@ class _Builder:
 
     def _stored_value(self, node: Expr) -> tuple[Expr, ...]:
         """The value that a load would find, where this loop computes it."""
-        source = self.operands.values.get(node.access.buffer) if isinstance(node, Load) else None
+        source = self.operands.source(node.access) if isinstance(node, Load) else None
         if source is None:
             return ()
         store = self.loop.units[source].store
@@ -239,6 +263,8 @@ class _Builder:
             if node.access.buffer in self.reduced:
                 return self.reduced[node.access.buffer]
             return SlotLoad(self.operands.number(node.access), node.dtype)
+        if isinstance(node, Place):
+            return SlotPlace(self.operands.number(node.access), node.dtype)
         if isinstance(node, Scalar):
             return ArgScalar(self.scalars.index(node.name), node.dtype)
         if isinstance(node, Count):

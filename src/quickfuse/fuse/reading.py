@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Scalar
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Scalar
 from quickfuse.ir.loop import Access
 
 
@@ -21,6 +21,7 @@ class Reading:
 
     code: the operations in the order in which they are met, arguments first; each names its arguments' numbers.
     accesses: the distinct loads. scalars: the host scalars' names and types. axes: those whose loop variable is a value.
+    Places from which computed offsets count are among the loads, as loose ones.
     """
 
     code: tuple[Any, ...]
@@ -64,7 +65,7 @@ class _Reader:
     def __init__(self) -> None:
         self.code: list[Any] = []
         self.number: dict[int, int] = {}
-        self.operands: dict[tuple[int, int, tuple[int, ...]], int] = {}
+        self.operands: dict[tuple[int, int, tuple[int, ...], bool], int] = {}
         self.accesses: list[Access] = []
         self.scalars: dict[str, torch.dtype] = {}
         self.axes: dict[int, None] = {}
@@ -72,13 +73,7 @@ class _Reader:
     def leaf(self, node: Expr) -> int:
         """Number a leaf."""
         if type(node) is Load:
-            access = node.access
-            key = (id(access.buffer), access.offset, access.strides)
-            operand = self.operands.get(key)
-            if operand is None:
-                operand = self.operands[key] = len(self.accesses)
-                self.accesses.append(access)
-            self.code.append(("load", operand))
+            self.code.append(("load", self.operand(node.access)))
         elif type(node) is Const:
             value = node.value
             # NaN equals nothing, and 0.0 equals -0.0.
@@ -92,7 +87,19 @@ class _Reader:
         elif type(node) is Index:
             self.axes[node.axis] = None
             self.code.append(("index", node.axis))
+        elif type(node) is Place:
+            access = node.access
+            loose = Access(access.buffer, access.offset, access.strides, loose=True)
+            self.code.append(("place", self.operand(loose)))
         else:
             raise Unsupported(f"an expression of kind {type(node).__name__}")
         number = self.number[id(node)] = len(self.number)
         return number
+
+    def operand(self, access: Access) -> int:
+        key = (id(access.buffer), access.offset, access.strides, access.loose)
+        operand = self.operands.get(key)
+        if operand is None:
+            operand = self.operands[key] = len(self.accesses)
+            self.accesses.append(access)
+        return operand

@@ -9,8 +9,8 @@ from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern, Program
 
 from .canonical import Candidate, Canonicalizer
+from .levels import analyse
 from .merge import MergedLoop, merge
-from .units import analyse
 
 #: Unlike loops are only put into one kernel as long as it has no more than this many operands.
 _MOST_OPERANDS = 32

@@ -77,7 +77,7 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
 
 
 class Expr:
-    """Base of the kinds of node: `Load`, `Const`, `Scalar`, `Index`, `Count` and `Op`."""
+    """Base of the kinds of node: `Load`, `Place`, `Const`, `Scalar`, `Index`, `Count` and `Op`."""
 
     __slots__ = ()
     dtype: torch.dtype
@@ -92,6 +92,17 @@ class Load(Expr):
 
     def __str__(self) -> str:
         return str(self.access)
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Expr):
+    """Where an element of a buffer is; the first argument of a `pick`. `dtype` is the element's."""
+
+    access: Access
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"&{self.access}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +151,7 @@ class Count(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Op(Expr):
-    """An operation of `SCALAR_OPS` on expressions."""
+    """An operation of `SCALAR_OPS` on expressions, or a `pick`."""
 
     name: str
     args: tuple[Expr, ...]
@@ -160,6 +171,18 @@ def cast(x: Expr, dtype: torch.dtype) -> Expr:
         return Const(convert(x.value, dtype), dtype) if dtype not in HALF_TYPES else Op("cast", (x,), dtype)
     return Op("cast", (x,), dtype)
 
+
+def pick(place: Expr, offset: Expr, inside: Expr) -> Op:
+    """The element that is `offset` elements (an int64) behind `place` where `inside` (a bool) holds, and 0 elsewhere.
+
+    No memory is read where `inside` does not hold. So this loads at computed indices, and from what is smaller than the
+    index space.
+    """
+    return Op(PICK, (place, offset, inside), place.dtype)
+
+
+#: The name of the operation that `pick` makes, which is in no table: it needs to know of operands in memory.
+PICK = "pick"
 
 #: 16-bit floats, which are stored but never computed in.
 HALF_TYPES = frozenset({torch.bfloat16, torch.float16})

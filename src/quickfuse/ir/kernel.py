@@ -10,6 +10,8 @@ Slots `by_value` have no words in the row: their values stand in a second table,
 which is uploaded for every launch. Strides are in elements. A slot's stride class for an axis is 0 or 1, where that is
 known when the kernel is compiled, or `None` for a stride that is read from the row.
 
+A slot whose access is "flag" is a bool that stores set where their value holds, and leave as it is elsewhere.
+
 The last `reduced` axes of a body may be reduced: then the axes before them count *rows*, which run in parallel, and a row
 is gone through in passes, each of which may use what earlier ones have reduced. Softmax has three passes:
 
@@ -34,7 +36,7 @@ from .loop import Buffer, Extern, HostScalar, Program
 class Slot:
     """One operand of a body.
 
-    `strides`: the stride class for each axis (0, 1 or None). `access`: "r", "w" or "rw". `by_value`: the operand is a
+    `strides`: the stride class for each axis (0, 1 or None). `access`: "r", "w", "rw" or "flag". `by_value`: the operand is a
     number of the host (float64 or int64) that differs between the members of a GPU kernel, passed in the value table.
     """
 
@@ -57,6 +59,17 @@ class SlotLoad(Expr):
 
     def __str__(self) -> str:
         return f"s{self.slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlace(Expr):
+    """Where a slot is at the current index (the leaf that stands for `Place` within a body)."""
+
+    slot: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"&s{self.slot}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +130,7 @@ class KernelBody:
 
     `ndim`: number of loop axes, the last one innermost; 0 for one evaluation a member.
     `scalars`: types (float64, int64 or bool) of the scalar arguments.
-    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `ArgScalar`, `Const`, `Index`, `Reduced` and
+    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `SlotPlace`, `ArgScalar`, `Const`, `Index`, `Reduced` and
     `RowLength`. All loads of an index happen before its stores. Distinct slots of a member do not overlap in memory.
     `reduced`: how many of the last axes are reduced. A store whose slot moves along none of them happens once a row.
     `columns`: vectors lie along the last unreduced axis, not along the last reduced one.
@@ -257,7 +270,7 @@ class _PassOrder:
     def _add(self, value: Expr) -> tuple[int, list[int]]:
         nodes = walk(value)
         number = max([self.of_reduction[n.reduction] + 1 for n in nodes if isinstance(n, Reduced)], default=0)
-        loads = [node.slot for node in nodes if isinstance(node, SlotLoad)]
+        loads = [node.slot for node in nodes if isinstance(node, (SlotLoad, SlotPlace))]
         self._note_loads(loads, number)
         return number, loads
 
@@ -336,5 +349,5 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 
 __all__ = [
     "COLUMN_BLOCK", "ArgScalar", "Const", "Index", "KernelBody", "KernelCall", "Member", "Op", "Pass", "Reduced",
-    "Reduction", "RowLength", "Schedule", "Slot", "SlotLoad", "row_template", "walk",
+    "Reduction", "RowLength", "Schedule", "Slot", "SlotLoad", "SlotPlace", "row_template", "walk",
 ]  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from .expr import Const, Expr, Index, Load, Op
+from .expr import PICK, Const, Expr, Index, Load, Op, Place, pick
 from .loop import Access
+
+_I64 = torch.int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,21 @@ class IndexMap:
         """The same elements of a buffer, over the new index."""
         pairs = list(zip(access.strides, self.coefficients, strict=True))
         offset = access.offset + sum(s * c for s, c in zip(access.strides, self.constants, strict=True))
-        return Access(access.buffer, offset, tuple([sum(s * row[j] for s, row in pairs) for j in range(self.ndim)]))
+        strides = tuple([sum(s * row[j] for s, row in pairs) for j in range(self.ndim)])
+        return Access(access.buffer, offset, strides, access.loose)
+
+    def index(self, axis: int) -> Expr:
+        """An old index as a value over the new ones."""
+        return affine(self.constants[axis], self.coefficients[axis])
 
 
-def rewrite_leaves(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """`expr` with each leaf replaced. Shared nodes stay shared; depth is no limit."""
+def rewrite_leaves(
+    expr: Expr, leaf: Callable[[Expr], Expr], operation: Callable[[Op, tuple[Expr, ...]], Expr] | None = None
+) -> Expr:
+    """`expr` with each leaf replaced, and each operation by what `operation` makes of it and its new arguments.
+
+    Shared nodes stay shared; depth is no limit.
+    """
     if not isinstance(expr, Op):
         return leaf(expr)
     done: dict[int, Expr] = {}
@@ -42,8 +54,11 @@ def rewrite_leaves(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
                 stack.extend(missing)
                 continue
             args = tuple([done[id(arg)] for arg in node.args])
-            same = all(new is old for new, old in zip(args, node.args, strict=True))
-            done[id(node)] = node if same else Op(node.name, args, node.dtype)
+            if operation is not None:
+                done[id(node)] = operation(node, args)
+            else:
+                same = all(new is old for new, old in zip(args, node.args, strict=True))
+                done[id(node)] = node if same else Op(node.name, args, node.dtype)
             stack.pop()
         else:
             done[id(node)] = leaf(node)
@@ -57,20 +72,87 @@ def reindex(expr: Expr, index_map: IndexMap) -> Expr:
     def leaf(node: Expr) -> Expr:
         if isinstance(node, Load):
             return Load(index_map.access(node.access), node.dtype)
+        if isinstance(node, Place):
+            return Place(index_map.access(node.access), node.dtype)
         if isinstance(node, Index):
-            return _affine(index_map.constants[node.axis], index_map.coefficients[node.axis])
+            return index_map.index(node.axis)
         return node
 
     return rewrite_leaves(expr, leaf)
 
 
-def _affine(constant: int, coefficients: tuple[int, ...]) -> Expr:
+def select(expr: Expr, index_map: IndexMap, computed: Mapping[int, Expr], inside: Expr | None) -> Expr:
+    """`expr` as a function of new indices, some of whose own are computed, where `inside` holds.
+
+    computed: values over the new indices, int64, which are added to what the index map says of an axis.
+    inside: where the new index has an element; None means everywhere. Elsewhere no memory is read, and the result means
+        nothing.
+    """
+    if not computed and inside is None:
+        return reindex(expr, index_map)
+    sure = Const(True, torch.bool)
+
+    def offset(access: Access) -> Expr | None:
+        total: Expr | None = None
+        for axis, index in computed.items():
+            if stride := access.strides[axis]:
+                term = _times(index, stride)
+                total = term if total is None else Op("add", (total, term), _I64)
+        return total
+
+    def leaf(node: Expr) -> Expr:
+        if isinstance(node, Load):
+            moved = offset(node.access)
+            access = index_map.access(node.access)
+            if moved is None and inside is None:
+                return Load(access, node.dtype)
+            return pick(Place(access, node.dtype), moved or Const(0, _I64), inside or sure)
+        if isinstance(node, Place):
+            return Place(index_map.access(node.access), node.dtype)
+        if isinstance(node, Index):
+            index = index_map.index(node.axis)
+            if node.axis not in computed:
+                return index
+            return computed[node.axis] if _is(index, 0) else Op("add", (index, computed[node.axis]), _I64)
+        return node
+
+    def operation(node: Op, args: tuple[Expr, ...]) -> Expr:
+        if node.name == PICK:
+            place, by, within = node.args[0], args[1], args[2]
+            assert isinstance(place, Place)
+            moved = offset(place.access)
+            if moved is not None:
+                by = moved if _is(by, 0) else Op("add", (by, moved), _I64)
+            return pick(args[0], by, both(within, inside) or sure)  # type: ignore[arg-type]
+        return Op(node.name, args, node.dtype)
+
+    return rewrite_leaves(expr, leaf, operation)
+
+
+def both(one: Expr | None, two: Expr | None) -> Expr | None:
+    """Where two conditions hold. None holds everywhere."""
+    if one is None or two is None or one is two or _is(one, True) or _is(two, True):
+        return two if one is None or _is(one, True) else one
+    return Op("and", (one, two), torch.bool)
+
+
+def affine(constant: int, coefficients: tuple[int, ...]) -> Expr:
+    """`constant + sum(coefficients[k] * index k)`, an int64."""
     total: Expr | None = None
     for axis, coefficient in enumerate(coefficients):
         if coefficient:
-            index: Expr = Index(axis)
-            term = index if coefficient == 1 else Op("mul", (index, Const(coefficient, torch.int64)), torch.int64)
-            total = term if total is None else Op("add", (total, term), torch.int64)
+            term = _times(Index(axis), coefficient)
+            total = term if total is None else Op("add", (total, term), _I64)
     if total is None:
-        return Const(constant, torch.int64)
-    return Op("add", (total, Const(constant, torch.int64)), torch.int64) if constant else total
+        return Const(constant, _I64)
+    return Op("add", (total, Const(constant, _I64)), _I64) if constant else total
+
+
+def _times(value: Expr, factor: int) -> Expr:
+    if isinstance(value, Const):
+        return Const(int(value.value) * factor, _I64)
+    return value if factor == 1 else Op("mul", (value, Const(factor, _I64)), _I64)
+
+
+def _is(value: Expr, number: int) -> bool:
+    return isinstance(value, Const) and value.value == number

@@ -177,7 +177,8 @@ class Segment:
     for a segment that begins with a call of `code`, True for one that begins with suspended frames. It ends with the return
     of `result`, or, where `pause` is set, with the suspended `frames`. `operators` is the number of calls in the graph, and
     `performed` that of captured instructions. `examples` are the values of `inputs` in the captured call, until the
-    segment is compiled.
+    segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings of PyTorch's (see `ir.modes`), to be restored where a node
+    raises. `only_eager` says why only PyTorch itself can run the graph, if so.
     """
 
     code: CodeType
@@ -194,6 +195,8 @@ class Segment:
     operators: int = 0
     performed: int = 0
     examples: list[Any] = field(default_factory=list)
+    changes_modes: bool = False
+    only_eager: str = ""
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

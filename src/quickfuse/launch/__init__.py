@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .. import logs
 from ..ir.kernel import KernelBody, KernelCall, Schedule
 from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
-from . import bulk_reads, cpu
+from . import bulk_reads, cpu, unchanged
 from .contents import Apart, ContentsReader
 from .tables import CpuCall, Placer
 from .tensor_check import tensor_check
@@ -31,6 +32,8 @@ def bind(
             call = _bind_cpu(step, placer, emit_cpu) if step.device.type == "cpu" else _bind_gpu(step, placer, emit_gpu)
             placer.tables.append(call.table)
             calls.append(call)
+    logs.count("kernel launches", len(calls))
+    logs.count("operator calls", len(schedule.steps) - len(calls))
     return calls, placer
 
 
@@ -38,6 +41,7 @@ def _bind_cpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str]
     address = _cpu_kernels.get(step.body)
     if address is None:
         name = f"kernel{len(_cpu_kernels)}"
+        logs.count("distinct kernels")
         symbol = f"{name}_block"
         address = _cpu_kernels[step.body] = cpu.load(emit(step.body, name), [symbol])[symbol]
     return CpuCall(step, address, placer)
@@ -49,4 +53,4 @@ def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str]
     return GpuCall(step, placer, emit)  # type: ignore[return-value]
 
 
-__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "tensor_check"]
+__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "tensor_check", "unchanged"]

@@ -33,6 +33,8 @@ class Placer:
         for buffer in [*_by_value_order(schedule), *temps]:
             if not buffer.meta.shape and buffer.meta.device.type == "cpu":
                 self._cells.setdefault(buffer, len(self._cells))
+        if (flag := schedule.program.flag) is not None:
+            self._cells[flag] = len(self._cells)
         self.cells = np.zeros(max(len(self._cells), 1), dtype=np.int64)
         self._spans = np.array([m.span_bytes for m in checked] or [0], dtype=np.int64)
         mutated = np.zeros(len(checked) or 1, dtype=bool)

@@ -2,8 +2,8 @@
 
 One native function, compiled by LLVM, walks a Python list of tensors: about 20 ns a tensor, where reading the same
 attributes in Python takes 400 ns. It uses PyTorch's C interface (`aoti_torch_get_sizes` and its siblings, whose ABI is
-stable) and two facts about the layout of Python objects, which are verified on a real tensor at start-up. Where one does
-not hold, `PythonTensorCheck` does the same work.
+stable), the C++ method behind `requires_grad`, and two facts about the layout of Python objects, which are verified on
+real tensors at start-up. Where one does not hold, `PythonTensorCheck` does the same work.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ from .bulk_reads import TENSOR_POINTERS, TENSOR_TYPES, handle_offset, list_layou
 UNCHANGED, MOVED, MISMATCH = 0, 1, -1
 
 #: Words of a tensor's record before its sizes and strides.
-_HEADER = 5
+_HEADER = 6
+_ANY = -1
 _OBJECT_TYPE_OFFSET = 8
 _LIST_ITEMS_OFFSET = 24
+
+#: `c10::TensorImpl::requires_grad() const`, in PyTorch's C++ core library.
+_REQUIRES_GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
 
 _GETTERS = ("get_data_ptr", "get_sizes", "get_strides", "get_dim", "get_dtype", "get_device_type", "get_device_index")
 
@@ -34,19 +38,32 @@ _GETTERS = ("get_data_ptr", "get_sizes", "get_strides", "get_dim", "get_dtype", 
 class PythonTensorCheck:
     """Holds what is expected of `n` tensors. `addresses` are those of the last successful check.
 
+    `requires_grad` says of each whether it takes part in autograd, None where that does not matter.
+
     Calling it with a list of tensors gives `UNCHANGED`, `MOVED` (right, but an address differs: `addresses` is up to
-    date) or `MISMATCH`.
+    date) or `MISMATCH`. That is `settle(scan(tensors, block), tensors)`, where `settle` has something to do only if `scan`
+    did not give `UNCHANGED`.
     """
 
-    def __init__(self, expected: Sequence[tuple[type, TensorMeta]]) -> None:
+    block = 0
+
+    def __init__(self, expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = ()) -> None:
         self.expected = list(expected)
+        self._requires_grad = list(requires_grad) or [None] * len(self.expected)
         self.addresses = np.zeros(len(self.expected), dtype=np.int64)
         self._last: list[tuple[int, int]] = [(0, 0)] * len(self.expected)
 
     def __call__(self, tensors: list[Any]) -> int:
+        return self.settle(self.scan(tensors, self.block), tensors)
+
+    def settle(self, state: int, tensors: list[Any]) -> int:
+        return state
+
+    def scan(self, tensors: list[Any], block: int) -> int:
         state = UNCHANGED
         for k, (tensor, (cls, meta)) in enumerate(zip(tensors, self.expected, strict=True)):
-            if not matches(tensor, cls, meta):
+            wanted = self._requires_grad[k]
+            if not matches(tensor, cls, meta) or (wanted is not None and tensor.requires_grad is not wanted):
                 self._last = [(0, 0)] * len(self.expected)
                 return MISMATCH
             now = (id(tensor), tensor.data_ptr())
@@ -78,30 +95,33 @@ def matches(tensor: Any, cls: type, meta: TensorMeta) -> bool:
 class NativeTensorCheck:
     """The same as `PythonTensorCheck`, in native code."""
 
-    def __init__(self, expected: Sequence[tuple[type, TensorMeta]]) -> None:
+    def __init__(self, expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = ()) -> None:
         self.expected = list(expected)
         count = len(self.expected)
         self.addresses = np.zeros(count, dtype=np.int64)
         self._objects = np.zeros(count, dtype=np.int64)
         records: list[int] = []
         offsets = []
-        for cls, meta in self.expected:
+        for (cls, meta), grad in zip(self.expected, requires_grad or [None] * count, strict=True):
             offsets.append(len(records))
             index = meta.device.index if meta.device.index is not None else -1
             records += [id(cls), _dtype_code(meta.dtype), _device_type_code(meta.device), index, meta.ndim]
+            records.append(_ANY if grad is None else int(grad))
             records += [*meta.shape, *meta.stride]
         self._records = np.array(records or [0], dtype=np.int64)
         self._offsets = np.array(offsets or [0], dtype=np.int64)
-        self._check = _native_check()
-        self._block = (ctypes.c_int64 * 6)(
-            0, count, self._records.ctypes.data, self._offsets.ctypes.data, self._objects.ctypes.data,
+        self.scan = _native_check()
+        self._block = (ctypes.c_int64 * 5)(
+            count, self._records.ctypes.data, self._offsets.ctypes.data, self._objects.ctypes.data,
             self.addresses.ctypes.data,
         )  # fmt: skip
-        self._block_address = ctypes.addressof(self._block)
+        self.block = ctypes.addressof(self._block)
 
     def __call__(self, tensors: list[Any]) -> int:
-        self._block[0] = id(tensors)
-        state = self._check(self._block_address)
+        return self.settle(self.scan(tensors, self.block), tensors)
+
+    def settle(self, state: int, tensors: list[Any]) -> int:
+        """What a scan's outcome means: it leaves to this method what is seldom so."""
         if state == UNCHANGED:
             return UNCHANGED
         if state == MISMATCH or any(t.is_neg() or t.is_conj() for t in tensors):
@@ -114,9 +134,12 @@ class NativeTensorCheck:
         self._objects[:] = 0
 
 
-def tensor_check(expected: Sequence[tuple[type, TensorMeta]]) -> NativeTensorCheck | PythonTensorCheck:
+def tensor_check(
+    expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = ()
+) -> NativeTensorCheck | PythonTensorCheck:
     """A check of tensors against `expected` (class, metadata) pairs, native where this installation allows it."""
-    return NativeTensorCheck(expected) if _native_check() is not None else PythonTensorCheck(expected)
+    kind = NativeTensorCheck if _native_check() is not None else PythonTensorCheck
+    return kind(expected, requires_grad)
 
 
 def _dtype_code(dtype: torch.dtype) -> int:
@@ -144,13 +167,35 @@ def _native_check() -> Any:
         if function is None:
             return None
         addresses[getter] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    requires_grad = _requires_grad_method()
+    if requires_grad is None:
+        return None
+    addresses["requires_grad"] = requires_grad
     name = "quickfuse_check_tensors"
     address = cpu.load(_check_ir(name, offset, addresses), [name])[name]
-    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64)(address)
+
+
+def _requires_grad_method() -> int | None:
+    """The address of the C++ method that tells whether a tensor requires gradients, None if it is not what we think."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        function = getattr(library, _REQUIRES_GRAD, None)
+    except OSError:
+        return None
+    if function is None:
+        return None
+    function.restype, function.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+    leaf, plain = torch.zeros(1, requires_grad=True), torch.zeros(1)
+    with torch.enable_grad():
+        inner = leaf * 2
+    if [function(t._cdata) for t in (leaf, plain, inner)] != [True, False, True]:
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _check_ir(name: str, offset: int, getters: dict[str, int]) -> str:
-    """LLVM IR of the check. `block`: the list, its length, records, record offsets, last objects, last addresses."""
+    """LLVM IR of the check of a list. `block`: how many tensors, records, record offsets, last objects, last addresses."""
 
     def get(getter: str, result: str, kind: str) -> str:
         return (
@@ -174,32 +219,31 @@ def _check_ir(name: str, offset: int, getters: dict[str, int]) -> str:
         )
 
     fields = "\n".join(
-        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(6)
+        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(5)
     )
     return f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-define i64 @{name}(i64 %block.i) {{
+define i64 @{name}(ptr %list, i64 %block.i) {{
 entry:
   %out = alloca i64
   %block = inttoptr i64 %block.i to ptr
 {fields}
-  %list.items.i = add i64 %f0, {_LIST_ITEMS_OFFSET}
-  %list.items.p = inttoptr i64 %list.items.i to ptr
+  %list.items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS_OFFSET}
   %items = load ptr, ptr %list.items.p
-  %records = inttoptr i64 %f2 to ptr
-  %offsets = inttoptr i64 %f3 to ptr
-  %objects = inttoptr i64 %f4 to ptr
-  %addresses = inttoptr i64 %f5 to ptr
+  %records = inttoptr i64 %f1 to ptr
+  %offsets = inttoptr i64 %f2 to ptr
+  %objects = inttoptr i64 %f3 to ptr
+  %addresses = inttoptr i64 %f4 to ptr
   br label %head
 head:
   %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
   %state = phi i64 [ 0, %entry ], [ %state.next, %next ]
-  %done = icmp sge i64 %k, %f1
+  %done = icmp sge i64 %k, %f0
   br i1 %done, label %exit, label %body
 body:
   %object.p = getelementptr i64, ptr %items, i64 %k
   %object = load i64, ptr %object.p
-{prefetch_ahead("%f1", TENSOR_TYPES, offset, TENSOR_POINTERS)}
+{prefetch_ahead("%f0", TENSOR_TYPES, offset, TENSOR_POINTERS)}
   %offset.p = getelementptr i64, ptr %offsets, i64 %k
   %offset = load i64, ptr %offset.p
   %record = getelementptr i64, ptr %records, i64 %offset
@@ -209,6 +253,17 @@ body:
 {require("type", "type", "i64", 0)}
   %handle.i = add i64 %object, {offset}
   %handle = inttoptr i64 %handle.i to ptr
+  %want.grad.p = getelementptr i64, ptr %record, i64 5
+  %want.grad = load i64, ptr %want.grad.p
+  %any.grad = icmp eq i64 %want.grad, {_ANY}
+  br i1 %any.grad, label %grad.known, label %grad.check
+grad.check:
+  %impl = load ptr, ptr %handle
+  %grad.i8 = call i8 inttoptr (i64 {getters["requires_grad"]} to ptr)(ptr %impl)
+  %grad = zext i8 %grad.i8 to i64
+  %same.grad = icmp eq i64 %grad, %want.grad
+  br i1 %same.grad, label %grad.known, label %mismatch
+grad.known:
 {get("get_data_ptr", "data", "i64")}
   %last.p = getelementptr i64, ptr %addresses, i64 %k
   %last = load i64, ptr %last.p

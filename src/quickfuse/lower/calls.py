@@ -39,10 +39,14 @@ class Rule:
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self.function = function
-        self.defaults = dict(map(_parameter, signature.split()))
+        *others, last = signature.split()
+        self.rest = last[1:] if last.startswith("*") else None  # the parameter that takes all further arguments
+        self.defaults = dict(map(_parameter, [*others, self.rest or last]))
 
     def __call__(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
         names = list(self.defaults)
+        if self.rest is not None:
+            args = [*args[: len(names) - 1], args[len(names) - 1 :]]
         if len(args) > len(names):
             raise NoRule
         bound = {**self.defaults, **dict(zip(names, args, strict=False))}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar
-from quickfuse.ir.loop import Access, Buffer, HostScalar, Loop, Program, Store, View
+from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
+from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, HostScalar, Loop, Program, Store, View
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
-from .layout import Layout, Shape, broadcast, costs_at_least, is_dense, relayout
+from .adapted import with_part
+from .layout import Layout, Shape, broadcast, costs_at_least, index_map_of, is_dense, overlaps_itself, relayout
+from .parts import replace_part
+from .pieces import count_pieces, simplified, split
 from .promotion import NUMBER, is_float
 from .symbolic import Storage, Tensor, whole_load
 
@@ -23,6 +27,12 @@ _CPU = torch.device("cpu")
 _STORE_BEFORE_REINDEXING = 64
 #: A value that costs this much is stored before it is broadcast to this many times its size.
 _STORE_BEFORE_BROADCASTING, _BROADCAST_FACTOR = 8, 8
+
+
+#: A value of more pieces than this is stored before it is used in anything but formulas on single elements.
+_MOST_PIECES = 4
+#: A tensor of more pieces than this is stored before another part of it is replaced.
+_MOST_PARTS = 32
 
 
 class Context:
@@ -37,6 +47,15 @@ class Context:
         self._on_host: dict[int, tuple[Expr, Expr]] = {}
         self._broadcast: dict[tuple[int, Shape, Shape], tuple[Expr, Expr]] = {}
         self._temps = 0
+        #: Pairs of storages that are the same memory, of different types.
+        self.aliases: list[tuple[Storage, Storage]] = []
+        self._last_in_order: Extern | None = None
+        self._assigned: list[tuple[Storage, Expr | None, bool]] = []
+        #: Whether there are values that are different formulas on different parts of their index space: see `pieces.py`.
+        self.has_pieces = False
+        self._pieces: dict[int, tuple[Expr, int]] = {}
+        #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
+        self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
         self.reduced: dict[tuple[int, str, Shape, Shape], tuple[Expr, Expr]] = {}
 
@@ -70,7 +89,18 @@ class Context:
     # reading ----------------------------------------------------------------------------------------------------
 
     def read(self, tensor: Tensor) -> Expr:
-        """The value of `tensor` at this point of the graph, over its own index."""
+        """The value of `tensor` at this point of the graph, over its own index.
+
+        A value of many pieces is stored before: what is no formula on single elements could not be cut into loops.
+        """
+        value = self.formula(tensor)
+        if self.has_pieces and count_pieces(value, self._pieces) > _MOST_PIECES:
+            self.materialize(tensor.storage)
+            return self.formula(tensor)
+        return value
+
+    def formula(self, tensor: Tensor) -> Expr:
+        """As `read`, for a formula on single elements, which may be cut into many loops."""
         storage = tensor.storage
         value = storage.value
         if value is None:
@@ -94,13 +124,13 @@ class Context:
         if seen is None:
             seen = relayout(self.materialize(storage), base, view)
             assert seen is not None, "a stored tensor has its own strides"
-        return seen
+        return simplified(seen, view.shape) if self.has_pieces else seen
 
     def read_as(self, tensor: Tensor, shape: Shape, device: torch.device) -> Expr:
         """The value of `tensor`, broadcast to `shape`, for a loop on `device`."""
         if tensor.meta.device != device:
             return broadcast(self._read_from_host(tensor, device), (), shape)
-        value = self.read(tensor)
+        value = self.formula(tensor)
         source = tensor.meta.shape
         if source == shape:
             return value
@@ -157,10 +187,26 @@ class Context:
         return whole_load(known[1])
 
     def store(self, buffer: Buffer, value: Expr) -> None:
-        """Add the loop that fills `buffer`."""
+        """Add the loop that fills `buffer`, or a loop for each part where the value is of several pieces.
+
+        There is none for the part of an input that keeps its value.
+        """
         meta = buffer.meta
-        access = Access(buffer, 0, meta.stride)
-        self.program.steps.append(Loop(meta.shape, [Store(access, ops.via(value, meta.dtype))], meta.device))
+        if meta.dtype.is_complex and any(type(load.access.buffer.meta) is not TensorMeta for load in _loads(value)):
+            raise Unsupported("a copy of a tensor that PyTorch conjugates when it is read")
+        value = ops.via(value, meta.dtype)
+        parts = split(value, meta.shape) if self.has_pieces else [((0,) * len(meta.shape), meta.shape, value)]
+        for begin, sizes, part in parts:
+            access = Access(buffer, sum(b * s for b, s in zip(begin, meta.stride, strict=True)), meta.stride)
+            if buffer.kind != "input" or not isinstance(part, Load) or part.access != access:
+                self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
+
+    def raise_where(self, condition: Expr, shape: Shape) -> None:
+        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere."""
+        if self.program.flag is None:
+            self.program.flag = Buffer("flag", TensorMeta(torch.bool, (), (), _CPU), "flag")
+        access = Access(self.program.flag, 0, (0,) * len(shape))
+        self.program.steps.append(Loop(shape, [Store(access, condition, FLAG)], _CPU))
 
     def materialize(self, storage: Storage) -> Load:
         """What a storage holds, as a load with the storage's strides."""
@@ -173,6 +219,8 @@ class Context:
 
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""
+        if tensor.meta.numel == 0:
+            return self.stored(ops.const(0, tensor.dtype), tensor.meta, copy=True).access.buffer
         load = _as_load(self.read(tensor), tensor.meta)
         if load is None:
             self.materialize(tensor.storage)
@@ -183,11 +231,26 @@ class Context:
             return buffer
         return View(buffer, meta.shape, meta.stride, load.access.offset)
 
+    def keep_order(self, step: Extern) -> None:
+        """Let a call run after the others that may draw random numbers."""
+        step.after = self._last_in_order
+        self._last_in_order = step
+
     # in-place operators -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A node's lowering begins: `undo` goes back to here."""
+        self._assigned.clear()
+
+    def undo(self) -> None:
+        """Let all tensors hold what they held when the lowering of the node began."""
+        while self._assigned:
+            storage, storage.value, storage.mutated = self._assigned.pop()
 
     def assign(self, tensor: Tensor, value: Expr) -> None:
         """Replace what `tensor` holds, and so what every view of its memory holds."""
         storage = tensor.storage
+        self._assigned.append((storage, storage.value, storage.mutated))
         if tensor.whole:
             storage.value = value
         elif tensor.meta.numel:
@@ -198,13 +261,39 @@ class Context:
         meta, base = tensor.meta, tensor.storage.meta
         covers = meta.numel == base.numel and tensor.offset == 0 and is_dense(meta.shape, meta.stride)
         if not covers or not is_dense(base.shape, base.stride):
-            raise Unsupported("an in-place operator on a part of a tensor")
+            return self._with_part(tensor, value)
         view, whole = Layout(meta.shape, meta.stride), Layout(base.shape, base.stride)
         seen = relayout(value, view, whole)
         if seen is None:
             seen = relayout(self.stored(value, meta), view, whole)
             assert seen is not None, "a stored tensor has its own strides"
         return seen
+
+    def _with_part(self, part: Tensor, value: Expr) -> Expr:
+        """What the storage of `part` holds when `part` holds `value`: a copy of it, by PyTorch."""
+        meta, base = part.meta, part.storage.meta
+        old = self.formula(Tensor(part.storage, base))
+        if self.has_pieces and count_pieces(old, self._pieces) >= _MOST_PARTS:
+            old = self.materialize(part.storage)
+        index_map = index_map_of(Layout(base.shape, base.stride), Layout(meta.shape, meta.stride, part.offset))
+        if index_map is not None and not base.dtype.is_complex:
+            placed = replace_part(old, base.shape, ops.via(value, base.dtype), meta.shape, index_map)
+            if placed is not None:
+                self.has_pieces = True
+                return placed
+        if overlaps_itself(meta.shape, meta.stride):
+            raise Unsupported("an in-place operator on a tensor whose elements share memory")
+        whole = self.memory(Tensor(part.storage, base))
+        dense = TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+        stored = self.memory(self.fresh(dense, value))
+        result = self.temp(TensorMeta(base.dtype, base.shape, base.stride, base.device))
+        place = (meta.shape, meta.stride, part.offset)
+        self.program.steps.append(Extern(with_part, (whole, stored, *place), {}, [result]))
+        return whole_load(result)
+
+
+def _loads(value: Expr) -> Iterator[Load]:
+    return (node for node in walk(value) if isinstance(node, Load))
 
 
 def _is_simple(value: Expr) -> bool:

@@ -13,7 +13,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
-from .promotion import COMPUTE, Promotion, is_float
+from .promotion import COMPUTE, Promotion, check_supported, is_float
 from .rules import NoRule, evaluator, finish, operand, pointwise
 from .symbolic import Tensor
 
@@ -228,6 +228,7 @@ def masked_fill(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], me
 
 def _choose(ctx: Context, condition: Tensor, x: Any, y: Any, meta: TensorMeta) -> Expr:
     """`x` or `y` in the result's type."""
+    check_supported(meta.dtype)
     compute = COMPUTE[meta.dtype]
     branches = [operand(ctx, v, meta.shape, meta.device, meta.dtype, compute, exact=False) for v in (x, y)]
     return finish(ops.where(ctx.read_as(condition, meta.shape, meta.device), *branches), meta.dtype, meta.dtype)

@@ -1,147 +1,281 @@
-"""Calls of PyTorch's own operators, for what has no rule: products of matrices, convolutions, sorts.
+"""Calls of PyTorch's own operators, for what has no rule: products of matrices, convolutions, sorts, random numbers.
 
-Only operators that surely leave their operands alone and return memory of their own are called; PyTorch's schemas say
-which do. Operators that PyTorch composes of others may return their operand in spite of their schema, so of these only
-the ones listed here are called.
+What a call does besides returning new tensors, capture has noted at its node (`ir.effects`); for graphs that nobody
+captured, PyTorch's schemas say it. A program's values are not changed in place. So an operator that writes to its operands
+gets copies, which are what the operands hold from then on, and results that share an operand's memory become views.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from types import FunctionType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern
 from quickfuse.ir.values import TensorMeta
 
+from .adapted import Adapted, OnlyResult, Slot, tensors_in
 from .context import Context
-from .promotion import is_float
-from .symbolic import Tensor, whole_load
-
-#: Composed operators whose results are always new memory, whatever the arguments. Functions in Python included.
-_COMPOSED = frozenset(
-    "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d softmax log_softmax "
-    "layer_norm group_norm rms_norm normalize cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
-    "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance stack hstack vstack "
-    "dstack norm std var std_mean var_mean max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
-    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
-)
-
-#: Operators that change an operand although their schema does not say so.
-_UNDECLARED = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
-_MASKS = (torch.bool, torch.uint8)
-
-#: Where the functions and methods that are written in C++ are found.
-_NAMESPACES = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
-_OWNERS: list[Any] = [torch, torch.Tensor, operator, *_NAMESPACES]
+from .schemas import draws_nothing, makes_new_tensors
+from .symbolic import Storage, Tensor, same_memory, whole_load
+from .views import view_of
 
 
 def extern(
-    ctx: Context, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any
+    ctx: Context,
+    kind: str,
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    meta: Any,
+    effects: Effects | None = None,
 ) -> Any:
     """Add a call of the operator that a node calls. Returns its results.
 
     Raises:
-        Unsupported: where it is not known to be a function of its operands that returns new memory.
+        Unsupported: where what it does to its operands is not known, or cannot be said in a program.
     """
     function: Callable[..., Any] = getattr(torch.Tensor, target) if kind == "call_method" else target
+    name = name_of(target)
+    if effects is None:
+        if not makes_new_tensors(function, name) or kwargs.get("out") is not None:
+            raise Unsupported(f"no rule for {name}, which is not known to leave its operands alone")
+        effects = NO_EFFECTS
+    call = _Call(ctx, function, name, args, kwargs, effects)
+    if effects or call.needs_adapting or not _is_plain(meta):
+        return call.adapted(meta)
+    return call.plain(meta)
+
+
+def name_of(target: Any) -> str:
+    """The name of an operator as users know it."""
+    if isinstance(target, OpOverload):
+        return target._schema.name.partition("::")[2]
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-    name = name.strip("_") if name.startswith("__") else name
-    if kwargs.get("out") is not None:
-        raise Unsupported(f"an `out` argument of {name}")
-    if name == "getitem":
-        _check_index(args[1])
-    else:
-        _check(name, function)
-    arguments = tuple(_memory(ctx, a) for a in args)
-    options = {key: _memory(ctx, value) for key, value in kwargs.items()}
+    return name.strip("_") if name.startswith("__") else name
+
+
+class _Call:
+    """A call that is to become a step of the program."""
+
+    def __init__(
+        self, ctx: Context, function: Callable[..., Any], name: str, args: Any, kwargs: Mapping[str, Any], effects: Effects
+    ) -> None:
+        self.ctx = ctx
+        self.function = function
+        self.name = name
+        self.args = tuple(args)
+        self.kwargs = dict(kwargs)
+        self.effects = effects
+        found = list(_tensors((self.args, self.kwargs)))
+        self.operands = [tensor for tensor in found if not tensor.is_number]  # in capture's numbering
+        self.needs_adapting = len(found) > len(self.operands)
+
+    # --- without effects ---
+
+    def plain(self, meta: Any) -> Any:
+        """A call that makes new tensors."""
+        single = isinstance(meta, TensorMeta)
+        buffers = [self.ctx.temp(m) for m in ([meta] if single else meta)]
+        args = tuple([self._memory(a) for a in self.args])
+        kwargs = {key: self._memory(value) for key, value in self.kwargs.items()}
+        function = self.function if single or len(buffers) > 1 else OnlyResult(self.function)
+        self._add(function, args, kwargs, buffers)
+        results = [_result(self.ctx, buffer) for buffer in buffers]
+        return results[0] if single else results
+
+    def _add(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any], buffers: list[Buffer]) -> None:
+        step = Extern(function, args, kwargs, buffers)
+        self.ctx.program.steps.append(step)
+        if not draws_nothing(self.function, self.name):
+            self.ctx.keep_order(step)
+
+    def _memory(self, value: Any) -> Any:
+        if type(value) is Tensor:
+            return self.ctx.memory(value)
+        if type(value) is Scalar:
+            return self.ctx.host_scalar(value)
+        if isinstance(value, (list, tuple)):
+            return _like(value, [self._memory(v) for v in value])
+        if isinstance(value, (Expr, Buffer)):
+            raise Unsupported(f"an argument of {self.name}")
+        return value
+
+    # --- with effects ---
+
+    def adapted(self, meta: Any) -> Any:
+        """A call that writes to operands, returns views of them, takes numbers out of tensors or returns other things."""
+        self._check_overlaps()
+        leaves = list(_metas(meta))
+        memory = self.effects.memory or (None,) * len(leaves)
+        if len(memory) != len(leaves):
+            raise Unsupported(f"the result of {self.name}")
+        replaced = self._replaced()
+        others = [k for k, operand in enumerate(memory) if operand is not None and self._is_other_type(leaves[k], operand)]
+        new = [k for k, operand in enumerate(memory) if operand is None or k in others]
+        views = self._views(leaves, [None if k in new else operand for k, operand in enumerate(memory)])
+        if self._only_reshapes(replaced):
+            return self._reshaped_in_place(replaced)
+        buffers = [self.ctx.temp(_without_gradient(leaves[k])) for k in new]
+        layouts = dict(self.effects.reshaped)
+        copies = [self.ctx.temp(_without_gradient(layouts.get(k, self.operands[k].meta))) for k in replaced]
+        slots: dict[int, Slot] = {}
+        values: list[Any] = []
+        template = [self._slotted(self.args, slots, values), self._slotted(self.kwargs, slots, values)]
+        numbers = tuple([s.index for s in slots.values() if s.is_number])
+        written = tuple([slots[id(self.operands[k])].index for k in replaced])
+        if buffers or copies:
+            function = Adapted(self.function, template[0], template[1], numbers, written, tuple(new))
+            self._add(function, tuple(values), {}, [*buffers, *copies])
+        for k, buffer in zip(replaced, copies, strict=True):
+            self._replace(self.operands[k], buffer, k in layouts)
+        made = dict(zip(new, [_result(self.ctx, buffer) for buffer in buffers], strict=True))
+        for k in others:
+            self.ctx.aliases.append((self.operands[memory[k] or 0].storage, made[k].storage))
+        results = iter([made[k] if k in made else views[k]() for k in range(len(leaves))])
+        return _with_leaves(meta, results)
+
+    def _check_overlaps(self) -> None:
+        """Refuse to write to a tensor that shares memory with another operand: eager reads it while it changes."""
+        for k in self._replaced():
+            mine = self.operands[k]
+            for other in self.operands:
+                if other is not mine and other.storage is mine.storage and not same_memory(mine, other):
+                    raise Unsupported(f"{self.name} in place between overlapping tensors")
+
+    def _replaced(self) -> list[int]:
+        """The operands that have other contents or another layout afterwards."""
+        return list(dict.fromkeys([*self.effects.written, *[k for k, _ in self.effects.reshaped]]))
+
+    def _slotted(self, value: Any, slots: dict[int, Slot], values: list[Any]) -> Any:
+        """An argument with its tensors and numbers of the host replaced by their places among the call's arguments."""
+        kind = type(value)
+        if kind is Tensor:
+            slot = slots.get(id(value))
+            if slot is None:
+                slot = slots[id(value)] = Slot(len(values), value.is_number)
+                values.append(self.ctx.memory(value))
+            return slot
+        if kind is Scalar:
+            values.append(self.ctx.host_scalar(value))
+            return Slot(len(values) - 1)
+        if isinstance(value, (list, tuple)):
+            return _like(value, [self._slotted(v, slots, values) for v in value])
+        if isinstance(value, Mapping):
+            return {key: self._slotted(v, slots, values) for key, v in value.items()}
+        if kind is slice:
+            return slice(*[self._slotted(v, slots, values) for v in (value.start, value.stop, value.step)])
+        if isinstance(value, (Expr, Buffer)):
+            raise Unsupported(f"an argument of {self.name}")
+        return value
+
+    def _replace(self, operand: Tensor, buffer: Buffer, reshaped: bool) -> None:
+        """An operand holds what its copy held after the call."""
+        if not reshaped:
+            self.ctx.assign(operand, whole_load(buffer))
+            return
+        if operand.storage.buffer is not None or operand.meta.numel or not operand.is_base:
+            raise Unsupported(f"{self.name}, which changes the shape of a tensor with elements")
+        operand.become(Storage(buffer.meta, whole_load(buffer)), buffer.meta)
+
+    # --- results that share memory ---
+
+    def _views(self, leaves: list[TensorMeta], memory: Sequence[int | None]) -> dict[int, Callable[[], Any]]:
+        """How the results that share an operand's memory are made, once that is written."""
+        found: dict[int, Callable[[], Any]] = {}
+        for k, (leaf, operand) in enumerate(zip(leaves, memory, strict=True)):
+            if operand is None:
+                continue
+            tensor = self.operands[operand]
+            if operand in self.effects.written or operand in dict(self.effects.reshaped):
+                found[k] = lambda tensor=tensor: tensor
+                continue
+            found[k] = lambda tensor=tensor, leaf=leaf, k=k: self._view(tensor, leaf, k)
+        return found
+
+    def _is_other_type(self, leaf: TensorMeta, operand: int) -> bool:
+        """Whether a result is an operand's memory as another type: a call of PyTorch makes it, as none of our views can."""
+        tensor = self.operands[operand]
+        if leaf.dtype == tensor.dtype and type(leaf) is type(tensor.meta):
+            return False
+        if tensor.storage.mutated or operand in self._replaced():
+            raise Unsupported(f"{self.name}, whose result is memory that was written to as another type")
+        return True
+
+    def _view(self, tensor: Tensor, leaf: TensorMeta, position: int) -> Any:
+        def result(*args: Any, **kwargs: Any) -> Any:
+            return list(tensors_in(self.function(*args, **kwargs)))[position]
+
+        return view_of(tensor, result, self.args, self.kwargs, leaf)
+
+    def _only_reshapes(self, replaced: list[int]) -> bool:
+        """Whether the call is one like `x.t_()`, which looks at the same memory in another way."""
+        return replaced == [0] and self.name in _VIEWS_IN_PLACE
+
+    def _reshaped_in_place(self, replaced: list[int]) -> Tensor:
+        tensor = self.operands[0]
+        if tensor.storage.buffer is not None and tensor.is_base:
+            raise Unsupported(f"{self.name} of a tensor from outside")
+        function = getattr(torch.Tensor, self.name.removesuffix("_"))
+        layout = dict(self.effects.reshaped)[0] if self.effects.reshaped else tensor.meta
+        seen = view_of(tensor, function, self.args, self.kwargs, layout)
+        tensor.become(seen.storage, seen.meta, seen.offset, is_base=False)
+        return tensor
+
+
+_VIEWS_IN_PLACE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
+
+
+def _result(ctx: Context, buffer: Buffer) -> Tensor:
+    return ctx.fresh(buffer.meta, whole_load(buffer))
+
+
+def _is_plain(meta: Any) -> bool:
+    """Whether a call's result is one new tensor, or a list of them."""
     if isinstance(meta, TensorMeta):
-        buffer = ctx.temp(meta)
-        results: Any = ctx.fresh(meta, whole_load(buffer))
-        outputs = [buffer]
-    elif isinstance(meta, (list, tuple)) and all(isinstance(m, TensorMeta) for m in meta):
-        outputs = [ctx.temp(m) for m in meta]
-        results = [ctx.fresh(b.meta, whole_load(b)) for b in outputs]
-        if len(outputs) == 1:
-            function = partial(_only_result, function)
-    else:
-        raise Unsupported(f"the result of {name}")
-    ctx.program.steps.append(Extern(function, arguments, options, outputs))
-    return results
+        return True
+    return isinstance(meta, (list, tuple)) and bool(meta) and all(isinstance(m, TensorMeta) for m in meta)
 
 
-def _only_result(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    (result,) = function(*args, **kwargs)
-    return result
+def _without_gradient(meta: TensorMeta) -> TensorMeta:
+    return meta if not meta.requires_grad else TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
 
 
-def _memory(ctx: Context, value: Any) -> Any:
+# --- nested arguments and results ---
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
     if type(value) is Tensor:
-        if value.is_number:
-            raise Unsupported("a tensor's number as an argument of an operator without a rule")
-        return ctx.memory(value)
-    if type(value) is Scalar:
-        return ctx.host_scalar(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_memory(ctx, v) for v in value)
-    if isinstance(value, (Expr, Buffer)):
-        raise Unsupported("an argument of an operator without a rule")
-    return value
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _tensors(element)
+    elif isinstance(value, Mapping):
+        for element in value.values():
+            yield from _tensors(element)
 
 
-@cache
-def _check(name: str, function: Any) -> None:
-    if isinstance(function, FunctionType):
-        # A wrapper in Python may do more than the operator of its name.
-        known = name in _COMPOSED and getattr(torch.nn.functional, name, None) is function
-    else:
-        known = _is_torch_builtin(function) and (name in _COMPOSED or _is_function_by_schema(name))
-    if not known:
-        raise Unsupported(f"no rule for {name}, which is not known to leave its operands alone")
+def _metas(value: Any) -> Iterator[TensorMeta]:
+    if isinstance(value, TensorMeta):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _metas(element)
 
 
-def _check_index(index: Any) -> None:
-    for part in index if isinstance(index, tuple) else (index,):
-        if type(part) is Tensor and not part.is_number and not is_float(part.dtype) and part.dtype not in _MASKS:
-            continue
-        if type(part) not in (int, slice, type(None), type(Ellipsis)):
-            raise Unsupported("an index that is a mask or a list")
+def _with_leaves(meta: Any, results: Iterator[Any]) -> Any:
+    """The metadata of a result, with the results in their places."""
+    if isinstance(meta, TensorMeta):
+        return next(results)
+    if isinstance(meta, (list, tuple)):
+        return [_with_leaves(m, results) for m in meta]
+    return meta
 
 
-def _is_torch_builtin(function: Any) -> bool:
-    name = getattr(function, "__name__", "")
-    return any(getattr(owner, name, None) is function for owner in _OWNERS)
-
-
-def _is_function_by_schema(name: str) -> bool:
-    packet = getattr(torch.ops.aten, name, None)
-    if name in _UNDECLARED or not isinstance(packet, torch._ops.OpOverloadPacket):
-        return False
-    # Overloads for named axes (up to PyTorch 2.12) cannot be meant: capture gives no names.
-    overloads = [getattr(packet, overload) for overload in packet.overloads() if "name" not in overload]
-    checked = [o for o in overloads if _is_in_dispatcher(o) and not _is_out_variant(o)]
-    return bool(checked) and all(map(_is_function_of_operands, checked))
-
-
-def _is_in_dispatcher(overload: Any) -> bool:
-    return torch._C._dispatch_has_kernel(overload.name())
-
-
-def _is_out_variant(overload: Any) -> bool:
-    return any(argument.is_out for argument in overload._schema.arguments)
-
-
-def _is_function_of_operands(overload: Any) -> bool:
-    schema = overload._schema
-    if any(part.alias_info is not None for part in (*schema.arguments, *schema.returns)):
-        return False
-    unsafe = (torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-    if any(tag in overload.tags for tag in unsafe):
-        return False
-    return not overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+def _like(sequence: Any, elements: list[Any]) -> Any:
+    return elements if isinstance(sequence, list) else tuple(elements)

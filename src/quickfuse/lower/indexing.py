@@ -1,30 +1,184 @@
-"""Rules of operators that select elements by index."""
+"""Rules of operators that select elements by tensors of indices: gathers, embeddings, `x[index]`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from quickfuse.ir.loop import Extern
+from quickfuse.ir.expr import Expr
+from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta
 
-from .calls import rule
+from . import ops, views
+from .calls import made, rule
 from .context import Context
+from .picking import I64, Checked, at, source
+from .promotion import SUPPORTED
 from .rules import NoRule
-from .symbolic import Tensor, whole_load
+from .symbolic import Tensor
+
+
+def _axis(dim: Any, ndim: int) -> int:
+    if type(dim) is not int or not -max(ndim, 1) <= dim < max(ndim, 1):
+        raise NoRule
+    return dim % max(ndim, 1)
+
+
+def flattened(ctx: Context, tensor: Tensor) -> Tensor:
+    """All elements in row-major order."""
+    meta = TensorMeta(tensor.dtype, (tensor.meta.numel,), (1,), tensor.meta.device)
+    flat: Tensor = views.view(ctx, torch.Tensor.reshape, (tensor, (-1,)), {}, meta)
+    return flat
+
+
+# --- one axis by one tensor ---
+
+
+@rule("gather", "input dim index sparse_grad=False")
+def gather(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, sparse_grad: Any) -> Tensor:
+    return _gathered(ctx, meta, input, _axis(dim, len(input.meta.shape)), index, negative=False)
+
+
+@rule("take_along_dim", "input indices dim=None")
+def take_along_dim(ctx: Context, meta: Any, input: Any, indices: Any, dim: Any) -> Tensor:
+    if dim is None:
+        return _gathered(ctx, meta, flattened(ctx, input), 0, flattened(ctx, indices), negative=True)
+    return _gathered(ctx, meta, input, _axis(dim, len(input.meta.shape)), indices, negative=True)
+
+
+def _gathered(ctx: Context, meta: Any, input: Tensor, dim: int, index: Any, *, negative: bool) -> Tensor:
+    if type(meta) is not TensorMeta or type(index) is not Tensor:
+        raise NoRule
+    old, ndim = input.meta.shape, len(meta.shape)
+    if not old:
+        return made(ctx, meta, ctx.read_as(input, meta.shape, meta.device)) if not meta.shape else _no_rule()
+    if len(old) != ndim or len(index.meta.shape) != ndim:
+        raise NoRule
+    place, inside = Checked(ctx, index, old[dim], negative=negative).spread(range(ndim), ndim)
+    axes: list[int | Expr] = [k if old[k] != 1 or meta.shape[k] == 1 else ops.const(0, I64) for k in range(ndim)]
+    axes[dim] = place
+    return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+
+
+def _no_rule() -> Tensor:
+    raise NoRule
+
+
+@rule("take", "input index")
+def take(ctx: Context, meta: Any, input: Any, index: Any) -> Tensor:
+    flat, ndim = flattened(ctx, input), len(index.meta.shape)
+    place, inside = Checked(ctx, index, flat.meta.numel, negative=True).spread(range(ndim), ndim)
+    return made(ctx, meta, at(source(ctx, flat), [place], ndim, inside))
+
+
+@rule("index_select", "input dim index")
+def index_select(ctx: Context, meta: Any, input: Any, dim: Any, index: Any) -> Tensor:
+    shape = input.meta.shape
+    if not shape or len(index.meta.shape) > 1:
+        raise NoRule
+    ndim, dim = len(shape), _axis(dim, len(shape))
+    place, inside = Checked(ctx, index, shape[dim], negative=False).spread([dim][: len(index.meta.shape)], ndim)
+    axes: list[int | Expr] = [place if k == dim else k for k in range(ndim)]
+    return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+
+
+@rule("embedding", "weight indices padding_idx=-1 scale_grad_by_freq=False sparse=False")
+def embedding(
+    ctx: Context, meta: Any, weight: Any, indices: Any, padding_idx: Any, scale_grad_by_freq: Any, sparse: Any
+) -> Tensor:
+    if len(weight.meta.shape) != 2:
+        raise NoRule
+    ndim = len(indices.meta.shape) + 1
+    place, inside = Checked(ctx, indices, weight.meta.shape[0], negative=False).spread(range(ndim - 1), ndim)
+    return made(ctx, meta, at(source(ctx, weight), [place, ndim - 1], ndim, inside))
 
 
 @rule("", "input weight padding_idx=None max_norm=None norm_type=2.0 scale_grad_by_freq=False sparse=False",
       [functional.embedding])  # fmt: skip
-def embedding(
+def functional_embedding(
     ctx: Context, meta: Any, input: Any, weight: Any, padding_idx: Any, max_norm: Any, norm_type: Any,
     scale_grad_by_freq: Any, sparse: Any,
 ) -> Tensor:  # fmt: skip
-    """A call of PyTorch, which checks the indices. `max_norm` would change the weights."""
-    if max_norm is not None or type(meta) is not TensorMeta or any(type(t) is not Tensor for t in (input, weight)):
+    """`max_norm` would change the weights."""
+    if max_norm is not None or any(type(t) is not Tensor for t in (input, weight)):
         raise NoRule
-    buffer = ctx.temp(meta)
-    ctx.program.steps.append(Extern(torch.embedding, (ctx.memory(weight), ctx.memory(input)), {}, [buffer]))
-    return ctx.fresh(meta, whole_load(buffer))
+    return embedding(ctx, meta, weight, input, -1, False, False)  # type: ignore[no-any-return]
+
+
+# --- several axes by several tensors ---
+
+
+@rule("index _unsafe_index", "input indices")
+def index(ctx: Context, meta: Any, input: Any, indices: Any) -> Tensor:
+    """ATen's form of `input[indices]`: a tensor or None for each of the first axes."""
+    return _indexed(ctx, meta, input, list(indices))
+
+
+def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
+    """`x[index]`: an element of a tuple, a view of a tensor, or its elements at indices that tensors hold."""
+    try:
+        return views.getitem(ctx, args, kwargs, meta)
+    except NoRule:
+        tensor, tensors = basic_part(ctx, *args)
+        return _indexed(ctx, meta, tensor, tensors)
+
+
+def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[Tensor | None]]:
+    """The view that the integers and slices of an index make, and the tensors that index its axes, as ATen has them.
+
+    Raises:
+        NoRule: for masks, lists, and tensors without dimensions, which select like integers.
+    """
+    parts = list(index) if isinstance(index, tuple) else [index]
+    tensors: list[Tensor | None] = []
+    if tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type != "cpu":
+        raise NoRule
+    for k, part in enumerate(parts):
+        if type(part) is Tensor:
+            if not part.meta.shape or part.is_number:
+                raise NoRule
+            tensors.append(part)
+            parts[k] = slice(None)
+        elif type(part) is type(Ellipsis):
+            used = sum(p is not None and type(p) is not type(Ellipsis) for p in parts)
+            tensors += [None] * (len(tensor.meta.shape) - used)
+        elif part is None or type(part) is slice:
+            tensors.append(None)
+        elif type(part) is not int:
+            raise NoRule
+    return views.element_view(tensor, tuple(parts)), tensors
+
+
+def _indexed(ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None]) -> Tensor:
+    shape = input.meta.shape
+    tensors += [None] * (len(shape) - len(tensors))
+    used = [k for k, tensor in enumerate(tensors) if tensor is not None]
+    if not used or type(meta) is not TensorMeta or any(type(tensors[k]) is not Tensor for k in used):
+        raise NoRule
+    together = torch.broadcast_shapes(*[tensors[k].meta.shape for k in used])  # type: ignore[union-attr]
+    adjacent = used == list(range(used[0], used[-1] + 1))
+    first = used[0] if adjacent else 0  # where the axes of the index tensors are in the result
+    ndim = len(shape) - len(used) + len(together)
+    axes: list[int | Expr] = []
+    inside: Expr | None = None
+    place = 0
+    for k, tensor in enumerate(tensors):
+        if tensor is None:
+            if place == first:
+                place += len(together)
+            axes.append(place)
+            place += 1
+            continue
+        its_axes = range(first + len(together) - len(tensor.meta.shape), first + len(together))
+        value, within = Checked(ctx, tensor, shape[k], negative=True).spread(its_axes, ndim)
+        axes.append(value)
+        inside = both(inside, within)
+    if ndim != len(meta.shape):
+        raise NoRule
+    return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+
+
+__all__ = ["basic_part", "flattened", "getitem"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar
+from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Scalar
 from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
 from quickfuse.ir.values import contiguous_stride
@@ -49,7 +49,7 @@ def relayout(expr: Expr, base: Layout, view: Layout) -> Expr | None:
     by_memory = _relayout_by_memory(expr, base, view)
     if by_memory is not None:
         return by_memory
-    index_map = _index_map(base, view)
+    index_map = index_map_of(base, view)
     return None if index_map is None else reindex(expr, index_map)
 
 
@@ -65,13 +65,13 @@ def _relayout_by_memory(expr: Expr, base: Layout, view: Layout) -> Expr | None:
 
     def leaf(node: Expr) -> Expr:
         nonlocal failed
-        if isinstance(node, Load):
-            access = node.access
+        if isinstance(node, (Load, Place)):
+            kind, access = type(node), node.access
             strides = [access.strides[k] for k in moving]
             if strides == own:
-                return Load(Access(access.buffer, access.offset + view.offset, view.stride), node.dtype)
+                return kind(Access(access.buffer, access.offset + view.offset, view.stride), node.dtype)
             if not any(strides):
-                return Load(Access(access.buffer, access.offset, still), node.dtype)
+                return kind(Access(access.buffer, access.offset, still), node.dtype)
             failed = True
         elif isinstance(node, Index):
             failed = True
@@ -81,7 +81,7 @@ def _relayout_by_memory(expr: Expr, base: Layout, view: Layout) -> Expr | None:
     return None if failed else result
 
 
-def _index_map(base: Layout, view: Layout) -> IndexMap | None:
+def index_map_of(base: Layout, view: Layout) -> IndexMap | None:
     """The base's index as an affine function of the view's, if it is one. The base must not overlap itself."""
     axes = [k for k, (size, stride) in enumerate(zip(base.shape, base.stride, strict=True)) if size > 1 and stride]
     order = sorted(axes, key=lambda k: -base.stride[k])

@@ -150,10 +150,12 @@ def checked_targets(target: torch.Tensor, classes: int, ignored: int) -> torch.T
     return target
 
 
-class _Classes:
-    """Scores for classes and the class of each row."""
+class Classes:
+    """Scores for classes and the class of each row. Targets are `checked` unless they have been before."""
 
-    def __init__(self, ctx: Context, input: Any, target: Any, weight: Any, ignored: Any) -> None:
+    def __init__(
+        self, ctx: Context, input: Any, target: Any, weight: Any, ignored: Any, *, checked: bool = True
+    ) -> None:
         if any(type(t) is not Tensor for t in (input, target)) or type(ignored) is not int:
             raise NoRule
         shape = input.meta.shape
@@ -167,9 +169,10 @@ class _Classes:
         self.space = Space(ctx, shape, (self.axis,), input.meta.device)
         self.value = ops.via(ctx.read(input), self.compute)
         rows = tuple([tuple([int(j == k) for j in range(len(shape))]) for k in kept])
-        by_row = IndexMap((0,) * len(kept), rows, len(shape))
-        self._check(target, shape[self.axis], ignored)
-        self.target = reindex(ctx.read(target), by_row)
+        self._by_row = IndexMap((0,) * len(kept), rows, len(shape))
+        if checked:
+            self._check(target, shape[self.axis], ignored)
+        self.target = reindex(ctx.read(target), self._by_row)
         self.is_target = ops.eq(Index(self.axis), self.target)
         self.is_ignored = ops.eq(self.target, ops.const(ignored, I64))
         self.weight = self._weights(weight)
@@ -188,6 +191,12 @@ class _Classes:
         row = tuple([int(j == self.axis) for j in range(len(self.shape))])
         return ops.via(reindex(self.ctx.read(weight), IndexMap((0,), (row,), len(self.shape))), self.compute)
 
+    def of_rows(self, tensor: Any) -> Expr:
+        """A tensor with a number for each row."""
+        if type(tensor) is not Tensor or tensor.meta.shape != self.rows:
+            raise NoRule
+        return ops.via(reindex(self.ctx.read(tensor), self._by_row), self.compute)
+
     def of_target(self, value: Expr) -> Expr:
         """A value of each class, at the target. One addition of a row is not of zero, so the sum is exact."""
         zero = ops.like(value, 0)
@@ -196,6 +205,18 @@ class _Classes:
     def row_weight(self) -> Expr:
         one = ops.const(1, self.compute) if self.weight is None else self.of_target(self.weight)
         return ops.where(self.is_ignored, ops.const(0, self.compute), one)
+
+    def negative(self, log_probability: Expr) -> Expr:
+        """The weighted loss of each row, from the logarithm of its target's probability."""
+        loss = ops.neg(log_probability)
+        if self.weight is not None:
+            loss = ops.mul(loss, self.of_target(self.weight))
+        return ops.where(self.is_ignored, ops.like(loss, 0), loss)
+
+    def total_weight(self) -> Expr:
+        """What a mean divides by."""
+        every = Space(self.ctx, self.rows, tuple(range(len(self.rows))), self.space.device)
+        return every.result(every.sum(self.space.result(self.row_weight(), False)), False)
 
     def reduced(self, meta: Any, losses: Expr, reduction: Any) -> Tensor:
         """The rows' losses, already weighted."""
@@ -222,16 +243,8 @@ def nll_loss(
 ) -> Tensor:  # fmt: skip
     if size_average is not None or reduce is not None:
         raise NoRule
-    classes = _Classes(ctx, input, target, weight, ignore_index)
-    return classes.reduced(meta, _negative(classes, classes.of_target(classes.value)), reduction)
-
-
-def _negative(classes: _Classes, log_probability: Expr) -> Expr:
-    """The weighted loss of each row, from the logarithm of its target's probability."""
-    loss = ops.neg(log_probability)
-    if classes.weight is not None:
-        loss = ops.mul(loss, classes.of_target(classes.weight))
-    return ops.where(classes.is_ignored, ops.like(loss, 0), loss)
+    classes = Classes(ctx, input, target, weight, ignore_index)
+    return classes.reduced(meta, classes.negative(classes.of_target(classes.value)), reduction)
 
 
 @rule("", f"input target {_CLASSES} label_smoothing=0.0", [functional.cross_entropy])
@@ -247,16 +260,16 @@ def cross_entropy(
         raise NoRule  # an error
     if type(target) is Tensor and is_float(target.dtype):
         return _of_probabilities(ctx, meta, input, target, weight, reduction, float(label_smoothing))
-    classes = _Classes(ctx, input, target, weight, ignore_index)
+    classes = Classes(ctx, input, target, weight, ignore_index)
     shifted = ops.sub(classes.value, classes.space.largest(classes.value))
     logarithm = ops.via(ops.log(classes.space.sum(ops.exp(shifted))), classes.compute)
-    losses = _negative(classes, ops.sub(classes.of_target(shifted), logarithm))
+    losses = classes.negative(ops.sub(classes.of_target(shifted), logarithm))
     if label_smoothing:
         losses = _smoothed(classes, losses, ops.sub(shifted, logarithm), float(label_smoothing))
     return classes.reduced(meta, losses, reduction)
 
 
-def _smoothed(classes: _Classes, losses: Expr, logarithms: Expr, smoothing: float) -> Expr:
+def _smoothed(classes: Classes, losses: Expr, logarithms: Expr, smoothing: float) -> Expr:
     """Losses that are to some part those of all classes alike."""
     weighted = logarithms if classes.weight is None else ops.mul(logarithms, classes.weight)
     alike = ops.neg(ops.via(classes.space.sum(weighted), losses.dtype))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from quickfuse.errors import Unsupported
@@ -13,6 +14,7 @@ from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Program
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
+from .aten import overload_handler
 from .context import Context
 from .extern import extern
 from .layout import overlaps_itself
@@ -20,7 +22,7 @@ from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
 from .rules import NoRule
 from .symbolic import Storage, Tensor, whole_load
-from .targets import FUNCTIONS, METHODS
+from .targets import FUNCTIONS, METHODS, Handler
 
 #: Functions without a meaning in a lowered program, which is only made where no gradients are needed.
 _IGNORED = frozenset({torch._C._set_grad_enabled})
@@ -36,6 +38,14 @@ def lower(graph: Graph) -> Program:
         Unsupported: where the graph has an operator without a rule that PyTorch cannot safely be called for.
     """
     return _Lowering().run(graph)
+
+
+def _handler(kind: str, target: Any) -> Handler | None:
+    """What lowers a call, where that is known."""
+    if kind == "call_method":
+        return METHODS.get(target)
+    handler = FUNCTIONS.get(target)
+    return overload_handler(target) if handler is None and isinstance(target, OpOverload) else handler
 
 
 class _Lowering:
@@ -73,6 +83,7 @@ class _Lowering:
         return tensor
 
     def _call(self, kind: str, node: Node) -> Any:
+        ctx = self.ctx
         target: Any = node.target
         args, kwargs = self._resolve(node.args), node.kwargs
         if kwargs:
@@ -80,19 +91,27 @@ class _Lowering:
         meta = node.meta.get("val")
         if type(meta) is NumberMeta:
             if meta.from_tensor:
-                return number_from_tensor(self.ctx, target, args, meta)
-            return host_number(self.ctx, target, args, node.name, meta)
-        handler = FUNCTIONS.get(target) if kind == "call_function" else METHODS.get(target)
+                return number_from_tensor(ctx, target, args, meta)
+            return host_number(ctx, target, args, node.name, meta)
+        ctx.begin()
+        handler = _handler(kind, target)
+        failed: Unsupported | None = None
         if handler is not None:
             try:
-                return handler(self.ctx, args, kwargs, meta)
+                return handler(ctx, args, kwargs, meta)
             except NoRule:
                 pass
+            except Unsupported as unsupported:
+                failed = unsupported
+            ctx.undo()
         elif target in _IGNORED:
             return None
         if target is torch.stack and isinstance(meta, TensorMeta):
             return self._stack(args, kwargs, meta)
-        return extern(self.ctx, kind, target, args, kwargs, meta)
+        try:
+            return extern(ctx, kind, target, args, kwargs, meta, node.meta.get("effects"))
+        except Unsupported as unsupported:
+            raise failed or unsupported from None
 
     def _resolve(self, value: Any) -> Any:
         kind = type(value)
@@ -126,7 +145,15 @@ class _Lowering:
         for tensor in self.inputs:
             self._store_input(tensor.storage)
         flat = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        self._check_aliases({id(value.storage) for value in flat if type(value) is Tensor})
         self.ctx.program.outputs.extend(Outputs(self.ctx, flat).results())
+
+    def _check_aliases(self, returned: set[int]) -> None:
+        """Refuse programs in which it matters that two storages are one: values are kept for each of them."""
+        for base, alias in self.ctx.aliases:
+            both = id(base) in returned and id(alias) in returned and base.buffer is None
+            if base.mutated or alias.mutated or both:
+                raise Unsupported("memory that is seen as two types")
 
     def _store_input(self, storage: Storage) -> None:
         buffer, value = storage.buffer, storage.value

@@ -27,14 +27,14 @@ from .symbolic import Storage, Tensor
 F64 = torch.float64
 
 
-def _computed_in(input: Any) -> torch.dtype:
+def computed_in(input: Any) -> torch.dtype:
     """The type of the arithmetic on a float tensor with elements."""
     if type(input) is not Tensor or not is_float(input.dtype) or not input.meta.numel:
         raise NoRule
     return COMPUTE[input.dtype]
 
 
-def _number(value: Any, dtype: torch.dtype) -> Expr:
+def number_of(value: Any, dtype: torch.dtype) -> Expr:
     if type(value) is Scalar:
         return ops.via(value, dtype)
     if type(value) not in (int, float):
@@ -42,7 +42,7 @@ def _number(value: Any, dtype: torch.dtype) -> Expr:
     return ops.const(value, dtype)
 
 
-def _along(ctx: Context, operand: Any, axes: Shape, shape: Shape, dtype: torch.dtype) -> Expr | None:
+def along(ctx: Context, operand: Any, axes: Shape, shape: Shape, dtype: torch.dtype) -> Expr | None:
     """A weight over some axes of `shape`, as a value over all of it; None for no weight."""
     if operand is None:
         return None
@@ -52,63 +52,94 @@ def _along(ctx: Context, operand: Any, axes: Shape, shape: Shape, dtype: torch.d
     return ops.via(reindex(ctx.read(operand), IndexMap((0,) * len(axes), rows, len(shape))), dtype)
 
 
-def _affine(value: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
+def affine(value: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
     value = value if weight is None else ops.mul(value, weight)
     return value if bias is None else ops.add(value, bias)
 
 
-def _standardised(space: Space, value: Expr, eps: Any) -> Expr:
-    """Mean 0 and variance 1 in each row."""
-    centred = ops.sub(value, ops.via(space.mean(value), value.dtype))
+def standardised(space: Space, value: Expr, eps: Any) -> tuple[Expr, Expr, Expr]:
+    """The elements with mean 0 and variance 1 in each row; what was taken away for it, and by what they were scaled."""
+    mean = ops.via(space.mean(value), value.dtype)
+    centred = ops.sub(value, mean)
     variance = space.mean(ops.mul(centred, centred))
-    scale = ops.rsqrt(ops.add(variance, _number(eps, F64)))
-    return ops.mul(centred, ops.via(scale, value.dtype))
+    scale = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, F64))), value.dtype)
+    return ops.mul(centred, scale), mean, scale
 
 
 @rule("layer_norm", "input normalized_shape weight=None bias=None eps=1e-5 cudnn_enable=True", [functional.layer_norm])
 def layer_norm(
     ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, cudnn_enable: Any
 ) -> Tensor:
-    compute = _computed_in(input)
+    return made(ctx, meta, ops.via(layer_normalised(ctx, input, normalized_shape, weight, bias, eps)[1], meta.dtype))
+
+
+def layer_normalised(
+    ctx: Context, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any
+) -> tuple[Space, Expr, Expr, Expr]:
+    """The space of the rows, the result, and each row's mean and scale."""
+    compute = computed_in(input)
+    space = space_of_last(ctx, input, normalized_shape)
+    value, mean, scale = standardised(space, ops.via(ctx.read(input), compute), eps)
+    weights = [along(ctx, w, space.axes, space.shape, compute) for w in (weight, bias)]
+    return space, affine(value, *weights), mean, scale
+
+
+def space_of_last(ctx: Context, input: Tensor, normalized_shape: Any) -> Space:
+    """The space in which the last axes are reduced."""
     shape = input.meta.shape
-    axes = tuple(range(len(shape) - len(normalized_shape), len(shape)))
-    space = Space(ctx, shape, axes, input.meta.device)
-    value = _standardised(space, ops.via(ctx.read(input), compute), eps)
-    scaled = _affine(value, _along(ctx, weight, axes, shape, compute), _along(ctx, bias, axes, shape, compute))
-    return made(ctx, meta, ops.via(scaled, meta.dtype))
+    return Space(ctx, shape, tuple(range(len(shape) - len(normalized_shape), len(shape))), input.meta.device)
 
 
 @rule("rms_norm", "input normalized_shape weight=None eps=None", [functional.rms_norm])
 def rms_norm(ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Tensor:
-    compute = _computed_in(input)
-    shape = input.meta.shape
-    axes = tuple(range(len(shape) - len(normalized_shape), len(shape)))
-    space = Space(ctx, shape, axes, input.meta.device)
+    return made(ctx, meta, ops.via(rms_normalised(ctx, input, normalized_shape, weight, eps)[1], meta.dtype))
+
+
+def rms_normalised(
+    ctx: Context, input: Any, normalized_shape: Any, weight: Any, eps: Any
+) -> tuple[Space, Expr, Expr]:
+    """The space of the rows, the result, and each row's scale."""
+    compute = computed_in(input)
+    space = space_of_last(ctx, input, normalized_shape)
     value = ops.via(ctx.read(input), compute)
     square = ops.via(space.mean(ops.mul(value, value)), compute)
     eps = torch.finfo(compute).eps if eps is None else eps
-    scaled = ops.mul(value, ops.rsqrt(ops.add(square, _number(eps, compute))))
-    return made(ctx, meta, ops.via(_affine(scaled, _along(ctx, weight, axes, shape, compute), None), meta.dtype))
+    scale = ops.rsqrt(ops.add(square, number_of(eps, compute)))
+    return space, affine(ops.mul(value, scale), along(ctx, weight, space.axes, space.shape, compute), None), scale
 
 
 @rule("group_norm", "input num_groups weight=None bias=None eps=1e-5 cudnn_enabled=True", [functional.group_norm])
 def group_norm(
     ctx: Context, meta: Any, input: Any, num_groups: Any, weight: Any, bias: Any, eps: Any, cudnn_enabled: Any
 ) -> Tensor:
-    compute = _computed_in(input)
     if type(num_groups) is not int or type(meta) is not TensorMeta:
         raise NoRule
-    grouped = _in_groups(input.meta, num_groups)
-    view = Tensor(input.storage, grouped, offset=input.offset, is_base=False)
-    space = Space(ctx, grouped.shape, tuple(range(2, len(grouped.shape))), input.meta.device)
-    value = _standardised(space, ops.via(ctx.read(view), compute), eps)
-    weights = [_by_channel(ctx, w, grouped.shape, compute) for w in (weight, bias)]
-    result = _in_groups(meta, num_groups)
-    storage = Storage(result, ops.via(_affine(value, *weights), meta.dtype))
-    return Tensor(storage, meta, is_base=False)
+    return grouped(meta, num_groups, group_normalised(ctx, input, num_groups, weight, bias, eps)[1])
 
 
-def _in_groups(meta: TensorMeta, groups: int) -> TensorMeta:
+def group_normalised(
+    ctx: Context, input: Any, groups: int, weight: Any, bias: Any, eps: Any
+) -> tuple[Space, Expr, Expr, Expr]:
+    """The space over (N, groups, members, ...), the result there, and each group's mean and scale."""
+    compute = computed_in(input)
+    space, value = read_in_groups(ctx, input, groups)
+    value, mean, scale = standardised(space, ops.via(value, compute), eps)
+    return space, affine(value, *(by_channel(ctx, w, space.shape, compute) for w in (weight, bias))), mean, scale
+
+
+def read_in_groups(ctx: Context, tensor: Tensor, groups: int) -> tuple[Space, Expr]:
+    """The space over (N, groups, members, ...) that reduces each group, and the tensor's elements there."""
+    meta = in_groups(tensor.meta, groups)
+    view = Tensor(tensor.storage, meta, offset=tensor.offset, is_base=False)
+    return Space(ctx, meta.shape, tuple(range(2, len(meta.shape))), meta.device), ctx.read(view)
+
+
+def grouped(meta: TensorMeta, groups: int, value: Expr) -> Tensor:
+    """A new tensor `meta` from a value over (N, groups, members, ...)."""
+    return Tensor(Storage(in_groups(meta, groups), ops.via(value, meta.dtype)), meta, is_base=False)
+
+
+def in_groups(meta: TensorMeta, groups: int) -> TensorMeta:
     """(N, C, ...) as (N, groups, C / groups, ...)."""
     batch, channels, *rest = meta.shape
     members = channels // groups
@@ -117,7 +148,7 @@ def _in_groups(meta: TensorMeta, groups: int) -> TensorMeta:
     return TensorMeta(meta.dtype, shape, stride, meta.device)
 
 
-def _by_channel(ctx: Context, operand: Any, shape: Shape, dtype: torch.dtype) -> Expr | None:
+def by_channel(ctx: Context, operand: Any, shape: Shape, dtype: torch.dtype) -> Expr | None:
     """A weight for each channel, over (N, groups, members, ...)."""
     if operand is None:
         return None
@@ -133,13 +164,13 @@ def instance_norm(
     ctx: Context, meta: Any, input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any,
     use_input_stats: Any, momentum: Any, eps: Any,
 ) -> Tensor:  # fmt: skip
-    compute = _computed_in(input)
+    compute = computed_in(input)
     if running_mean is not None or running_var is not None or use_input_stats is not True:
         raise NoRule
     shape = input.meta.shape
     space = Space(ctx, shape, tuple(range(2, len(shape))), input.meta.device)
-    value = _standardised(space, ops.via(ctx.read(input), compute), eps)
-    scaled = _affine(value, _along(ctx, weight, (1,), shape, compute), _along(ctx, bias, (1,), shape, compute))
+    value, _, _ = standardised(space, ops.via(ctx.read(input), compute), eps)
+    scaled = affine(value, along(ctx, weight, (1,), shape, compute), along(ctx, bias, (1,), shape, compute))
     return made(ctx, meta, ops.via(scaled, meta.dtype))
 
 
@@ -149,56 +180,76 @@ def batch_norm(
     ctx: Context, meta: Any, input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any,
     training: Any, momentum: Any, eps: Any,
 ) -> Tensor:  # fmt: skip
-    """As eager: every channel has one factor and one summand."""
-    compute = _computed_in(input)
-    shape = input.meta.shape
-    value = ops.via(ctx.read(input), compute)
+    normalised = BatchNormalised(ctx, input, running_mean, running_var, weight, bias, training, eps)
     if training is True:
-        space = Space(ctx, shape, tuple(k for k in range(len(shape)) if k != 1), input.meta.device)
-        mean = space.mean(value)
-        centred = ops.sub(value, ops.via(mean, compute))
+        for running, value in ((running_mean, normalised.mean), (running_var, normalised.unbiased)):
+            if running is not None:
+                ctx.assign(running, normalised.moved(ctx, running, value, momentum))
+    return made(ctx, meta, ops.via(normalised.value, meta.dtype))
+
+
+class BatchNormalised:
+    """Elements standardised in each channel, by statistics of the batch or by `running` ones.
+
+    As in eager, every channel has one factor and one summand. `value` is the result, `mean` and `unbiased` variance those
+    of the batch in float64, `inverse` the reciprocal of the standard deviation in the type that is computed in.
+    """
+
+    def __init__(
+        self, ctx: Context, input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: Any, eps: Any
+    ) -> None:
+        compute = self.compute = computed_in(input)
+        shape = input.meta.shape
+        value = ops.via(ctx.read(input), compute)
+        self.space = Space(ctx, shape, tuple(k for k in range(len(shape)) if k != 1), input.meta.device)
+        if training is True:
+            self._by_batch(value, eps)
+            mean = ops.via(self.mean, compute)
+        else:
+            centre, spread = (along(ctx, t, (1,), shape, compute) for t in (running_mean, running_var))
+            if centre is None or spread is None:
+                raise NoRule
+            mean = centre
+            self.inverse = inverse_deviation(spread, eps)
+        gain, shift = (along(ctx, t, (1,), shape, compute) for t in (weight, bias))
+        factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
+        offset = ops.mul(mean, factor)
+        summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)
+        self.value = ops.plus_product(summand, value, factor)
+
+    def _by_batch(self, value: Expr, eps: Any) -> None:
+        space = self.space
+        self.mean = space.mean(value)
+        centred = ops.sub(value, ops.via(self.mean, self.compute))
         variance = space.mean(ops.mul(centred, centred))
-        scale = ops.via(ops.rsqrt(ops.add(variance, _number(eps, F64))), compute)
-        _update(ctx, running_mean, space, mean, momentum)
+        self.inverse = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, F64))), self.compute)
         count = space.number_of_elements(F64)
         others = ops.maximum(ops.sub(count, ops.const(1, F64)), ops.const(1, F64))
-        unbiased = ops.mul(variance, ops.div(count, others))
-        _update(ctx, running_var, space, unbiased, momentum)
-        mean = ops.via(mean, compute)
-    else:
-        centre, spread = (_along(ctx, t, (1,), shape, compute) for t in (running_mean, running_var))
-        if centre is None or spread is None:
+        self.unbiased = ops.mul(variance, ops.div(count, others))
+
+    def moved(self, ctx: Context, running: Any, value: Expr, momentum: Any) -> Expr:
+        """A running statistic moved towards a new one."""
+        if type(running) is not Tensor or not is_float(running.dtype):
             raise NoRule
-        mean = centre
-        scale = ops.div(ops.const(1, compute), ops.sqrt(ops.add(spread, _number(eps, compute))))
-    gain, shift = (_along(ctx, t, (1,), shape, compute) for t in (weight, bias))
-    factor = scale if gain is None else ops.mul(scale, gain)
-    offset = ops.mul(mean, factor)
-    summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)
-    return made(ctx, meta, ops.via(ops.plus_product(summand, value, factor), meta.dtype))
+        compute = COMPUTE[running.dtype]
+        rate = number_of(momentum, compute)
+        new = ops.mul(rate, ops.via(self.space.result(value, False), compute))
+        old = ops.mul(ops.sub(ops.const(1, compute), rate), ops.via(ctx.read(running), compute))
+        return ops.via(ops.add(new, old), running.dtype)
 
 
-def _update(ctx: Context, running: Any, space: Space, value: Expr, momentum: Any) -> None:
-    """Move a running statistic towards a new one, in place."""
-    if running is None:
-        return
-    if type(running) is not Tensor or not is_float(running.dtype):
-        raise NoRule
-    compute = COMPUTE[running.dtype]
-    rate = _number(momentum, compute)
-    new = ops.mul(rate, ops.via(space.result(value, False), compute))
-    old = ops.mul(ops.sub(ops.const(1, compute), rate), ops.via(ctx.read(running), compute))
-    ctx.assign(running, ops.via(ops.add(new, old), running.dtype))
+def inverse_deviation(variance: Expr, eps: Any) -> Expr:
+    return ops.div(ops.like(variance, 1), ops.sqrt(ops.add(variance, number_of(eps, variance.dtype))))
 
 
 @rule("", "input p=2.0 dim=1 eps=1e-12 out=None", [functional.normalize])
 def normalize(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, eps: Any, out: Any) -> Tensor:
-    compute = _computed_in(input)
+    compute = computed_in(input)
     if out is not None or type(p) not in (int, float) or type(dim) is not int:
         raise NoRule
     shape = input.meta.shape
     space = Space(ctx, shape, (dim % max(len(shape), 1),) if shape else (), input.meta.device)
     value = ops.via(ctx.read(input), compute)
     size = ops.via(norm_of(space, value, float(p)), input.dtype, compute)
-    least = ops.via(_number(eps, compute), input.dtype, compute)
+    least = ops.via(number_of(eps, compute), input.dtype, compute)
     return made(ctx, meta, ops.via(ops.div(value, ops.maximum(size, least)), meta.dtype))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Op, convert
 
 
@@ -66,12 +67,19 @@ def const(value: bool | int | float, *dtypes: torch.dtype) -> Expr:
     key = (value, type(value), dtypes, math.copysign(1.0, value) if value == 0 else 0)
     known = _constants.get(key)
     if known is None:
+        _check_real(dtypes[-1])
         for dtype in dtypes:
             value = convert(value, dtype)
         last = dtypes[-1]
         known = Op("cast", (Const(value, torch.float32),), last) if last in HALF_TYPES else Const(value, last)
         _constants[key] = known
     return known
+
+
+def _check_real(dtype: torch.dtype) -> None:
+    """Loops can copy complex numbers, but not compute them."""
+    if dtype.is_complex:
+        raise Unsupported(f"tensors of type {dtype}")
 
 
 def like(x: Expr, value: bool | int | float) -> Expr:
@@ -103,6 +111,8 @@ def via(x: Expr, *dtypes: torch.dtype) -> Expr:
         old = x.dtype
         if old is dtype:
             continue
+        _check_real(old)
+        _check_real(dtype)
         if old in HALF_TYPES and dtype is not torch.float32:
             x = Op("cast", (x,), torch.float32)
         elif dtype in HALF_TYPES and old is not torch.float32:

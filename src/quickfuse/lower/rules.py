@@ -163,7 +163,7 @@ def operand(
     if type(value) is Tensor:
         meta = value.meta
         if meta.shape == shape and meta.device == device:
-            expr = ctx.read(value)
+            expr = ctx.formula(value)
         else:
             expr = ctx.read_as(value, shape, device)
         if expr.dtype is compute and common is compute:

@@ -47,15 +47,19 @@ class Tensor:
     def __init__(
         self, storage: Storage, meta: TensorMeta, *, offset: int = 0, is_base: bool = True, rank: int | None = None
     ) -> None:
+        self.become(storage, meta, offset, is_base=is_base)
+        if rank is not None:
+            self.key = (meta.dtype, rank)
+
+    def become(self, storage: Storage, meta: TensorMeta, offset: int = 0, *, is_base: bool = True) -> None:
+        """Be on another storage, or another view of it."""
         self.storage = storage
         self.meta = meta
         self.offset = offset
         self.is_base = is_base
         base = storage.meta
         self.whole = is_base or (offset == 0 and meta.shape == base.shape and meta.stride == base.stride)
-        if rank is None:
-            rank = DIMENSIONED if meta.shape else ZERO_DIM
-        self.key: Key = (meta.dtype, rank)
+        self.key: Key = (meta.dtype, DIMENSIONED if meta.shape else ZERO_DIM)
         # A view's value is derived from the storage's when it is read, and kept until that changes.
         self.seen: Expr | None = None
         self.view_value: Expr | None = None

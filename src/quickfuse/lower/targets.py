@@ -20,14 +20,29 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.values import TensorMeta
 
 # Modules that hold rules register them on import.
-from . import activations, arithmetic, creation, elementary, indexing, losses, normalisation, reductions  # noqa: F401
+from . import (  # noqa: F401
+    activations,
+    arithmetic,
+    convolution,
+    creation,
+    elementary,
+    indexing,
+    joining,
+    losses,
+    native_forms,
+    normalisation,
+    pointwise_gradients,
+    reduction_gradients,
+    reductions,
+)  # fmt: skip
 from .calls import FUNCTION_RULES, RULES
 from .context import Context
 from .foreach import foreach
+from .indexing import getitem
 from .rules import EVALUATORS, Evaluator, NoRule, into
 from .symbolic import Tensor
 from .transfer import CONVERSIONS, convert
-from .views import VIEW_ATTRIBUTES, VIEW_NAMES, element_view, getitem, is_basic_index, view
+from .views import VIEW_ATTRIBUTES, VIEW_NAMES, element_view, is_basic_index, view
 
 #: (context, arguments by position, by name, metadata of the result) -> the node's value.
 Handler = Callable[[Context, Sequence[Any], Mapping[str, Any], Any], Any]

@@ -53,19 +53,45 @@ def view(
     return _make(ctx, tensor, described, meta)
 
 
+def view_of(
+    tensor: Tensor, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta
+) -> Tensor:
+    """`function(*args, **kwargs)`, a view of `tensor`, which is one of the arguments.
+
+    Raises:
+        Unsupported: where PyTorch does not make such a view of tensors without data.
+    """
+    described = _run(function, args, kwargs, tensor)
+    if described is None:
+        return tensor
+    shape, stride, offset, shares = described
+    if not shares or shape != meta.shape or stride != meta.stride:
+        raise Unsupported("a view of another layout than was captured")
+    layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device)
+    return Tensor(tensor.storage, layout, offset=offset, is_base=False)
+
+
 def _make(ctx: Context, tensor: Tensor, described: _Description, meta: TensorMeta) -> Tensor:
     if described is None:
         return tensor
     shape, stride, offset, shares = described
     if shape != meta.shape or meta.dtype != tensor.dtype:
         raise Unsupported("a view of another shape or type than was captured")
-    layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device)
+    if _lazy_bits(meta) != _lazy_bits(tensor.meta):
+        raise NoRule
+    plain = type(meta) is TensorMeta
+    layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device) if plain else meta
     if shares:
         return Tensor(tensor.storage, layout, offset=offset, is_base=False)
     # `reshape` of a layout that has no such view: a contiguous copy, of which the result is a view.
     old = tensor.meta.shape
     copied = Storage(TensorMeta(meta.dtype, old, contiguous_stride(old), meta.device), ctx.read(tensor))
     return Tensor(copied, layout, is_base=False)
+
+
+def _lazy_bits(meta: TensorMeta) -> tuple[bool, bool]:
+    """Whether PyTorch conjugates or negates a tensor's elements when it reads them."""
+    return getattr(meta, "conj", False), getattr(meta, "neg", False)
 
 
 def _describe(function: Callable[..., Any], args: Any, kwargs: Any, tensor: Tensor) -> Any:

@@ -1,0 +1,219 @@
+"""Which guards follow only paths that seldom change: through modules, their dictionaries, lists and tuples.
+
+A prologue has three parts. What is in the second one is skipped while the objects on its paths are unchanged, which
+`launch.unchanged` finds out natively:
+
+* BEFORE: paths from the arguments to the roots of a walk, and whatever has nothing to do with one
+* WALK:   facts about modules and containers, and what is in them
+* AFTER:  facts about what the walk leads to that may change without a change of a container: numbers, gradients
+
+So that a number that changes does not spoil the walk, numbers that are inputs are read afterwards, and a dictionary or
+list with such a number in it does not take part; nor does a container that the captured code itself changes.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ..ir.guard import Guard, NumberExpr
+from ..ir.source import Source
+from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
+
+BEFORE, WALK, AFTER = range(3)
+
+#: A walk of fewer statements than this takes no longer than asking whether it has to be made.
+FEWEST_STATEMENTS = 6
+
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_KEYS = (str, int, bool, float, type(None))
+
+
+class Walk:
+    """Sorts sources and guards into the three parts."""
+
+    def __init__(
+        self, guards: list[Guard], relatives: Callable[[Source], Iterable[Source]], changing: Iterable[Source]
+    ) -> None:
+        """`relatives` are the sources that are read in one statement with a source, `changing` what does not take part."""
+        self._relatives = relatives
+        self._types: dict[Source, Any] = {g.source: dict for g in guards if g.kind in ("keys", "absent") and g.source}
+        self._types |= {g.source: g.value for g in guards if g.kind == "type" and g.source}
+        fixed = {g.source for g in guards if g.kind == "equal" and type(g.value) in PLAIN_VALUES}
+        self._loose = {g.source for g in guards if g.kind == "equal"} - fixed
+        self._numbers = {s for s, kind in self._types.items() if kind in (int, float, complex)} - fixed
+        self._changing = set(changing)
+        for number in self._numbers:
+            base = number.base
+            while base is not None and self._types.get(base) in (*_DICTS, list, tuple) and not _is_namespace(base):
+                self._changing.add(base)
+                base = base.base
+        self._parts: dict[Source, int] = {}
+        self._containers: dict[Source, bool] = {}
+        self._roots: dict[Source, None] = {}
+
+    # sorting ----------------------------------------------------------------------------------------------------
+
+    def part(self, source: Source) -> int:
+        """The part in which a source's value is read."""
+        known = self._parts.get(source)
+        if known is None:
+            relatives = list(self._relatives(source))
+            parts = {self._own_part(s) for s in relatives}
+            known = parts.pop() if len(parts) == 1 else AFTER
+            for relative in relatives:
+                self._parts[relative] = known
+        return known
+
+    def _own_part(self, source: Source) -> int:
+        base, key = source.base, source.key
+        if base is None:
+            return BEFORE
+        key_part = self.part(key) if isinstance(key, Source) else BEFORE
+        if isinstance(key, NumberExpr):
+            key_part = max([self.part(s) for s in _operands(key)], default=BEFORE)
+        if key_part != AFTER and self.is_container(base) and self._is_fixed(source):
+            return WALK
+        return AFTER if max(key_part, self.part(base)) > BEFORE else BEFORE
+
+    def _is_fixed(self, source: Source) -> bool:
+        """Whether an unchanged container says that this value is what it was."""
+        if source in self._numbers or source in self._loose:
+            return False
+        assert source.base is not None
+        kind = self._types.get(source.base)
+        if source.kind == "attr" and kind is not None and issubclass(kind, torch.nn.Module):
+            return _is_namespace(source) or is_plain_attribute(kind, source.key)
+        if source.kind != "item" or isinstance(source.key, NumberExpr):
+            return False
+        if kind in (list, tuple):
+            return type(source.key) is int and source.key >= 0
+        return isinstance(source.key, Source) or type(source.key) in _KEYS
+
+    def is_container(self, source: Source) -> bool:
+        """Whether a source leads to a module or container that takes part, as do all that are read together with it."""
+        known = self._containers.get(source)
+        if known is None:
+            relatives = list(self._relatives(source))
+            known = all(map(self._may_be_opened, relatives))
+            for relative in relatives:
+                self._containers[relative] = known
+        return known
+
+    def _may_be_opened(self, source: Source) -> bool:
+        if source in self._changing or source in self._numbers:
+            return False
+        part, kind = self.part(source), self._types.get(source)
+        if part == AFTER:
+            return False
+        if kind is not None and issubclass(kind, torch.nn.Module):
+            return True
+        if part == BEFORE and source.kind in ("local", "slot"):  # most likely another one at each call
+            return False
+        if _is_namespace(source):
+            module = self._types.get(source.base) if source.base is not None else None
+            return module is not None and issubclass(module, torch.nn.Module)
+        return kind in _DICTS or kind is list or (kind is tuple and part == WALK)
+
+    def part_of_guard(self, guard: Guard) -> int:
+        """The part in which a guard is checked."""
+        sources = list(_sources(guard))
+        parts = {self.part(s) for s in sources}
+        if guard.kind in ("same", "distinct", "unique"):
+            if parts == {BEFORE, WALK}:
+                self._roots.update(dict.fromkeys(s for s in sources if self.part(s) == BEFORE))
+                return WALK
+        elif guard.kind in ("length", "keys", "absent"):
+            assert guard.source is not None
+            if self.is_container(guard.source) and all(self.part(s) == WALK for s in sources if s is not guard.source):
+                return WALK
+            return BEFORE if parts == {BEFORE} else AFTER
+        elif guard.kind in ("condition", "requires_grad") and WALK in parts:
+            return AFTER
+        return parts.pop() if len(parts) == 1 else AFTER if parts else BEFORE
+
+    # the walk as data -------------------------------------------------------------------------------------------
+
+    def steps(self, guards: Iterable[Guard], results: list[Source]) -> tuple[list[Step], list[int], list[Source]]:
+        """The walk that these guards and results need: its steps, the steps of the results, and its roots."""
+        made = _Steps(self)
+        for root in self._roots:
+            made.add(root)
+        for guard in guards:
+            for source in _sources(guard):
+                made.add(source)
+            if guard.kind in ("length", "keys", "absent") and guard.source is not None:
+                made.opened.add(guard.source)
+            if guard.kind == "keys" and guard.source is not None:
+                made.ordered.add(guard.source)
+            if guard.kind == "type" and guard.source is not None:
+                made.typed.add(guard.source)
+        numbers = [made.add(source) for source in results]
+        return made.finished(), numbers, made.roots
+
+
+class _Steps:
+    """Steps in the making."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._numbers: dict[Source, int] = {}
+        self._made: list[tuple[Source, str, int, Any]] = []
+        self.roots: list[Source] = []
+        self.opened: set[Source] = set()
+        self.ordered: set[Source] = set()
+        self.typed: set[Source] = set()
+
+    def add(self, source: Source) -> int:
+        """The number of the step that leads to a source."""
+        known = self._numbers.get(source)
+        if known is not None:
+            return known
+        if self._walk.part(source) == BEFORE:
+            step: tuple[Source, str, int, Any] = (source, "root", -1, len(self.roots))
+            self.roots.append(source)
+        else:
+            assert source.base is not None
+            base = self.add(source.base)
+            self.opened.add(source.base)
+            if isinstance(source.key, Source):
+                step = (source, "lookup", base, self.add(source.key))
+            else:
+                step = (source, "dict" if _is_namespace(source) else source.kind, base, source.key)
+        self._numbers[source] = len(self._made)
+        self._made.append(step)
+        return len(self._made) - 1
+
+    def finished(self) -> list[Step]:
+        return [
+            Step(kind, base, key, source in self.opened, source in self.ordered, source in self.typed)
+            for source, kind, base, key in self._made
+        ]
+
+
+def _is_namespace(source: Source) -> bool:
+    return source.kind == "attr" and source.key == "__dict__"
+
+
+def _sources(guard: Guard) -> Iterator[Source]:
+    if guard.source is not None:
+        yield guard.source
+    if guard.kind in ("same", "distinct"):
+        yield guard.value
+    elif guard.kind == "unique":
+        yield from guard.value
+    elif guard.kind in ("keys", "absent"):
+        yield from (k for k in guard.value if isinstance(k, Source))
+    elif guard.kind == "condition":
+        yield from _operands(guard.value[0])
+
+
+def _operands(expr: NumberExpr) -> Iterator[Source]:
+    for operand in expr.operands:
+        if isinstance(operand, Source):
+            yield operand
+        elif isinstance(operand, NumberExpr):
+            yield from _operands(operand)

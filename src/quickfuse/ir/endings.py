@@ -1,0 +1,97 @@
+"""Objects whose end can be seen: letting go of the last reference to one runs code of the program's.
+
+A generator that is suspended in a `try` or `with` statement runs the handlers, an object with `__del__` that method. So it
+matters at which instruction a variable lets go of such an object. Other objects may live a little longer.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import functools
+import gc
+import itertools
+from collections.abc import Sequence
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from .bytecode import PY312
+from .frame import FrameState, Marker
+
+_ORDINARY = frozenset({
+    type(None), int, float, bool, complex, str, bytes, list, tuple, dict, set, frozenset, range, slice, type, FunctionType,
+    BuiltinFunctionType, MethodType, ModuleType, Marker, torch.Tensor, torch.nn.Parameter, torch.Size, torch.dtype,
+    collections.deque, collections.OrderedDict, collections.defaultdict, type(iter(())), type(iter([])),
+    type(iter(range(0))),
+})  # fmt: skip
+#: Iterators that keep others.
+_HOLDERS = (map, filter, zip, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.cycle)
+_DEEPEST = 4
+
+#: (index of the frame, "L" for a variable or "S" for a value of the stack, index)
+Slot = tuple[int, str, int]
+
+
+def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
+    """The slots of suspended frames with objects whose end can be seen: mostly none."""
+    found: list[tuple[Slot, Any]] = []
+    for depth, frame in enumerate(frames):
+        for place, values in (("L", frame.locals), ("S", frame.stack)):
+            for index, value in enumerate(values):
+                if type(value) not in _ORDINARY and ends_visibly(value):
+                    found.append(((depth, place, index), value))
+    return found
+
+
+def ends_visibly(value: Any, depth: int = 0) -> bool:
+    """Whether code of the program's runs when nothing refers to an object any more."""
+    kind = type(value)
+    if kind in _ORDINARY or depth > _DEEPEST:
+        return False
+    if kind is GeneratorType:
+        frame = value.gi_frame
+        if frame is None or value.gi_running:
+            return False
+        if value.gi_suspended and is_handled(value.gi_code, frame.f_lasti):
+            return True
+        return any(ends_visibly(part, depth + 1) for part in gc.get_referents(value))
+    if kind is CellType:
+        return any(ends_visibly(part, depth + 1) for part in gc.get_referents(value))
+    if kind in _HOLDERS:
+        parts = [p for part in gc.get_referents(value) for p in (part if type(part) is tuple else (part,))]
+        return any(ends_visibly(part, depth + 1) for part in parts)
+    if isinstance(value, BaseException):
+        return _exception_ends_visibly(value, depth)
+    return hasattr(kind, "__del__")
+
+
+def _exception_ends_visibly(exception: BaseException, depth: int) -> bool:
+    """By way of the variables in the frames of its traceback."""
+    entry = exception.__traceback__
+    while entry is not None:
+        # Asking for f_locals would make a dictionary that keeps the values.
+        if any(type(part) not in _ORDINARY and type(part) is GeneratorType and ends_visibly(part, depth + 1)
+               for part in gc.get_referents(entry.tb_frame)):  # fmt: skip
+            return True
+        entry = entry.tb_next
+    context = exception.__context__
+    return context is not None and ends_visibly(context, depth + 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_handled(code: CodeType, offset: int) -> bool:
+    """Whether an exception at this offset of a generator's code, in bytes, goes to a handler of the program's."""
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    for _ in range(len(entries) + 1):
+        target = next((entry.target for entry in entries if entry.start <= offset < entry.end), None)
+        if target is None:
+            return False
+        name, arg = dis.opname[code.co_code[target]], code.co_code[target + 1]
+        if PY312 and name == "CALL_INTRINSIC_1" and arg == 3:  # turns StopIteration into RuntimeError, in all generators
+            return False
+        if name != "CLEANUP_THROW":  # which belongs to `yield from`
+            return True
+        offset = target
+    return False

@@ -1,0 +1,76 @@
+"""A captured graph that needs gradients, as two graphs: forward, and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import Graph
+
+from .values import TensorMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A view operator: `function(tensor, *args, **kwargs)`, or entry `index` of the list that it returns."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    index: int | None = None
+
+    def __call__(self, tensor: Any) -> Any:
+        made = self.function(tensor, *self.args, **dict(self.kwargs))
+        return made if self.index is None else made[self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Where an output of the captured graph comes from: an output of the forward graph, or an input (`of_input`), seen
+    through view operators that eager is to perform, with gradients or (`with_grad`) without."""
+
+    index: int
+    path: tuple[Step, ...] = ()
+    of_input: bool = False
+    with_grad: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that forward keeps for backward: the input or the output of the forward graph with this index."""
+
+    index: int
+    of_input: bool
+
+
+@dataclass(eq=False, slots=True)
+class Differentiated:
+    """Two graphs of ATen operators, without views of inputs as outputs and without changes in place but at the end.
+
+    `forward` has the captured graph's placeholders. It returns `outputs` tensors for the user and then what is saved only;
+    its last nodes copy new contents into inputs that the graph changes. `differentiable` are the outputs (by number) that
+    have gradients, and `reaches` the inputs that each of these depends on.
+
+    `backward` has placeholders for the saved tensors, for the numbers (by the positions `numbers` of the captured inputs)
+    and for the gradients of the differentiable outputs, of layout `tangents`. It returns the gradients of `wanted`, the
+    inputs that need one, None for those without.
+
+    `results` tell the outputs of the captured graph. `draws` says that forward draws random numbers. `saved_bytes` and
+    `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted.
+    """
+
+    forward: Graph
+    backward: Graph
+    outputs: list[TensorMeta]
+    differentiable: list[int]
+    reaches: list[frozenset[int]]
+    saved: list[Saved]
+    numbers: list[int]
+    tangents: list[TensorMeta]
+    wanted: list[int]
+    results: list[Given]
+    mutated: list[int] = field(default_factory=list)
+    draws: bool = False
+    saved_bytes: int = 0
+    eager_bytes: int = 0

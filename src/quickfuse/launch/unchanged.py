@@ -1,0 +1,470 @@
+"""Whether a part of the user's objects is as it was when it was last looked at: modules, their dictionaries, lists.
+
+A guard on the parameters of a model follows thousands of dictionary entries that hardly ever change. CPython gives every
+change of a dictionary a number that is used once in the life of the process: while a dictionary's number is the same, so
+are its keys and values. So a walk that found everything in order leaves a list of machine words behind, (address, what is
+there), and the next walk is a loop over these: a few nanoseconds a module.
+
+The words stand in such an order that none is read before those in front of it have shown that the object it belongs to is
+alive. The list begins at the `roots`, which the caller holds; an unchanged dictionary holds its values, and a list whose
+items are what they were holds those. So nothing here keeps a model alive, and nothing that was freed is followed:
+
+* an instance:   its type, the version of its type (a patched class has another), and where its dictionary is
+* a dictionary:  its type and version; for an `OrderedDict`, also the number that CPython counts for changes of its order
+* a list:        its type, length, where its items are, and each item; a tuple: its type, length and items
+
+An item of a list may be another object than before at the same address. All that matters of it is then among the words
+that follow, but for numbers and strings, whose contents are not: those are kept.
+
+All this is about CPython 3.11 and 3.12, and is tried out on real objects first; elsewhere nothing is ever `unchanged`.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
+from . import cpu
+from .bulk_reads import list_layout_holds
+
+_TYPE = 8
+_SIZE = 16
+_DICT_VERSION = 24
+_LIST_ITEMS = 24
+_TUPLE_ITEMS = 24
+_ORDER_STATE = 88
+_TYPE_VERSION = 384
+_INSTANCE_DICT = -24
+_HAS_MANAGED_DICT = 1 << 4
+
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+
+#: Words of the block that the native function reads: how many roots, where they are, the same for words and results, and
+#: how often it found everything unchanged.
+_BLOCK_WORDS = 7
+_NOTHING_KNOWN = -1
+
+#: After how many walks a list that was hardly of use is made again, at most.
+_LONGEST_WAIT = 4096
+
+
+class Changed(Exception):
+    """A walk met something that no word tells about."""
+
+
+@dataclass(slots=True)
+class _Places:
+    """Addresses of words to look at, in order. `wanted`: what must be there for the words behind to be looked at."""
+
+    addresses: list[int] = field(default_factory=list)
+    wanted: dict[int, int] = field(default_factory=dict)
+    seen: set[tuple[int, bool]] = field(default_factory=set)
+    kept: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Note:
+    """A list of words that is not in use yet. `values` keeps the objects alive until then, the roots first."""
+
+    values: list[Any]
+    pairs: Any
+    roots: Any
+    results: Any
+    kept: list[Any]
+
+
+class Unchanged:
+    """What is known about one walk, for the function `scan()`. `block` is the address to give to it.
+
+    Where `scan(roots, block)` gives None, the caller walks by itself, between `begin(roots)` and `finish(note)`.
+    """
+
+    def __init__(self, steps: Sequence[Step], results: Sequence[int]) -> None:
+        """`results` are the steps whose values `scan` returns."""
+        self._steps = list(steps)
+        self._results = list(results)
+        self._in_use: _Note | None = None
+        self.scan = scan()
+        self._block = (ctypes.c_int64 * _BLOCK_WORDS)(_NOTHING_KNOWN)
+        self.block = ctypes.addressof(self._block)
+        self._wait = 1
+        self._skip = 1
+        self._lock = threading.Lock()
+
+    def begin(self, roots: list[Any]) -> _Note | None:
+        """Write down the words as they are now, unless that was of little use the last times."""
+        if self._in_use is not None and self._lock.acquire(blocking=False):
+            self._wait = min(2 * self._wait, _LONGEST_WAIT) if self._block[6] <= 2 else 1
+            self._skip = self._wait
+            self._forget()
+            self._lock.release()
+        if self._skip > 0:
+            self._skip -= 1
+            return None
+        try:
+            return self._write_down(roots)
+        except Exception:  # whatever the user's objects do here, the walk itself will do as well
+            self._wait = self._skip = _LONGEST_WAIT
+            return None
+
+    def finish(self, note: _Note | None) -> None:
+        """The walk since `begin` found everything in order: if nothing was changed meanwhile, that holds for the words."""
+        if note is None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._use(note)
+        finally:
+            self._lock.release()
+
+    def _use(self, note: _Note) -> None:
+        self._forget()
+        block = self._block
+        block[1], block[2], block[3] = note.roots.ctypes.data, len(note.pairs), note.pairs.ctypes.data
+        block[4], block[5], block[6] = len(note.results), note.results.ctypes.data, -1
+        self._in_use = note
+        block[0] = len(note.roots)
+        if self.scan(note.values[: len(note.roots)], self.block) is None:
+            self._forget()
+        note.values = []
+
+    def _forget(self) -> None:
+        self._block[0] = _NOTHING_KNOWN
+        self._in_use = None
+
+    def _write_down(self, roots: list[Any]) -> _Note:
+        """Walk, read all words at once, and walk again. Other threads may run between any two lines of this: only where
+        both walks went the same way do the words belong to it, and only until the next change of one of them."""
+        values, places = self._walk(roots)
+        words = _read_words(places)
+        again, same_places = self._walk(roots)
+        if same_places.addresses != places.addresses or any(a is not b for a, b in zip(values, again, strict=True)):
+            raise Changed
+        pairs = np.ascontiguousarray(np.stack([np.array(places.addresses, dtype=np.int64), words], axis=1))
+        results = np.array([id(values[k]) for k in self._results], dtype=np.int64)
+        return _Note([*roots, *values], pairs, np.array([id(r) for r in roots], dtype=np.int64), results, places.kept)
+
+    def _walk(self, roots: list[Any]) -> tuple[list[Any], _Places]:
+        """The value of each step, and the words to look at."""
+        values: list[Any] = []
+        places = _Places()
+        for step in self._steps:
+            value = roots[step.key] if step.kind == "root" else _value(step, values)
+            values.append(value)
+            kind = type(value)
+            if step.opened:
+                index = (id(value), step.ordered)
+                if index not in places.seen:
+                    places.seen.add(index)
+                    _open(value, kind, step.ordered, places)
+            elif kind in PLAIN_VALUES:
+                places.kept.append(value)
+            elif step.typed:
+                places.addresses.append(id(value) + _TYPE)
+        return values, places
+
+
+def _value(step: Step, values: list[Any]) -> Any:
+    base = values[step.base]
+    if step.kind == "dict":
+        return base.__dict__
+    if step.kind == "attr":
+        return _attribute(base, step.key)
+    key = values[step.key] if step.kind == "lookup" else step.key
+    return base[key] if type(base) in (list, tuple) else dict.__getitem__(base, key)
+
+
+def _attribute(instance: Any, name: str) -> Any:
+    """An attribute that is in the instance's dictionary, or a plain value in a class.
+
+    Raises:
+        Changed: where the class has a say in it.
+    """
+    kind = type(instance)
+    if not is_plain_attribute(kind, name):
+        raise Changed
+    own = instance.__dict__
+    if name in own:
+        return own[name]
+    for owner in kind.__mro__:
+        if name in owner.__dict__:
+            return owner.__dict__[name]
+    raise Changed
+
+
+def _open(value: Any, kind: type, ordered: bool, places: _Places) -> None:
+    """Add the addresses of what tells whether a container is as it was."""
+    place, addresses = id(value), places.addresses
+    addresses.append(place + _TYPE)
+    if kind in _DICTS:
+        addresses.append(place + _DICT_VERSION)
+        if ordered and kind is collections.OrderedDict:
+            addresses.append(place + _ORDER_STATE)
+    elif kind is list:
+        addresses += [place + _SIZE, place + _LIST_ITEMS]
+        items = places.wanted[len(addresses) - 1] = _word(place + _LIST_ITEMS)
+        addresses += range(items, items + 8 * len(value), 8)
+    elif kind is tuple:
+        addresses.append(place + _SIZE)
+        addresses += range(place + _TUPLE_ITEMS, place + _TUPLE_ITEMS + 8 * len(value), 8)
+    else:
+        _open_instance(value, kind, addresses, places.seen)
+
+
+def _open_instance(value: Any, kind: type, addresses: list[int], seen: set[tuple[int, bool]]) -> None:
+    own = value.__dict__
+    if not kind.__flags__ & _HAS_MANAGED_DICT or type(own) is not dict:
+        raise Changed
+    pointer = id(value) + _INSTANCE_DICT
+    if _word(pointer) != id(own):
+        raise Changed
+    if (id(kind), False) not in seen:
+        seen.add((id(kind), False))
+        if not _type_version(kind):
+            raise Changed
+        addresses.append(id(kind) + _TYPE_VERSION)
+    addresses.append(pointer)
+    if (id(own), False) not in seen:
+        seen.add((id(own), False))
+        addresses += [id(own) + _TYPE, id(own) + _DICT_VERSION]
+
+
+def _type_version(kind: type) -> int:
+    """The version of a class: it gets one when an attribute is looked up, and loses it when one is changed."""
+    getattr(kind, "__init__", None)
+    return ctypes.c_uint32.from_address(id(kind) + _TYPE_VERSION).value
+
+
+def _read_words(places: _Places) -> Any:
+    """What is at these addresses, all read before any other thread runs.
+
+    Raises:
+        Changed: where something wanted is no longer there.
+    """
+    addresses = np.array(places.addresses, dtype=np.int64)
+    words = np.zeros_like(addresses)
+    words[list(places.wanted)] = list(places.wanted.values())
+    if not _native()[1](addresses.ctypes.data, words.ctypes.data, len(addresses)):
+        raise Changed
+    return words
+
+
+def helpers() -> dict[str, Callable[..., Any]]:
+    """What generated code needs of this module, nothing where this interpreter's objects are laid out differently."""
+    return {"unchanged": Unchanged} if _layout_holds() else {}
+
+
+def scan() -> Callable[[list[Any], int], list[Any] | None]:
+    """The native function: the values of the results where everything is unchanged, otherwise None."""
+    return _native()[0]  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _native() -> tuple[Any, Any]:
+    names = ["quickfuse_unchanged", "quickfuse_read_words"]
+    addresses = cpu.load(_scan_ir() + _READ_WORDS, names)
+    scanning = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_int64)(addresses[names[0]])
+    reading = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(addresses[names[1]])
+    return scanning, reading
+
+
+@functools.cache
+def _layout_holds() -> bool:
+    if sys.implementation.name != "cpython" or sys.version_info[:2] not in ((3, 11), (3, 12)) or not list_layout_holds():
+        return False
+    return _dict_versions_hold() and _orders_hold() and _instances_hold() and _tuples_hold()
+
+
+def _word(address: int) -> int:
+    return ctypes.c_int64.from_address(address).value
+
+
+def _dict_versions_hold() -> bool:
+    """Every kind of change gives a version that was not there before; looking changes nothing."""
+    changes: list[Callable[[dict[str, Any]], Any]] = [
+        lambda d: d.update(b=2), lambda d: d.__setitem__("a", object()), lambda d: d.pop("b"),
+        lambda d: d.setdefault("c", 1), lambda d: d.__delitem__("c"), lambda d: d.popitem(), lambda d: d.clear(),
+    ]  # fmt: skip
+    for kind in _DICTS:
+        table: Any = kind()
+        table["a"] = 1
+        table["z"] = 2
+        versions = [_word(id(table) + _DICT_VERSION)]
+        for change in changes:
+            table.get("a")
+            if _word(id(table) + _DICT_VERSION) != versions[-1]:
+                return False
+            change(table)
+            versions.append(_word(id(table) + _DICT_VERSION))
+        if len(set(versions)) != len(versions):
+            return False
+    return True
+
+
+def _orders_hold() -> bool:
+    table = collections.OrderedDict(a=1, b=2, c=3)
+    before, state = _word(id(table) + _DICT_VERSION), _word(id(table) + _ORDER_STATE)
+    table.move_to_end("a")
+    after, moved = _word(id(table) + _DICT_VERSION), _word(id(table) + _ORDER_STATE)
+    return (before, state) != (after, moved) and 0 < state < moved < 1 << 20
+
+
+def _instances_hold() -> bool:
+    class Probe:
+        def __init__(self) -> None:
+            self.first = 1
+
+    def store(probe: Any, value: Any) -> None:
+        probe.first = value
+
+    instance = Probe()
+    own = instance.__dict__
+    if not Probe.__flags__ & _HAS_MANAGED_DICT or _word(id(instance) + _INSTANCE_DICT) != id(own):
+        return False
+    versions = set()
+    for count in range(64):  # often enough for the interpreter to specialise the instruction
+        store(instance, object())
+        versions.add(_word(id(own) + _DICT_VERSION))
+        if len(versions) != count + 1 or own is not instance.__dict__:
+            return False
+    instance.__dict__ = {}
+    if _word(id(instance) + _INSTANCE_DICT) != id(instance.__dict__):
+        return False
+    first = _type_version(Probe)
+    Probe.first = 3  # type: ignore[assignment]
+    changed = ctypes.c_uint32.from_address(id(Probe) + _TYPE_VERSION).value
+    return 0 < first < 1 << 31 and changed == 0 and first < _type_version(Probe) < 1 << 31
+
+
+def _tuples_hold() -> bool:
+    probe = (object(), object())
+    found = [_word(id(probe) + _TUPLE_ITEMS + 8 * k) for k in range(2)]
+    return _word(id(probe) + _SIZE) == 2 and found == [id(p) for p in probe]
+
+
+def _scan_ir() -> str:
+    """LLVM IR of the scan: compare the roots in the list, then all words, then make the list of results."""
+    addresses = {
+        name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in ("PyList_New", "Py_IncRef")
+    }
+    fields = "\n".join(
+        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(_BLOCK_WORDS)
+    )
+    return f"""
+define ptr @quickfuse_unchanged(ptr %list, i64 %block.i) {{
+entry:
+  %block = inttoptr i64 %block.i to ptr
+{fields}
+  %size.p = getelementptr i8, ptr %list, i64 {_SIZE}
+  %size = load i64, ptr %size.p
+  %as.many = icmp eq i64 %size, %f0
+  br i1 %as.many, label %start, label %changed
+start:
+  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS}
+  %items = load ptr, ptr %items.p
+  %roots = inttoptr i64 %f1 to ptr
+  %pairs = inttoptr i64 %f3 to ptr
+  %results = inttoptr i64 %f5 to ptr
+  br label %root.head
+root.head:
+  %r = phi i64 [ 0, %start ], [ %r.next, %root.next ]
+  %roots.done = icmp sge i64 %r, %f0
+  br i1 %roots.done, label %pair.head, label %root.body
+root.body:
+  %root.now.p = getelementptr i64, ptr %items, i64 %r
+  %root.now = load i64, ptr %root.now.p
+  %root.then.p = getelementptr i64, ptr %roots, i64 %r
+  %root.then = load i64, ptr %root.then.p
+  %root.same = icmp eq i64 %root.now, %root.then
+  br i1 %root.same, label %root.next, label %changed
+root.next:
+  %r.next = add i64 %r, 1
+  br label %root.head
+pair.head:
+  %k = phi i64 [ 0, %root.head ], [ %k.next, %pair.next ]
+  %pairs.done = icmp sge i64 %k, %f2
+  br i1 %pairs.done, label %collect, label %pair.body
+pair.body:
+  %pair = getelementptr {{ i64, i64 }}, ptr %pairs, i64 %k
+  %address = load ptr, ptr %pair
+  %want.p = getelementptr i64, ptr %pair, i64 1
+  %want = load i64, ptr %want.p
+  %found = load i64, ptr %address
+  %same = icmp eq i64 %found, %want
+  br i1 %same, label %pair.next, label %changed
+pair.next:
+  %k.next = add i64 %k, 1
+  br label %pair.head
+collect:
+  %hits = add i64 %f6, 1
+  store i64 %hits, ptr %f6.p
+  %made = call ptr inttoptr (i64 {addresses["PyList_New"]} to ptr)(i64 %f4)
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %fail, label %fill
+fill:
+  %slots.p = getelementptr i8, ptr %made, i64 {_LIST_ITEMS}
+  %slots = load ptr, ptr %slots.p
+  br label %out.head
+out.head:
+  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
+  %out.done = icmp sge i64 %o, %f4
+  br i1 %out.done, label %exit, label %out.body
+out.body:
+  %value.p = getelementptr ptr, ptr %results, i64 %o
+  %value = load ptr, ptr %value.p
+  call void inttoptr (i64 {addresses["Py_IncRef"]} to ptr)(ptr %value)
+  %slot = getelementptr ptr, ptr %slots, i64 %o
+  store ptr %value, ptr %slot
+  %o.next = add i64 %o, 1
+  br label %out.head
+exit:
+  ret ptr %made
+fail:
+  ret ptr null
+changed:
+  call void inttoptr (i64 {addresses["Py_IncRef"]} to ptr)(ptr inttoptr (i64 {id(None)} to ptr))
+  ret ptr inttoptr (i64 {id(None)} to ptr)
+}}
+"""
+
+
+#: IR that puts what is at `places` into `words`. A word that is not 0 there before is what must be found: 0 is returned
+#: where it is not, and nothing behind it is read.
+_READ_WORDS = """
+define i64 @quickfuse_read_words(i64 %places.i, i64 %words.i, i64 %count) {
+entry:
+  %places = inttoptr i64 %places.i to ptr
+  %words = inttoptr i64 %words.i to ptr
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %keep ]
+  %done = icmp sge i64 %k, %count
+  br i1 %done, label %exit, label %body
+body:
+  %place.p = getelementptr ptr, ptr %places, i64 %k
+  %place = load ptr, ptr %place.p
+  %word = load i64, ptr %place
+  %word.p = getelementptr i64, ptr %words, i64 %k
+  %wanted = load i64, ptr %word.p
+  %any = icmp eq i64 %wanted, 0
+  %as.wanted = icmp eq i64 %wanted, %word
+  %good = or i1 %any, %as.wanted
+  br i1 %good, label %keep, label %changed
+keep:
+  store i64 %word, ptr %word.p
+  %k.next = add i64 %k, 1
+  br label %head
+exit:
+  ret i64 1
+changed:
+  ret i64 0
+}
+"""

@@ -1,0 +1,115 @@
+"""Operators called in another way than the user calls them: so that they make new tensors and change none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Slot(NamedTuple):
+    """In the arguments of a call: its argument number `index`, or the Python number in that tensor."""
+
+    index: int
+    is_number: bool = False
+
+
+class Adapted:
+    """A call whose tensors and numbers come one after the other, and fill the slots of `args` and `kwargs`.
+
+    `written` are the tensors that the operator changes: it gets copies. Returned are the tensors at the places `new` of what
+    the operator returns, and then the copies. Of an operator that returns one Python number, a 0-dim tensor is returned.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        numbers: tuple[int, ...],
+        written: tuple[int, ...],
+        new: tuple[int, ...],
+    ) -> None:
+        self.__name__ = str(getattr(function, "__name__", function))
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.numbers = numbers
+        self.written = written
+        self.new = new
+
+    def __call__(self, *values: Any) -> Any:
+        operands = list(values)
+        for k in self.numbers:
+            operands[k] = operands[k].item()
+        for k in self.written:
+            operands[k] = copied(operands[k])
+        returned = self.function(*_filled(self.args, operands), **_filled(self.kwargs, operands))
+        outputs = [operands[k] for k in self.written]
+        if self.new:
+            leaves = list(tensors_in(returned))
+            outputs = [leaves[k] for k in self.new] + outputs
+        return outputs if len(outputs) != 1 else outputs[0]
+
+
+class OnlyResult:
+    """An operator that returns a list of one tensor, which is returned itself."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__name__ = str(getattr(function, "__name__", function))
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        (result,) = self.function(*args, **kwargs)
+        return result
+
+
+class NumberOf:
+    """Arithmetic between Python numbers, some of which are in tensors, with its result in a tensor."""
+
+    def __init__(self, function: Callable[..., Any], args: Any, dtype: torch.dtype) -> None:
+        self.__name__ = str(getattr(function, "__name__", function))
+        self.function = function
+        self.args = args
+        self.dtype = dtype
+
+    def __call__(self, *values: Any) -> torch.Tensor:
+        operands = [value.item() if isinstance(value, torch.Tensor) else value for value in values]
+        return torch.tensor(self.function(*_filled(self.args, operands)), dtype=self.dtype)
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the very strides of a tensor: in their order random numbers are drawn."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def with_part(
+    whole: torch.Tensor, part: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """A copy of `whole` with a part of it, given as for `as_strided`, replaced by `part`."""
+    result = copied(whole)
+    result.as_strided(shape, stride, offset).copy_(part)
+    return result
+
+
+def tensors_in(value: Any) -> Any:
+    """The tensors in nested lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from tensors_in(element)
+
+
+def _filled(template: Any, operands: list[Any]) -> Any:
+    kind = type(template)
+    if kind is Slot:
+        return operands[template.index]
+    if kind is list or kind is tuple:
+        return kind([_filled(part, operands) for part in template])
+    if kind is dict:
+        return {name: _filled(part, operands) for name, part in template.items()}
+    if kind is slice:
+        return slice(*[_filled(part, operands) for part in (template.start, template.stop, template.step)])
+    return template

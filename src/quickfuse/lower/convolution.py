@@ -1,0 +1,101 @@
+"""Convolutions on the CPU: calls of PyTorch, on images whose channels lie next to each other in memory.
+
+oneDNN, which computes them, is as fast or faster in that layout (`torch.channels_last`), and so are the loops between
+convolutions that scale each channel or reduce over an image. A tensor's strides say how its views look at it. How a
+temporary lies in memory is nobody's business but ours, so operands are stored with channels last, results are read as they
+come, and outputs of the graph are stored with the strides that eager gives them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from quickfuse.ir.expr import Load
+from quickfuse.ir.loop import Buffer, Extern, View
+from quickfuse.ir.values import TensorMeta
+
+from .calls import rule
+from .context import Context
+from .layout import Shape
+from .rules import NoRule
+from .symbolic import Storage, Tensor, whole_load
+
+#: What oneDNN computes; other types go through kernels that gain nothing.
+_TYPES = frozenset({torch.float32, torch.bfloat16})
+
+
+@rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1")
+def conv2d(
+    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
+) -> Tensor:
+    if isinstance(padding, str):
+        raise NoRule
+    stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
+    return convolution(ctx, meta, input, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+
+
+@rule("conv_transpose2d", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1")
+def conv_transpose2d(
+    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
+    groups: Any, dilation: Any,
+) -> Tensor:  # fmt: skip
+    settings = (_pair(stride), _pair(padding), _pair(dilation), True, _pair(output_padding))
+    return convolution(ctx, meta, input, weight, bias, *settings, groups)
+
+
+@rule("convolution", "input weight bias stride padding dilation transposed output_padding groups")
+def convolution(
+    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: Any, output_padding: Any, groups: Any,
+) -> Tensor:  # fmt: skip
+    if type(meta) is not TensorMeta or not all(map(_is_image, (input, weight))):
+        raise NoRule
+    settings = [_integers(value) for value in (stride, padding, dilation, output_padding)]
+    if type(transposed) is not bool or type(groups) is not int or None in settings:
+        raise NoRule
+    stride, padding, dilation, output_padding = settings
+    operands = (channels_last(ctx, input), ctx.memory(weight), None if bias is None else ctx.memory(bias))
+    result = ctx.temp(_channels_last_meta(meta))
+    arguments = (*operands, stride, padding, dilation, transposed, output_padding, groups)
+    ctx.program.steps.append(Extern(torch.convolution, arguments, {}, [result]))
+    return Tensor(Storage(meta, whole_load(result)), meta)
+
+
+def channels_last(ctx: Context, tensor: Tensor) -> Buffer | View:
+    """Memory that holds `tensor` with its channels last."""
+    value = ctx.read(tensor)
+    wanted = _channels_last_meta(tensor.meta)
+    load = ctx.stored(value, wanted)
+    if tensor.whole and not isinstance(value, Load):
+        tensor.storage.value = load  # other readers need not compute it again
+    buffer, offset = load.access.buffer, load.access.offset
+    if offset == 0 and (buffer.meta.shape, buffer.meta.stride) == (wanted.shape, wanted.stride):
+        return buffer
+    return View(buffer, wanted.shape, wanted.stride, offset)
+
+
+def channels_last_stride(shape: Shape) -> Shape:
+    """The strides of a batch of images with the channels next to each other."""
+    _, channels, height, width = (max(size, 1) for size in shape)
+    return (channels * height * width, 1, channels * width, channels)
+
+
+def _channels_last_meta(meta: TensorMeta) -> TensorMeta:
+    return TensorMeta(meta.dtype, meta.shape, channels_last_stride(meta.shape), meta.device)
+
+
+def _is_image(value: Any) -> bool:
+    return type(value) is Tensor and value.meta.ndim == 4 and value.dtype in _TYPES and value.meta.numel > 0
+
+
+def _pair(value: Any) -> Any:
+    return (value, value) if type(value) is int else value
+
+
+def _integers(value: Any) -> tuple[int, ...] | None:
+    """Settings along height and width; None where they are not known when the graph is compiled."""
+    if not isinstance(value, (tuple, list)) or any(type(v) is not int for v in value):
+        return None
+    return tuple(value) * 2 if len(value) == 1 else tuple(value)

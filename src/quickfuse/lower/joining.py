@@ -1,0 +1,330 @@
+"""Rules of operators that put tensors together or repeat them: concatenations, pads, rolls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from quickfuse.ir.expr import Expr, Index
+from quickfuse.ir.reindex import IndexMap, reindex, select
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from . import ops, views
+from .calls import made, rule
+from .context import Context
+from .layout import Shape
+from .picking import I64, source
+from .promotion import SUPPORTED
+from .rules import NoRule
+from .symbolic import Storage, Tensor
+
+#: What costs more than this is stored before it becomes a part of a tensor, as the tensor may be read several times.
+_STORE_BEFORE_JOINING = 64
+#: A tensor of more parts is stored at once.
+_MOST_JOINED = 32
+
+
+class Segment(NamedTuple):
+    """`length` indices of an axis, which mean `first`, `first + step`, ... on that axis of another value."""
+
+    value: Expr
+    length: int
+    first: int
+    step: int
+
+
+def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) -> Expr:
+    """A value over `shape` whose segments along an axis come one after the other from other values."""
+    ctx.has_pieces = True
+    ndim = len(shape)
+    parts: list[tuple[int, Segment]] = []
+    end = 0
+    for segment in segments:
+        if segment.length > 0:
+            parts.append((end, segment))
+            end += segment.length
+    assert end == shape[axis]
+    if not parts:
+        return ops.const(0, segments[0].value.dtype)
+    result: Expr | None = None
+    for begin, segment in reversed(parts):
+        rows = [tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)]
+        rows[axis] = tuple([segment.step * j for j in rows[axis]])
+        constants = [0] * ndim
+        constants[axis] = segment.first - segment.step * begin
+        here: Expr | None = ops.lt(Index(axis), ops.const(begin + segment.length, I64)) if result is not None else None
+        inside = here
+        if begin:
+            behind = ops.ge(Index(axis), ops.const(begin, I64))
+            inside = behind if inside is None else ops.bit_and(behind, inside)
+        value = select(segment.value, IndexMap(tuple(constants), tuple(rows), ndim), {}, inside)
+        result = value if here is None else ops.where(here, value, result)  # type: ignore[arg-type]
+    assert result is not None
+    return result
+
+
+def _part(ctx: Context, tensor: Tensor, dtype: torch.dtype) -> Expr:
+    return ops.via(source(ctx, tensor, _STORE_BEFORE_JOINING), dtype)
+
+
+# --- concatenations ---
+
+
+def _tensors(tensors: Any) -> list[Tensor]:
+    if not isinstance(tensors, (list, tuple)) or not tensors:
+        raise NoRule
+    for tensor in tensors:
+        if type(tensor) is not Tensor or tensor.is_number:
+            raise NoRule
+        if tensor.meta.device.type != "cpu" or tensor.dtype not in SUPPORTED:
+            raise NoRule
+    return list(tensors)
+
+
+def joined(ctx: Context, meta: Any, tensors: list[Tensor], dim: Any) -> Tensor:
+    """The concatenation along an axis. Empty vectors do not count, as in eager."""
+    if type(meta) is not TensorMeta or type(dim) is not int or not meta.shape:
+        raise NoRule
+    axis = dim % len(meta.shape)
+    tensors = [t for t in tensors if t.meta.shape != (0,)]
+    if sum(t.meta.shape[axis] for t in tensors) != meta.shape[axis]:
+        raise NoRule
+    if not meta.numel:
+        return made(ctx, meta, ops.const(0, meta.dtype))
+    segments = [Segment(_part(ctx, t, meta.dtype), t.meta.shape[axis], 0, 1) for t in tensors]
+    if len(segments) <= _MOST_JOINED:
+        return made(ctx, meta, along(ctx, meta.shape, axis, segments))
+    return _stored(ctx, meta, axis, segments)
+
+
+def _stored(ctx: Context, meta: TensorMeta, axis: int, segments: list[Segment]) -> Tensor:
+    """Many segments, stored a few at a time."""
+    chunks = [segments[k : k + _MOST_JOINED] for k in range(0, len(segments), _MOST_JOINED)]
+    parts = []
+    for chunk in chunks:
+        length = sum(segment.length for segment in chunk)
+        shape = (*meta.shape[:axis], length, *meta.shape[axis + 1 :])
+        its_meta = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
+        parts.append(ctx.fresh(its_meta, ctx.stored(along(ctx, shape, axis, chunk), its_meta)))
+    return joined(ctx, meta, parts, axis)
+
+
+@rule("cat concat concatenate _cat", "tensors dim=0")
+def cat(ctx: Context, meta: Any, tensors: Any, dim: Any) -> Tensor:
+    return joined(ctx, meta, _tensors(tensors), dim)
+
+
+@rule("stack", "tensors dim=0")
+def stack(ctx: Context, meta: Any, tensors: Any, dim: Any) -> Tensor:
+    members = _tensors(tensors)
+    if type(meta) is not TensorMeta or type(dim) is not int or len(meta.shape) < 2:
+        raise NoRule
+    axis = dim % len(meta.shape)
+    return joined(ctx, meta, [_with_axis(ctx, member, axis) for member in members], axis)
+
+
+def _with_axis(ctx: Context, tensor: Tensor, axis: int) -> Tensor:
+    shape = (*tensor.meta.shape[:axis], 1, *tensor.meta.shape[axis:])
+    meta = TensorMeta(tensor.dtype, shape, contiguous_stride(shape), tensor.meta.device)
+    view: Tensor = views.view(ctx, torch.Tensor.unsqueeze, (tensor, axis), {}, meta)
+    return view
+
+
+def _at_least(ctx: Context, tensor: Tensor, ndim: int) -> Tensor:
+    """`atleast_1d` to `atleast_3d`."""
+    while len(tensor.meta.shape) < ndim:
+        tensor = _with_axis(ctx, tensor, 2 if len(tensor.meta.shape) == 2 else 0)
+    return tensor
+
+
+@rule("hstack", "tensors")
+def hstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
+    members = [_at_least(ctx, tensor, 1) for tensor in _tensors(tensors)]
+    return joined(ctx, meta, members, 0 if len(members[0].meta.shape) == 1 else 1)
+
+
+@rule("vstack row_stack", "tensors")
+def vstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
+    return joined(ctx, meta, [_at_least(ctx, tensor, 2) for tensor in _tensors(tensors)], 0)
+
+
+@rule("dstack", "tensors")
+def dstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
+    return joined(ctx, meta, [_at_least(ctx, tensor, 3) for tensor in _tensors(tensors)], 2)
+
+
+# --- pads ---
+
+
+def _pairs(pad: Any, ndim: int) -> list[tuple[int, int]]:
+    """For each axis what is added before and behind it; `pad` has pairs for the last axes, the last one first."""
+    if not isinstance(pad, (list, tuple)) or any(type(p) is not int for p in pad) or len(pad) % 2:
+        raise NoRule
+    count = len(pad) // 2
+    if count > ndim:
+        raise NoRule
+    return [(0, 0)] * (ndim - count) + [(pad[2 * k], pad[2 * k + 1]) for k in reversed(range(count))]
+
+
+@rule("constant_pad_nd", "input pad value=0")
+def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> Tensor:
+    shape = list(input.meta.shape)
+    if type(value) not in (int, float, bool) or type(meta) is not TensorMeta:
+        raise NoRule
+    result = _part(ctx, input, meta.dtype)
+    fill = ops.const(value, meta.dtype)
+    for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
+        if before or behind:
+            size = shape[axis]
+            shape[axis] = size + before + behind
+            kept = size + min(before, 0) + min(behind, 0)
+            segments = [Segment(fill, before, 0, 1), Segment(result, kept, max(-before, 0), 1), Segment(fill, behind, 0, 1)]
+            result = along(ctx, tuple(shape), axis, segments)
+    return made(ctx, meta, result) if tuple(shape) == meta.shape else _no_rule()
+
+
+def _no_rule() -> Tensor:
+    raise NoRule
+
+
+def _padded(ctx: Context, meta: Any, input: Tensor, pad: Any, mode: str) -> Tensor:
+    shape = list(input.meta.shape)
+    result = _part(ctx, input, input.dtype)
+    for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
+        if before or behind:
+            size = shape[axis]
+            most = {"reflect": size - 1, "replicate": max(before, behind), "circular": size}[mode]
+            if not 0 <= before <= most or not 0 <= behind <= most or not size:
+                raise NoRule
+            shape[axis] = size + before + behind
+            result = along(ctx, tuple(shape), axis, _border(mode, result, size, before, behind))
+    return made(ctx, meta, result) if tuple(shape) == meta.shape else _no_rule()
+
+
+def _border(mode: str, value: Expr, size: int, before: int, behind: int) -> list[Segment]:
+    middle = Segment(value, size, 0, 1)
+    if mode == "reflect":
+        return [Segment(value, before, before, -1), middle, Segment(value, behind, size - 2, -1)]
+    if mode == "replicate":
+        return [Segment(value, before, 0, 0), middle, Segment(value, behind, size - 1, 0)]
+    return [Segment(value, before, size - before, 1), middle, Segment(value, behind, 0, 1)]
+
+
+@rule("", "input pad mode='constant' value=None", [functional.pad, torch._C._nn.pad])
+def functional_pad(ctx: Context, meta: Any, input: Any, pad: Any, mode: Any, value: Any) -> Tensor:
+    if mode == "constant":
+        return constant_pad(ctx, meta, input, pad, 0 if value is None else value)  # type: ignore[no-any-return]
+    if mode not in ("reflect", "replicate", "circular"):
+        raise NoRule
+    return _padded(ctx, meta, input, pad, mode)
+
+
+for _name in ("reflect", "replicate"):
+    for _n in (1, 2, 3):
+        rule(f"{'reflection' if _name == 'reflect' else 'replication'}_pad{_n}d", "input padding")(
+            lambda ctx, meta, input, padding, mode=_name: _padded(ctx, meta, input, padding, mode)
+        )
+
+
+# --- rolls, flips, repetitions ---
+
+
+@rule("roll", "input shifts dims=()")
+def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
+    shifts = [shifts] if type(shifts) is int else list(shifts)
+    dims = [dims] if type(dims) is int else list(dims or ())
+    shape = input.meta.shape
+    if not dims or len(dims) != len(shifts) or any(type(n) is not int for n in [*shifts, *dims]) or not input.meta.numel:
+        raise NoRule
+    result = _part(ctx, input, input.dtype)
+    for shift, dim in zip(shifts, dims, strict=True):
+        axis = dim % len(shape)
+        size = shape[axis]
+        if shift := shift % size:
+            moved = [Segment(result, shift, size - shift, 1), Segment(result, size - shift, 0, 1)]
+            result = along(ctx, shape, axis, moved)
+    return made(ctx, meta, result)
+
+
+@rule("flip", "input *dims")
+def flip(ctx: Context, meta: Any, input: Any, dims: Any) -> Tensor:
+    return _flipped(ctx, meta, input, list(dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims))
+
+
+rule("fliplr", "input")(lambda ctx, meta, input: _flipped(ctx, meta, input, [1]))
+rule("flipud", "input")(lambda ctx, meta, input: _flipped(ctx, meta, input, [0]))
+
+
+def _flipped(ctx: Context, meta: Any, input: Tensor, dims: list[Any]) -> Tensor:
+    shape = input.meta.shape
+    ndim = len(shape)
+    if any(type(d) is not int for d in dims) or not input.meta.numel or not ndim:
+        raise NoRule
+    axes = {d % ndim for d in dims}
+    rows = [tuple([(-1 if k in axes else 1) * (j == k) for j in range(ndim)]) for k in range(ndim)]
+    ends = tuple([shape[k] - 1 if k in axes else 0 for k in range(ndim)])
+    return made(ctx, meta, reindex(_part(ctx, input, input.dtype), IndexMap(ends, tuple(rows), ndim)))
+
+
+def _copied(ctx: Context, meta: Any, tensor: Tensor, shape: Shape, axes: Sequence[int | None]) -> Tensor:
+    """A contiguous copy of a tensor with axes of their own for repetitions (None), seen in the shape of `meta`."""
+    if type(meta) is not TensorMeta or meta.stride != contiguous_stride(meta.shape):
+        raise NoRule
+    ndim = len(shape)
+    places = {axis: j for j, axis in enumerate(axes) if axis is not None}
+    rows = [tuple([int(places.get(k) == j) for j in range(ndim)]) for k in range(len(tensor.meta.shape))]
+    value = reindex(_part(ctx, tensor, meta.dtype), IndexMap((0,) * len(rows), tuple(rows), ndim))
+    copied = Storage(TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device), value)
+    return Tensor(copied, meta, is_base=False)
+
+
+@rule("repeat tile", "input *repeats")
+def repeat(ctx: Context, meta: Any, input: Any, repeats: Any) -> Tensor:
+    counts = list(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (list, tuple)) else list(repeats)
+    shape = input.meta.shape
+    if any(type(n) is not int for n in counts):
+        raise NoRule
+    counts = [1] * (len(shape) - len(counts)) + counts
+    new = len(counts) - len(shape)
+    sizes: list[int] = []
+    axes: list[int | None] = []
+    for k, count in enumerate(counts):
+        sizes += [count, shape[k - new] if k >= new else 1]
+        axes += [None, k - new if k >= new else None]
+    return _copied(ctx, meta, input, tuple(sizes), axes)
+
+
+@rule("repeat_interleave", "input repeats dim=None output_size=None")
+def repeat_interleave(ctx: Context, meta: Any, input: Any, repeats: Any, dim: Any, output_size: Any) -> Tensor:
+    if type(repeats) is not int or type(dim) is not int or not input.meta.shape:
+        raise NoRule
+    shape, axis = input.meta.shape, dim % len(input.meta.shape)
+    axes: list[int | None] = [*range(axis + 1), None, *range(axis + 1, len(shape))]
+    return _copied(ctx, meta, input, (*shape[: axis + 1], repeats, *shape[axis + 1 :]), axes)
+
+
+@rule("pixel_shuffle", "input upscale_factor", [functional.pixel_shuffle])
+def pixel_shuffle(ctx: Context, meta: Any, input: Any, upscale_factor: Any) -> Tensor:
+    """(..., C * r * r, H, W) -> (..., C, H, r, W, r)"""
+    *outer, channels, height, width = input.meta.shape
+    r, n = upscale_factor, len(outer)
+    split_shape = (*outer, channels // (r * r), r, r, height, width)
+    its_meta = TensorMeta(input.dtype, split_shape, contiguous_stride(split_shape), input.meta.device)
+    split = views.view(ctx, torch.Tensor.reshape, (input, split_shape), {}, its_meta)
+    order = [*range(n + 1), n + 3, n + 1, n + 4, n + 2]
+    return _copied(ctx, meta, split, tuple([split_shape[k] for k in order]), order)
+
+
+@rule("pixel_unshuffle", "input downscale_factor", [functional.pixel_unshuffle])
+def pixel_unshuffle(ctx: Context, meta: Any, input: Any, downscale_factor: Any) -> Tensor:
+    """(..., C, H * r, W * r) -> (..., C, r, r, H, W)"""
+    *outer, channels, height, width = input.meta.shape
+    r, n = downscale_factor, len(outer)
+    split_shape = (*outer, channels, height // r, r, width // r, r)
+    its_meta = TensorMeta(input.dtype, split_shape, contiguous_stride(split_shape), input.meta.device)
+    split = views.view(ctx, torch.Tensor.reshape, (input, split_shape), {}, its_meta)
+    order = [*range(n + 1), n + 2, n + 4, n + 1, n + 3]
+    return _copied(ctx, meta, split, tuple([split_shape[k] for k in order]), order)

@@ -1,0 +1,95 @@
+"""What PyTorch's schemas say of operators: which make new tensors and do nothing else, and which draw random numbers.
+
+Operators that PyTorch composes of others may return their operand in spite of their schema, and draw random numbers without
+saying so. Of these only the ones listed here are known.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+#: Composed operators whose results are always new memory, whatever the arguments. Functions in Python included.
+_COMPOSED = frozenset(
+    "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d softmax log_softmax "
+    "layer_norm group_norm rms_norm normalize cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
+    "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance stack hstack vstack "
+    "dstack norm std var std_mean var_mean max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
+)
+
+#: Of these, those that may draw random numbers.
+_MAY_DRAW = frozenset({"scaled_dot_product_attention"})
+
+#: Operators that change an operand although their schema does not say so.
+_UNDECLARED = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
+
+#: Where the functions and methods that are written in C++ are found.
+_NAMESPACES = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
+_OWNERS: list[Any] = [torch, torch.Tensor, operator, *_NAMESPACES]
+
+
+@cache
+def makes_new_tensors(function: Any, name: str) -> bool:
+    """Whether all that an operator does is to return new tensors."""
+    if isinstance(function, OpOverload):  # calls that draw random numbers are kept in order
+        return name not in _UNDECLARED and _is_function_of_operands(function, may_draw=True)
+    if isinstance(function, FunctionType):  # a wrapper in Python may do more than the operator of its name
+        return name in _COMPOSED and getattr(torch.nn.functional, name, None) is function
+    if not _is_torch_builtin(function):
+        return False
+    if name in _COMPOSED:
+        return True
+    overloads = list(_overloads(name))
+    return name not in _UNDECLARED and bool(overloads) and all(map(_is_function_of_operands, overloads))
+
+
+@cache
+def draws_nothing(function: Any, name: str) -> bool:
+    """Whether an operator surely draws no random numbers."""
+    if name in _COMPOSED:
+        return name not in _MAY_DRAW
+    if isinstance(function, FunctionType):
+        return False
+    overloads = [function] if isinstance(function, OpOverload) else list(_overloads(name))
+    return bool(overloads) and not any(torch.Tag.nondeterministic_seeded in o.tags or _is_composed(o) for o in overloads)
+
+
+def _is_torch_builtin(function: Any) -> bool:
+    name = getattr(function, "__name__", "")
+    return any(getattr(owner, name, None) is function for owner in _OWNERS)
+
+
+def _overloads(name: str) -> Iterator[OpOverload]:
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return
+    for overload_name in packet.overloads():
+        overload = getattr(packet, overload_name)
+        # Overloads for named axes (up to PyTorch 2.12) cannot be meant: capture gives no names.
+        if "name" not in overload_name and torch._C._dispatch_has_kernel(overload.name()) and not _is_out_variant(overload):
+            yield overload
+
+
+def _is_out_variant(overload: OpOverload) -> bool:
+    return any(argument.is_out for argument in overload._schema.arguments)
+
+
+def _is_function_of_operands(overload: OpOverload, *, may_draw: bool = False) -> bool:
+    schema = overload._schema
+    if any(part.alias_info is not None for part in (*schema.arguments, *schema.returns)):
+        return False
+    unsafe = [torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output]
+    if not may_draw:
+        unsafe.append(torch.Tag.nondeterministic_seeded)
+    return not any(tag in overload.tags for tag in unsafe) and not _is_composed(overload)
+
+
+def _is_composed(overload: OpOverload) -> bool:
+    return bool(overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
