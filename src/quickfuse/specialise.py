@@ -10,15 +10,16 @@ from . import backends, logs
 from .drive.native import as_generator
 from .drive.tracebacks import traced
 from .emit import glue as glue_source
-from .emit.body import KernelBodyWriter, graph_body
+from .emit.body import graph_body, kernel_body
 from .emit.llvm import emit as emit_llvm
 from .errors import Unsupported
 from .explain.graphs import readable
 from .fuse import fuse
 from .ir.guard import float32
+from .ir.modes import preserving_modes
 from .ir.segment import Segment
 from .ir.values import TensorMeta
-from .launch import Apart, ContentsReader, bind, bulk_reads, tensor_check
+from .launch import Apart, ContentsReader, bind, bulk_reads, tensor_check, unchanged
 from .lower import lower
 
 
@@ -45,7 +46,8 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         logs.emit("graph", readable(segment.graph))
     order = glue_source.tensor_order(segment)
     expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
-    check = tensor_check([expected[source] for source in order]) if order else None
+    grads = {g.source: g.value for g in segment.guards if g.kind == "requires_grad"}
+    check = tensor_check([expected[s] for s in order], [grads.get(s) for s in order]) if order else None
     body, kernels, without = _body(segment, [expected[s][1] for s in order], backend)
     segment.examples = []  # the user's tensors
     with logs.stage("glue"):
@@ -59,7 +61,7 @@ def helpers() -> glue_source.Helpers:
     """Functions that generated glue calls."""
     return {
         **bulk_reads.functions(), "generator": as_generator, "traced": traced, "float32": float32,
-        "contents_reader": ContentsReader, "apart_check": Apart,
+        "contents_reader": ContentsReader, "apart_check": Apart, **unchanged.helpers(),
     }  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend
         return glue_source.Body([], [], {}), 0, ""
     if backend is backends.QUICKFUSE:
         return _kernels(segment, checked)
-    body = graph_body(segment, backend.compile(segment))
+    body = graph_body(segment, _restoring(segment, backend.compile(segment)))
     body.repeatable = not segment.mutated
     return body, 0, ""
 
@@ -88,12 +90,18 @@ def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
             reason = unsupported.reason
     logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
               f"operator: {reason}")  # fmt: skip
-    body = graph_body(segment, segment.run)
+    body = graph_body(segment, _restoring(segment, segment.run))
     body.repeatable = not segment.mutated
     return body, 0, reason
 
 
+def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
+    return preserving_modes(run) if segment.changes_modes else run
+
+
 def _why_not_kernels(segment: Segment) -> str | None:
+    if segment.only_eager:
+        return segment.only_eager
     if segment.needs_grad:
         return "its results need gradients"
     for graph_input in segment.inputs:
@@ -125,7 +133,7 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
     }
     with logs.stage("kernels"):
         calls, placer = bind(schedule, position, checked, _emit_cpu, _emit_gpu)
-    body = KernelBodyWriter(segment, schedule, calls, placer).write()
+    body = kernel_body(segment, schedule, calls, placer)
     body.repeatable = not segment.mutated
     return body, len(calls)
 

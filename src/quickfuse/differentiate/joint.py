@@ -1,0 +1,258 @@
+"""Tracing a captured graph and its gradients into one graph of ATen operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..errors import Unsupported
+from ..ir.values import NumberMeta, TensorMeta
+from .numbers import Marks, check_same, check_use
+from .outputs import OutputPlan
+from .recompute import memory_root
+from .recorder import Recorder
+from .traced import Memory, TracedTensor, make_traced
+
+
+@dataclass(eq=False, slots=True)
+class Joint:
+    """The joint graph. Its placeholders are the captured graph's, then the gradients of the differentiable outputs.
+
+    `outputs` are the forward graph's results for the user, and `plan` says how the captured outputs come from them;
+    `gradients` are the nodes of the gradients of `wanted` (inputs by position), None for those that none reaches;
+    `written` the new contents of inputs that are changed, by position; `saved` the nodes that eager saves for backward,
+    and `bytes` the bytes of their memory, inputs' not counted.
+    """
+
+    graph: Graph
+    inputs: list[Node]
+    tangents: list[Node]
+    outputs: list[Node]
+    plan: OutputPlan
+    wanted: list[int]
+    gradients: list[Node | None]
+    written: dict[int, Node]
+    saved: set[Node]
+    bytes: int
+    draws: bool
+
+
+def trace(graph: Graph, absent: frozenset[int] = frozenset()) -> Joint:
+    """Trace a captured graph forward and backward. `absent` are the differentiable outputs, by number, that have no
+    gradient: nothing is computed for them.
+
+    Raises:
+        Unsupported: with the reason, where gradients are left to eager.
+    """
+    first = _Tracing(graph, absent, 0)
+    joint = first.run()
+    if first.marks.nodes:
+        check_same(joint.graph, _Tracing(graph, absent, 1).run().graph)
+    return joint
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """What autograd saves of a tensor: the node, and how often the memory had been changed."""
+
+    tensor: TracedTensor
+    node: Node
+    version: int
+    changes: int
+
+
+@dataclass(eq=False)
+class _Tracing:
+    source: Graph
+    absent: frozenset[int]
+    seed: int
+    values: dict[Node, Any] = field(default_factory=dict)
+    traced_inputs: list[Any] = field(default_factory=list)
+    saved: dict[Node, Memory] = field(default_factory=dict)
+
+    def run(self) -> Joint:
+        self.graph = Graph()
+        self.marks = Marks(self.seed)
+        self.recorder = Recorder(self.graph, self.marks.node_of)
+        self.inputs: list[Node] = []
+        grad_enabled = torch.is_grad_enabled()
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        try:
+            with torch.autograd.set_multithreading_enabled(False), self.recorder:
+                with hooks:
+                    results = self._forward()
+                torch._C._set_grad_enabled(True)
+                return self._backward(results)
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise Unsupported(f"tracing for gradients failed: {type(error).__name__}: {error}") from error
+        finally:
+            torch._C._set_grad_enabled(grad_enabled)
+
+    # forward ----------------------------------------------------------------------------------------------------
+
+    def _forward(self) -> list[Any]:
+        for node in self.source.nodes:
+            if node.op == "placeholder":
+                self.values[node] = self._input(node)
+            elif node.op == "output":
+                return [self._of(value) for value in node.args[0]]
+            else:
+                self.values[node] = self._call(node)
+        return []
+
+    def _input(self, node: Node) -> Any:
+        meta = node.meta["val"]
+        made = self.graph.placeholder(node.name)
+        made.meta["val"] = meta
+        made.meta["trace"] = node.meta.get("trace", ())
+        position = len(self.inputs)
+        self.inputs.append(made)
+        if isinstance(meta, NumberMeta):
+            self.traced_inputs.append(None)
+            return self.marks.number(made, meta.kind)
+        if type(meta) is not TensorMeta or meta.dtype.is_complex:
+            raise Unsupported("an input that is complex or no plain tensor")
+        tensor = self.recorder.input(made, meta, position, meta.requires_grad)
+        self.traced_inputs.append(tensor)
+        return tensor
+
+    def _call(self, node: Node) -> Any:
+        target: Any = node.target
+        if node.meta.get("leaf"):
+            raise Unsupported("a tensor made inside that is a leaf of autograd's graph")
+        if isinstance(target, FunctionType) and not (target.__module__ or "").startswith("torch"):
+            raise Unsupported(f"{target.__name__}, which has gradients of its own")
+        meta = node.meta.get("val")
+        args, kwargs = self._of(node.args), self._of(node.kwargs)
+        self.recorder.trace = node.meta.get("trace", ())
+        if isinstance(meta, NumberMeta):
+            return self._number(node, args, meta)
+        check_use(node)
+        if node.op == "call_method":
+            return getattr(args[0], target)(*args[1:], **kwargs)
+        if node.op == "call_function":
+            return target(*args, **kwargs)
+        raise Unsupported(f"a graph node of kind {node.op}")
+
+    def _number(self, node: Node, args: Any, meta: NumberMeta) -> Any:
+        """Arithmetic on numbers stays as it is."""
+        if meta.from_tensor:
+            raise Unsupported("a number that comes out of a tensor")
+        known = {value: made for made, value in self.marks.values.items()}
+        operands = tuple([known.get(a, a) if type(a) in (int, float) else a for a in args])
+        made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
+        made.meta.update(node.meta)
+        return self.marks.note(made, node.target(*args))  # type: ignore[operator]
+
+    def _of(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is Node:
+            return self.values[value]
+        if isinstance(value, (list, tuple)):
+            return kind([self._of(v) for v in value])
+        if isinstance(value, dict):
+            return {k: self._of(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(self._of(value.start), self._of(value.stop), self._of(value.step))
+        return value
+
+    # what autograd saves ----------------------------------------------------------------------------------------
+
+    def _pack(self, tensor: Any) -> Any:
+        if type(tensor) is not TracedTensor:
+            return tensor
+        node = self.recorder.node_of(tensor)
+        self.saved.setdefault(node, tensor.memory)
+        return _Kept(tensor, node, tensor.memory.version, tensor.memory.changes)
+
+    def _unpack(self, kept: Any) -> Any:
+        if type(kept) is not _Kept:
+            return kept
+        memory = kept.tensor.memory
+        if memory.changes != kept.changes:
+            raise Unsupported("a tensor that backward needs is changed in place")
+        if memory.version == kept.version:
+            return kept.tensor
+        meta = kept.tensor.meta
+        return make_traced(meta, Memory(kept.node, meta), (), kept.node, kept.tensor.storage_offset())
+
+    # backward ---------------------------------------------------------------------------------------------------
+
+    def _backward(self, results: list[Any]) -> Joint:
+        metas = [i.meta["val"] for i in self.inputs]
+        for tensor, meta in zip(self.traced_inputs, metas, strict=True):
+            if tensor is not None and tensor.requires_grad != meta.requires_grad:
+                raise Unsupported("an input that begins to require gradients")
+        plan = OutputPlan(results)
+        outputs = self._output_nodes(plan)
+        wanted = [k for k, meta in enumerate(metas) if isinstance(meta, TensorMeta) and meta.requires_grad]
+        differentiable = [plan.tensors[k] for k in plan.differentiable]
+        tangents, values = [], []
+        recorder = self.recorder
+        recorder.in_backward = True
+        for number, tensor in enumerate(differentiable):
+            if number in self.absent:
+                continue
+            node = self.graph.placeholder(f"tangent{number}")
+            meta = node.meta["val"] = tangent_layout(tensor.meta)
+            tangents.append(node)
+            values.append((tensor, recorder.input(node, meta, None, False)))
+        if not values:
+            raise Unsupported("no output has a gradient")
+        plan.find_reach([self.traced_inputs[k] for k in wanted], wanted)
+        gradients = torch.autograd.grad(
+            [tensor for tensor, _ in values], [self.traced_inputs[k] for k in wanted],
+            [tangent for _, tangent in values], allow_unused=True,
+        )  # fmt: skip
+        nodes = [recorder.node_of(g) if g is not None else None for g in gradients]
+        self._keep_apart(gradients, nodes)
+        written = {
+            t.memory.input: t.memory.node
+            for t in self.traced_inputs if t is not None and t.memory.version
+        }  # fmt: skip
+        return Joint(
+            self.graph, self.inputs, tangents, outputs, plan, wanted, nodes,
+            written, {*self.saved}, self._bytes(), recorder.draws,
+        )  # fmt: skip
+
+    def _output_nodes(self, plan: OutputPlan) -> list[Node]:
+        """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own."""
+        nodes = []
+        owners: dict[Node, Any] = {}
+        for tensor in plan.tensors:
+            node = self.recorder.node_of(tensor)
+            root = memory_root(node)
+            if root.op == "placeholder" or owners.setdefault(root, tensor.memory) is not tensor.memory:
+                node = self.recorder.emit(torch.ops.aten.clone.default, node)
+            nodes.append(node)
+        return nodes
+
+    def _keep_apart(self, gradients: Sequence[Any], nodes: list[Node | None]) -> None:
+        """Gradients that share memory without being the same are copied: each becomes some tensor's `grad`."""
+        owners: dict[int, Node] = {}
+        for k, (gradient, node) in enumerate(zip(gradients, nodes, strict=True)):
+            if node is None:
+                continue
+            owner = owners.setdefault(id(gradient.memory), node)
+            if owner is not node:
+                nodes[k] = self.recorder.emit(torch.ops.aten.clone.default, node)
+
+    def _bytes(self) -> int:
+        memories = {id(m): m for m in self.saved.values() if m.input is None}
+        return sum(m.meta.span_bytes for m in memories.values())
+
+
+def tangent_layout(meta: TensorMeta) -> TensorMeta:
+    """The layout in which backward takes the gradient of an output: the output's, where that has no gaps."""
+    stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
+    dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
+    return TensorMeta(meta.dtype, meta.shape, dense.stride(), meta.device)
+
+

@@ -1,0 +1,91 @@
+"""What a joined forward returns, and how the captured graph's outputs are made of that.
+
+Outputs that are views of inputs, or of each other, are no results of their own: eager makes them from what they are views
+of, so that memory is shared and autograd knows about it, as in an eager run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.gradients import Given
+from .traced import TracedTensor
+
+_MANY = frozenset({
+    torch.ops.aten.split.Tensor, torch.ops.aten.split_with_sizes.default, torch.ops.aten.unbind.int,
+})  # fmt: skip
+
+
+class OutputPlan:
+    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reaches` the inputs that
+    each of them depends on; `results` has an entry for each output of the captured graph."""
+
+    def __init__(self, outputs: list[Any]) -> None:
+        self.tensors: list[TracedTensor] = []
+        self.results: list[Given] = []
+        self._index: dict[int, int] = {}
+        groups: dict[int, list[TracedTensor]] = {}
+        for output in outputs:
+            if type(output) is not TracedTensor:
+                raise Unsupported("an output that is a number")
+            groups.setdefault(id(output.memory), []).append(output)
+        self._groups = groups
+        self.results = [self._given(output) for output in outputs]
+        self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
+        self.reaches: list[frozenset[int]] = []
+
+    def _given(self, output: TracedTensor) -> Given:
+        memory = output.memory
+        if memory.input is not None:
+            return Given(memory.input, output.path, True, output.requires_grad)
+        group = {id(t): t for t in self._groups[id(memory)]}.values()
+        if len(group) > 1:
+            base = next((t for t in group if not t.path and t.seen == memory.version), None)
+            if base is not None:
+                if output is not base and output.requires_grad and not base.requires_grad:
+                    raise Unsupported("a view with gradients of an output without")
+                return Given(self._number(base), output.path, False, output.requires_grad)
+            if not all(t.path and t.path[:-1] == output.path[:-1] and t.path[-1].function in _MANY for t in group):
+                raise Unsupported("outputs that are views of one hidden tensor")
+        return Given(self._number(output))
+
+    def _number(self, tensor: TracedTensor) -> int:
+        if id(tensor) not in self._index:
+            self._index[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return self._index[id(tensor)]
+
+    def find_reach(self, inputs: list[TracedTensor], positions: list[int]) -> None:
+        """Find the inputs that each differentiable output depends on, in autograd's graph."""
+        bit = {id(t): 1 << k for k, t in enumerate(inputs)}
+        masks: dict[Any, int] = {}
+        for number in self.differentiable:
+            mask = _reach(self.tensors[number], bit, masks)
+            self.reaches.append(frozenset(p for k, p in enumerate(positions) if mask >> k & 1))
+
+
+def _reach(tensor: TracedTensor, bit: dict[int, int], masks: dict[Any, int]) -> int:
+    """The bits of the inputs behind a tensor; `masks` remembers them by autograd's nodes."""
+    root = tensor.grad_fn
+    if root is None:
+        return bit.get(id(tensor), 0)
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in masks:
+            stack.pop()
+            continue
+        below = [f for f, _ in node.next_functions if f is not None]
+        missing = [f for f in below if f not in masks]
+        if missing:
+            stack.extend(missing)
+            continue
+        variable = getattr(node, "variable", None)
+        masks[node] = bit.get(id(variable), 0) if variable is not None else 0
+        for f in below:
+            masks[node] |= masks[f]
+        stack.pop()
+    return masks[root]

@@ -1,0 +1,153 @@
+"""What forward keeps for backward: a minimum cut through the joint graph.
+
+Each value that backward needs and forward can compute is either kept, which costs its bytes, or computed again from
+others, where the operators are cheap. The set of kept values that costs least is a minimum cut between what only forward
+can compute and what backward uses.
+
+Eager's own choice is one of the cuts, so that memory is never more than eager's. Two rules make errors the same as well:
+an input, or an output that the user gets, is kept itself only if eager keeps it (then autograd notices when it is changed
+before backward, as in eager); otherwise a copy of it is kept, which costs its bytes.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import Node
+
+from ..ir.values import TensorMeta
+from .cut import ENDLESS, Network
+from .joint import Joint
+from .recompute import Recipe, is_cheap, is_view_target, memory_root, recipe_of, size_of, tensors_before
+
+
+#: Bytes count before the number of tensors.
+_SCALE = 1 << 16
+
+
+@dataclass(eq=False)
+class Plan:
+    """`kept` values are saved, in order; those in `copied` as copies. `recipes` are other ways to a value."""
+
+    kept: list[Node] = field(default_factory=list)
+    copied: set[Node] = field(default_factory=set)
+    recipes: dict[Node, Recipe] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def needs_tangents(joint: Joint) -> set[Node]:
+    """The nodes that depend on the gradients of outputs."""
+    found = set(joint.tangents)
+    for node in joint.graph.nodes:
+        if node not in found and any(operand in found for operand in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def partition(joint: Joint) -> Plan:
+    """Choose what to keep."""
+    return _Partition(joint).choose()
+
+
+class _Partition:
+    def __init__(self, joint: Joint) -> None:
+        self.joint = joint
+        self.inputs = set(joint.inputs)
+        self.late = needs_tangents(joint)
+        self.elements: dict[Any, Node] = {
+            (n.args[0], n.args[1]): n for n in joint.graph.nodes if n.target is operator.getitem
+        }
+        self.outputs = set(joint.outputs)
+        self.visible = {memory_root(n) for n in joint.outputs}
+        self.plan = Plan()
+        saved_roots = {memory_root(n) for n in joint.saved}
+        self.kept_in_eager = joint.saved | {n for n in saved_roots if n.op == "placeholder"}
+
+    def choose(self) -> Plan:
+        needed = self._needed()
+        network = Network()
+        ways: dict[Node, tuple[int, int]] = {}
+        for node in needed:
+            ways[node] = (network.node(), network.node())
+        for node in needed:
+            before, behind = ways[node]
+            network.edge(before, behind, self._cost(node))
+            operands = self._operands(node)
+            if operands is None:
+                network.edge(0, before, ENDLESS)
+            else:
+                for operand in operands:
+                    network.edge(ways[operand][1], before, ENDLESS)
+        for node in self._used_late(needed):
+            network.edge(ways[node][1], 1, ENDLESS)
+        side = network.before_sink()
+        kept = [n for n in needed if ways[n][1] in side and ways[n][0] not in side]
+        position = {n: k for k, n in enumerate(self.joint.graph.nodes)}
+        self.plan.kept = sorted(kept, key=position.__getitem__)
+        self.plan.copied = {n for n in kept if self._must_copy(n)}
+        self.plan.bytes = sum(size_of(n) for n in kept if n not in self.inputs or n in self.plan.copied)
+        return self.plan
+
+    def _needed(self) -> list[Node]:
+        """The values that backward might need: what its nodes use that does not depend on gradients, and before that."""
+        wanted: dict[Node, None] = {}
+        waiting = [g for g in self.joint.gradients if g is not None]
+        seen = set(waiting)
+        while waiting:
+            node = waiting.pop()
+            before = self._operands(node) if node not in self.late else list(tensors_before(node))
+            if node not in self.late:
+                wanted[node] = None
+            for operand in before or ():
+                if operand not in seen:
+                    seen.add(operand)
+                    waiting.append(operand)
+        return list(wanted)
+
+    def _used_late(self, needed: list[Node]) -> list[Node]:
+        """Those that nodes of backward use directly, or that are gradients themselves."""
+        gradients = {g for g in self.joint.gradients if g is not None}
+        live = self._live_late()
+        return [n for n in needed if n in gradients or any(user in live for user in n.users)]
+
+    def _live_late(self) -> set[Node]:
+        live: set[Node] = set()
+        waiting = [g for g in self.joint.gradients if g is not None and g in self.late]
+        while waiting:
+            node = waiting.pop()
+            if node not in live:
+                live.add(node)
+                waiting += [o for o in node.all_input_nodes if o in self.late]
+        return live
+
+    def _operands(self, node: Node) -> list[Node] | None:
+        """What a value can be computed again from, None if that is not to be."""
+        if node.op == "placeholder":
+            return None
+        recipe = self.plan.recipes.get(node) or recipe_of(node, self.elements)
+        if recipe is not None and not node.meta["backward"]:
+            self.plan.recipes[node] = recipe
+            return list(recipe.operands)
+        if node.target is operator.getitem:
+            call: Node = node.args[0]  # type: ignore[assignment]
+            return [call] if is_cheap(call.target) or call.meta["backward"] else None
+        if is_cheap(node.target) or node.meta["backward"]:
+            return list(tensors_before(node))
+        return None
+
+    def _cost(self, node: Node) -> int:
+        meta = node.meta["val"]
+        if not isinstance(meta, TensorMeta) or is_view_target(node.target):
+            return ENDLESS
+        if node.target is operator.getitem and is_view_target(node.args[0].target):  # type: ignore[union-attr]
+            return ENDLESS
+        if node in self.inputs and not self._must_copy(node):
+            return 1
+        return size_of(node) * _SCALE + 1
+
+    def _must_copy(self, node: Node) -> bool:
+        if node in self.inputs:
+            return node not in self.kept_in_eager or self.joint.inputs.index(node) in self.joint.written
+        return node in self.visible and not (node in self.outputs and node in self.kept_in_eager)

@@ -1,0 +1,68 @@
+"""Tensors without data that remember the graph node that computes them.
+
+A `TracedTensor` has the class of dispatch keys of a real tensor on its device, so that PyTorch takes the same decisions
+as in eager, and no memory. Autograd works on it as on any tensor: that is how PyTorch's own formulas give the backward
+graph.
+
+In eager, tensors share memory and are changed in place. The recorded graph has neither: each piece of memory (`Memory`)
+has a node for what it holds now, and a view is that node seen through a chain of view operators (`Step`). Writing to a
+tensor gives its memory a new node; views of it find theirs anew when they are next read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..ir.gradients import Step
+from ..ir.values import TensorMeta
+
+
+@dataclass(eq=False, slots=True)
+class Memory:
+    """What one tensor's memory holds: `node` is a tensor of layout `meta`; `input` the position of the input it is.
+
+    `version` counts changes, `changes` those that PyTorch knows of: batch normalisation changes its running statistics
+    behind autograd's back.
+    """
+
+    node: Node
+    meta: TensorMeta
+    input: int | None = None
+    version: int = 0
+    changes: int = 0
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor in a trace: `memory` seen through the views of `path`; `known` is its node at memory version `seen`."""
+
+    memory: Memory
+    path: tuple[Step, ...]
+    known: Node
+    seen: int
+    meta: TensorMeta
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise RuntimeError(f"{function} was called on a traced tensor outside of its trace")
+
+
+def make_traced(
+    meta: TensorMeta, memory: Memory, path: tuple[Step, ...], known: Node, offset: int = 0, requires_grad: bool = False
+) -> TracedTensor:
+    """A traced tensor; the one place where they are made."""
+    made: TracedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        TracedTensor, meta.shape, strides=meta.stride, storage_offset=offset, dtype=meta.dtype, device=meta.device,
+        requires_grad=requires_grad,
+    )  # fmt: skip
+    made.memory = memory
+    made.path = path
+    made.known = known
+    made.seen = memory.version
+    made.meta = meta
+    return made
