@@ -15,12 +15,14 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.bytecode import local_names
+from ..ir.endings import visible_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Segment
 from ..ir.source import Source
+from . import autocast
 from .effects import RecipeBook
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .interpreter import CO_COROUTINES, CO_GENERATOR, Interpreter, LongLoop, Raised
+from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop, Raised
 from .naming import label_arguments, user_function
 from .values import Unread
 
@@ -127,6 +129,7 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
 
 def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
     _check_surroundings(i)
+    i.ending.update((id(value), value) for _, value in visible_endings(frames))
     deliver: Callable[[Any], None] = i.results.append
     for depth, state in enumerate(frames):
         if state.replacement is not UNBOUND:
@@ -169,9 +172,12 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     frames = [book.frame(frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
-    for generator in i.generators:
-        if generator.runs_code_when_dropped and id(generator) not in book.generators:
-            raise Unsupported("a generator that is left in the middle of a try or with statement")
+    if i.ended:
+        raise Unsupported(VISIBLE_ENDING)
+    for reference in i.generators:
+        generator = reference()
+        if generator is not None and generator.runs_code_when_dropped and id(generator) not in book.generators:
+            raise Unsupported(VISIBLE_ENDING)
     if stopped and pause is not None and not pause.location:
         pause.location = i.location()
         pause.trace = i.trace()
@@ -182,13 +188,15 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         i.outside.guards,
         result,
         effects,
-        frozenset(i.graph.mutated),
+        frozenset(i.graph.contents.written_inputs()),
         i.graph.differentiable,
         frames=frames,
         pause=pause if stopped else None,
         operators=i.graph.operators,
         performed=i.performed,
         examples=i.graph.examples,
+        changes_modes=i.graph.changes_modes,
+        only_eager=i.graph.only_eager(),
     )
 
 
@@ -203,8 +211,7 @@ def _check_surroundings(i: Interpreter) -> None:
         ("torch.autograd.forward_ad._current_level", torch.autograd.forward_ad._current_level),
     ):
         i.outside.guard("state", None, (setting, value))
-    if torch._C._is_any_autocast_enabled():
-        raise Unsupported("autocast")
+    autocast.guard_surroundings(i.outside.guard)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Unsupported("an active torch function or dispatch mode")
     if torch.autograd.forward_ad._current_level >= 0:

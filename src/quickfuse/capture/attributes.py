@@ -538,6 +538,9 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             raise_program(i, AttributeError(f"property '{name}' of '{type(base).__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
+    if name == "__traceback__" and isinstance(base, BaseException) and id(base) in i.created:
+        i.set_traceback(base, value)
+        return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
         raise Unsupported(f"setting the attribute {name} through a descriptor")
     if id(base) in i.created:

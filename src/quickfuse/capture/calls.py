@@ -238,6 +238,8 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         binary_operator(i, function, left, right, then)
         return
     if left_kind is TensorProxy or right_kind is TensorProxy:
+        if left_kind is not TensorProxy:  # nothing to change in place
+            function = _IN_PLACE_OF.get(function, function)
         then(torch_calls.tensor_operator(i, function, left, right))
         return
     if left_kind is Symbol or right_kind is Symbol:

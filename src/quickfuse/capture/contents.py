@@ -223,6 +223,10 @@ class Contents:
             operands.append(self.of(value) if whole else _stored(self.of(value), dtype))
         return _applied(function, template_of(function, 2) or "", operands)
 
+    def written_inputs(self) -> list[str]:
+        """The names of the graph's inputs that calls changed, or may have changed through what shares their memory."""
+        return [node.name for node in self._written if node.op == "placeholder"]
+
     # the end ----------------------------------------------------------------------------------------------------
 
     def finish(self, guard: Callable[[str, Source | None, Any], None]) -> None:

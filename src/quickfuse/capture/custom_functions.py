@@ -83,7 +83,14 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     i.graph.operators = operators
     plain = tuple(i.outside.concrete(a) for a in args)
     structure = tuple(metas) if isinstance(result, tuple) else metas[0]
-    return i.graph.call("call_function", _caller(cls), plain, {}, structure)
+    caller = _caller(cls)
+    result = i.graph.call("call_function", caller, plain, {}, structure)
+    made = result if isinstance(result, tuple) else (result,)
+    for output in made:
+        output.node.meta["custom"] = True
+    if isinstance(result, tuple):
+        made[0].node.args[0].meta["custom"] = True
+    return result
 
 
 def _take_out(i: Interpreter, last: Any) -> None:

@@ -136,7 +136,7 @@ class RecipeBook:
         if isinstance(value, BaseException):
             return self._exception(value)
         if kind is types.TracebackType and id(value) in self.i.tracebacks:
-            return Call(getattr, [self.recipe(self.i.tracebacks[id(value)][1]), Constant("__traceback__")])
+            return self._traceback(value)
         if isinstance(value, (type({}.keys()), type({}.values()), type({}.items()))):
             known = self.i.outside.views.get(id(value))
             if known is None:
@@ -242,6 +242,14 @@ class RecipeBook:
         trace = self.i.traces.get(id(exception))
         return Traced(made, tuple(trace)) if trace else made
 
+    def _traceback(self, traceback: Any) -> Recipe:
+        """The traceback that an exception had when it had passed fewer frames: without the outermost entries."""
+        _, exception, entries = self.i.tracebacks[id(traceback)]
+        found = Call(getattr, [self.recipe(exception), Constant("__traceback__")])
+        for _ in range(len(self.i.traces.get(id(exception), ())) - entries):
+            found = Call(getattr, [found, Constant("tb_next")])
+        return found
+
     def _object(self, value: Any) -> Recipe:
         made = New(type(value), {})
         self._recipes[id(value)] = made
@@ -290,6 +298,8 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
+        for function, arguments in graph.autocast.pending:
+            effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         return effects
 
     def _attributes(self) -> list[Effect]:

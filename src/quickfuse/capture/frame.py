@@ -65,15 +65,24 @@ class Constructed:
 
 
 class GeneratorValue:
-    """A generator made by the captured code and consumed inside it."""
+    """A generator made by the captured code and consumed inside it.
 
-    __slots__ = ("done", "frame", "function", "running")
+    The captured program's references to it are the interpreter's own, so that it dies where the real one would.
+    `on_dropped` is called then, if that would run code.
+    """
 
-    def __init__(self, frame: Frame, function: FunctionType) -> None:
+    __slots__ = ("__weakref__", "done", "frame", "function", "on_dropped", "running")
+
+    def __init__(self, frame: Frame, function: FunctionType, on_dropped: Callable[[], None]) -> None:
         self.frame = frame
         self.function = function
+        self.on_dropped = on_dropped
         self.done = False
         self.running = False
+
+    def __del__(self) -> None:
+        if self.runs_code_when_dropped:
+            self.on_dropped()
 
     @property
     def runs_code_when_dropped(self) -> bool:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
+from ..ir.effects import NO_EFFECTS, Effects
 from ..ir.guard import NumberExpr
 from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.trace import Trace
 from ..ir.values import NumberMeta, TensorMeta
+from .autocast import Autocast
 from .contents import Contents
+from .history import History
 from .metadata import name_of, result_of
 from .mutation import is_in_place
 from .naming import placeholder_name
 from .number_operators import kind_depends_on_values, kind_from_tensor, template_of
 from .outside import is_trusted_module
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
+from .shadow import Shadow
 from .values import Symbol, TensorProxy, symbolic_leaves
 from .view_groups import ViewGroups
 
@@ -52,6 +57,7 @@ class GraphBuilder:
         self.mutated: set[str] = set()
         self.grad_enabled = torch.is_grad_enabled()
         self.differentiable = False
+        self.changes_modes = False
         self.operators = 0
         self.grad_at_start = self._emitted_grad = self.grad_enabled
         self._trace = trace
@@ -59,6 +65,10 @@ class GraphBuilder:
         self._guard = guard
         self._last_placeholder: torch.fx.Node | None = None
         self.contents = Contents(self)
+        self.autocast = Autocast()
+        self.history = History()
+        self.differentiates = False
+        self._shadow: Shadow | None = None
         self._views = ViewGroups()
 
     # nodes ------------------------------------------------------------------------------------------------------
@@ -70,6 +80,7 @@ class GraphBuilder:
                 if value.source is None:
                     raise Unsupported("a tensor from outside without a path to it")
                 value.node = self._placeholder(value.source, value.meta, value.cls, value.real)
+                self.history.note_tensor(value.node, value)
             else:
                 value.node = self._number_node(value)  # type: ignore[arg-type]
         return value.node
@@ -138,7 +149,7 @@ class GraphBuilder:
         tensors = list(_tensors(args)) + list(_tensors(kwargs))
         function = getattr(torch.Tensor, target) if kind == "call_method" else _operator_behind(target)
         if structure is None:
-            result = result_of(function, args, kwargs, tensors, self.grad_enabled)
+            result = self._result_of(function, args, kwargs, tensors)
         else:
             result = Result(structure)
         structure = result.structure
@@ -154,19 +165,25 @@ class GraphBuilder:
         if self.grad_enabled:
             for tensor in tensors:
                 self._on_autograd_use(tensor)
-        self.sync_grad_mode()
+        self.sync_modes()
         self.operators += 1
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["trace"] = self._trace()
-        self._note_changes(node, target, args, kwargs, result, tensors)
+        node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
         value = self._wrap(structure, node, tensors, result.leaves)
         if self.grad_enabled and any(_meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             self.differentiable = True
         return value
 
+    def _result_of(self, function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Result:
+        if not self.autocast.settings:
+            return result_of(function, args, kwargs, tensors, self.grad_enabled)
+        with self.autocast.in_force():
+            return result_of(function, args, kwargs, tensors, self.grad_enabled)
+
     def _note_changes(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, result: Result, tensors: list[TensorProxy]
-    ) -> None:
+    ) -> Effects:
         """Note which tensors the call of `node` changed, and how."""
         changed = self.contents.note_call(node, target, args, kwargs)
         for index in result.written:
@@ -176,9 +193,13 @@ class GraphBuilder:
             if overlaps_itself(tensor.meta):
                 raise Unsupported("an in-place operator on an expanded tensor")
             self.mutated.add(self.node_of(tensor).name)
+            if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
+                self.history.note_write(node, self._views.group(tensor))
+        effects = _effects(result, tensors, changed)
         for index, meta in result.changed:
             self._views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
+        return effects
 
     def _guard_range(self, operands: Any, structure: Any, tensors: list[TensorProxy]) -> None:
         """Require numbers to fit the result's dtype, where the operator raises if they do not."""
@@ -195,7 +216,8 @@ class GraphBuilder:
             meta = node.meta["val"] = _meta_in(structure, tensors)
             node.meta["leaf"] = leaves and meta.requires_grad
             proxy = TensorProxy(meta, node)
-            if isinstance(structure, View):
+            self.history.note_tensor(node, proxy)
+            if isinstance(structure, View) and structure.tracked:
                 self._views.note_view(proxy, tensors[structure.index])
             return proxy
         if isinstance(structure, SameTensor):
@@ -270,19 +292,47 @@ class GraphBuilder:
         symbol.size = size
         return symbol
 
-    # grad mode --------------------------------------------------------------------------------------------------
+    # modes ------------------------------------------------------------------------------------------------------
 
-    def sync_grad_mode(self) -> None:
-        """Bring the running graph to the captured grad mode before the next operator."""
+    def sync_modes(self) -> None:
+        """Bring the running graph to the captured grad mode and autocast state before the next operator."""
+        self._sync_grad_mode()
+        self.autocast.sync(self)
+
+    def _sync_grad_mode(self) -> None:
         if self._emitted_grad != self.grad_enabled:
-            node = self.graph.create_node("call_function", torch._C._set_grad_enabled, (self.grad_enabled,), {})
-            node.meta["val"] = None
-            node.meta["trace"] = self._trace()
+            self.mode_node(torch._C._set_grad_enabled, (self.grad_enabled,))
             self._emitted_grad = self.grad_enabled
+
+    def mode_node(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """A call that changes a setting of PyTorch's."""
+        node = self.graph.create_node("call_function", function, arguments, {})
+        node.meta["val"] = None
+        node.meta["trace"] = self._trace()
+        self.changes_modes = True
+
+    def only_eager(self) -> str:
+        """Why only PyTorch itself can run this graph, if so."""
+        if self.differentiates:
+            return "gradients inside the compiled function"
+        return "autocast" if self.autocast.was_active else ""
+
+    def shadow(self) -> Shadow:
+        """This graph as it runs on tensors without data."""
+        if self._shadow is None:
+            self._shadow = Shadow(self.grad_at_start)
+        return self._shadow
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.examples = []  # the segment keeps its own
+        self.contents.release()
+        self.history.release()
+        self._shadow = None
 
     def finish(self, outputs: list[Any]) -> torch.fx.Graph:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
-        self.sync_grad_mode()
+        self._sync_grad_mode()
         node = self.graph.output(tuple(self.node_of(o) for o in outputs))
         node.meta["val"] = None
         self.contents.finish(self._guard)
@@ -319,6 +369,22 @@ def _tensors(value: Any) -> Any:
     elif kind is dict:
         for element in value.values():
             yield from _tensors(element)
+
+
+def _effects(result: Result, tensors: list[TensorProxy], changed: list[TensorProxy]) -> Effects:
+    """What later stages have to know of a call besides its results; `changed` are the tensors that it writes to."""
+    structure = result.structure
+    if type(structure) is TensorMeta and not (changed or result.changed):
+        return NO_EFFECTS
+    number = {id(tensor): k for k, tensor in reversed(list(enumerate(tensors)))}
+    memory = tuple([None if isinstance(leaf, TensorMeta) else leaf.index for leaf in tensors_in(structure)])
+    written = tuple(dict.fromkeys([number[id(tensor)] for tensor in changed]))
+    reshaped = [(k, meta) for k, meta in result.changed if _layout(meta) != _layout(tensors[k].meta)]
+    return Effects(memory, written, tuple(reshaped))
+
+
+def _layout(meta: TensorMeta) -> TensorMeta:
+    return replace(meta, requires_grad=False)
 
 
 def _follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:

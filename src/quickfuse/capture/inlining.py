@@ -25,7 +25,7 @@ _LEFT_TO_PYTHON = (
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 
 #: Classes whose methods hold state that only real objects have.
-_LEFT_BY_NAME = frozenset({"Tensor.backward", "Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})
+_LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})
 
 
 def is_left_to_python(function: FunctionType) -> bool:

@@ -10,10 +10,11 @@ the instruction that called the native function.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import Unsupported
 from ..ir.guard import NumberExpr
@@ -24,7 +25,7 @@ from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_a
 from .graph import GraphBuilder
 from .metadata import OperatorFailed
 from .outside import Outside, is_trusted_module
-from .values import Symbol, TensorProxy
+from .values import Symbol, TensorProxy, Unread
 
 MAX_DEPTH = 200
 CO_GENERATOR = 0x20
@@ -32,6 +33,8 @@ CO_COROUTINES = 0x80 | 0x100 | 0x200
 
 #: How many instructions a loop of the user's may take without touching a tensor before it is left to CPython.
 LONGEST_PLAIN_LOOP = 2_500
+
+VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
 _dispatch: dict[str, Callable[..., None]] = {}
 
@@ -54,6 +57,14 @@ class LongLoop(Unsupported):
         self.loop_end = loop_end
 
 
+class TracebackStandIn(NamedTuple):
+    """A traceback of an exception, as it was when the exception had this number of entries."""
+
+    traceback: Any
+    exception: BaseException
+    entries: int
+
+
 class Interpreter:
     """Captures one segment, of at most `stop_at` instructions."""
 
@@ -66,9 +77,12 @@ class Interpreter:
         self.results: list[Any] = []
         #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
         self.traces: dict[int, list[tuple[Any, Any, int]]] = {}
-        #: What stands for the traceback of an exception: (traceback, exception), by the traceback's identity.
-        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
-        self.generators: list[GeneratorValue] = []
+        #: What stands for the traceback of an exception, by its identity: see `traceback_of`.
+        self.tracebacks: dict[int, TracebackStandIn] = {}
+        self.generators: list[weakref.ref[GeneratorValue]] = []
+        #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
+        self.ending: dict[int, Any] = {}
+        self.ended = False
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -79,12 +93,11 @@ class Interpreter:
         self.created.clear()
         self.results.clear()
         self.traces.clear()
-        self.generators.clear()
+        self.ending.clear()
         self.tracebacks.clear()
         self.frames.clear()
-        self.graph.examples = []  # the segment keeps its own
+        self.graph.release()
         self.outside.release()
-        self.graph.contents.release()
 
     # running ----------------------------------------------------------------------------------------------------
 
@@ -112,12 +125,16 @@ class Interpreter:
                     if handler is None:
                         handler = self._find(name)
                     handler(self, frame, arg, value)
+                    if self.ended:
+                        raise Unsupported(VISIBLE_ENDING)
                     self.performed += 1
                     if not frames or frames[-1] is not frame:
                         break
             except Raised as raised:
                 self.raised_at = self.performed
                 self._unwind(raised.exception, 0)
+                if self.ended:
+                    raise Unsupported(VISIBLE_ENDING) from None
                 self.performed += 1
             except OperatorFailed as failed:
                 raise Unsupported(f"an operator that raises: {failed}") from failed
@@ -175,6 +192,7 @@ class Interpreter:
                 frame.position = handler.target
                 return
             self.frames.pop()
+            self.leave(frame)
             if frame.generator is not None:
                 frame.generator.done = True
                 if isinstance(exception, StopIteration):
@@ -242,9 +260,9 @@ class Interpreter:
         for k, cell in enumerate(function.__closure__ or (), len(frame.names) - len(code.co_freevars)):
             frame.locals[k] = cell
         if code.co_flags & CO_GENERATOR:
-            generator = GeneratorValue(frame, function)
-            self.generators.append(generator)
-            frame.generator = generator
+            frame.on_result = _nowhere
+            generator = GeneratorValue(frame, function, self._note_ending)
+            self.generators.append(weakref.ref(generator))
             on_result(generator)
             return
         self.frames.append(frame)
@@ -309,11 +327,14 @@ class Interpreter:
         else:
             frame.stack.append(sent)
         generator.running = True
+        frame.generator = generator
         self.frames.append(frame)
         try:
             self.run_until(depth)
         finally:
             generator.running = False
+            frame.generator = None  # a reference would keep it alive
+            frame.on_result = _nowhere
         return not generator.done, result[0]
 
     def throw_into(self, generator: GeneratorValue, exception: BaseException) -> tuple[bool, Any]:
@@ -328,13 +349,39 @@ class Interpreter:
         result: list[Any] = []
         frame.on_result = result.append
         generator.running = True
+        frame.generator = generator
         self.frames.append(frame)
         try:
             self._unwind(exception, depth)
             self.run_until(depth)
         finally:
             generator.running = False
+            frame.generator = None  # a reference would keep it alive
+            frame.on_result = _nowhere
         return not generator.done, result[0]
+
+    # the end of objects -----------------------------------------------------------------------------------------
+
+    def _note_ending(self) -> None:
+        self.ended = True
+
+    def let_go(self, value: Any) -> None:
+        """A slot of a frame no longer has this value.
+
+        Raises:
+            Unsupported: where that is the end of an object from outside, and can be seen.
+        """
+        real = value.value if type(value) is Unread else value
+        if id(real) in self.ending and not any(_refers(frame, real) for frame in self.frames):
+            raise Unsupported(VISIBLE_ENDING)
+
+    def leave(self, frame: Frame) -> None:
+        """A frame is done, and lets go of its values. Those of the outermost one live until the segment's end."""
+        if self.ending and self.frames:
+            for value in (*frame.locals, *frame.stack):
+                self.let_go(value)
+        frame.locals.clear()
+        frame.stack.clear()
 
     # helpers for handlers ---------------------------------------------------------------------------------------
 
@@ -349,15 +396,26 @@ class Interpreter:
 
     def traceback_of(self, exception: BaseException) -> Any:
         """The traceback of an exception that captured code made: some traceback, which only the real one replaces."""
-        for traceback, owner in self.tracebacks.values():
-            if owner is exception:
-                return traceback
+        entries = len(self.traces.get(id(exception), ()))
+        for known in self.tracebacks.values():
+            if known.exception is exception and known.entries == entries:
+                return known.traceback
         try:
             raise ValueError
         except ValueError as error:
             traceback = error.__traceback__
-        self.tracebacks[id(traceback)] = (traceback, exception)
+        self.tracebacks[id(traceback)] = TracebackStandIn(traceback, exception, entries)
         return traceback
+
+    def set_traceback(self, exception: BaseException, traceback: Any) -> None:
+        """`exception.__traceback__ = traceback`, for an exception that captured code made: back to what it was before."""
+        if traceback is None:
+            self.traces.pop(id(exception), None)
+            return
+        known = self.tracebacks.get(id(traceback))
+        if known is None or known.exception is not exception:
+            raise Unsupported("giving an exception another traceback")
+        del self.traces[id(exception)][known.entries :]
 
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
@@ -410,6 +468,17 @@ class Interpreter:
         """Note that the captured code made this object, so that it may be changed in place."""
         self.created[id(value)] = value
         return value
+
+
+def _nowhere(result: Any) -> None:
+    """Where a generator's results go while it is not running."""
+
+
+def _refers(frame: Frame, real: Any) -> bool:
+    """Whether a frame has an object in one of its slots."""
+    if any(value is real for value in frame.stack) or any(exception is real for exception in frame.exceptions):
+        return True
+    return any(value is real or (type(value) is Unread and value.value is real) for value in frame.locals)
 
 
 def _is_reraise(frame: Frame) -> bool:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.modes import AUTOCAST_DEVICES
 from ..ir.values import TensorMeta
 from .data_dependent import reason_of
 from .elementwise import broadcast, is_elementwise, keeps_layout, result_stride, run_on_one_element
-from .mutation import returns_nothing
+from .mutation import is_in_place, returns_nothing
 from .probes import probe, run_empty
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
 from .shape_rules import shape_rule
@@ -44,7 +45,7 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
         Unsupported: where the result depends on the tensors' contents.
     """
     first: dict[int, int] = {}
-    key = (function, _describe(args, first), _describe(kwargs, first), grad, torch.get_default_dtype())
+    key = (function, _describe(args, first), _describe(kwargs, first), grad, torch.get_default_dtype(), autocast_key())
     try:
         known = _memo.get(key)
     except TypeError as error:
@@ -75,6 +76,8 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
     name = name_of(function)
     if name.startswith(_QUANTISED):
         raise Unsupported("a quantised tensor")
+    if torch._C._is_any_autocast_enabled() and not (name.startswith("_foreach_") or is_in_place(function)):
+        return _infer_with_autocast(function, args, kwargs, tensors, grad)
     is_known = isinstance(function, _NATIVE) and not any(isinstance(t.meta, LazyMeta) for t in tensors)
     if is_known:
         lists = not any(type(a) is TensorProxy and a.meta.ndim for a in args)
@@ -97,6 +100,23 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
     if isinstance(function, _OVERLOADS) and _has_side_effects(function):
         return replace(result, written=tuple(range(len(tensors))))
     return result
+
+
+def _infer_with_autocast(function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
+    """The rules of this package know nothing of autocast: PyTorch is asked."""
+    device = result_device(tensors, args, kwargs)
+    if isinstance(function, _NATIVE) and device.type == "cpu" and is_elementwise(function, kwargs) and tensors:
+        if not any(0 in t.meta.shape or isinstance(t.meta, LazyMeta) for t in tensors):
+            return _elementwise(function, args, kwargs, tensors, grad, device)
+    result = probe(function, args, kwargs, tensors, grad, device)
+    return result or run_without_data(function, args, kwargs, tensors, grad, device)
+
+
+def autocast_key() -> Any:
+    """What autocast does to operators at the moment."""
+    if not torch._C._is_any_autocast_enabled():
+        return None
+    return tuple([(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES])
 
 
 @functools.cache

@@ -34,11 +34,14 @@ op_RESUME = op_CACHE = op_PRECALL = op_EXTENDED_ARG = op_COPY_FREE_VARS = op_NOP
 
 
 def op_POP_TOP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.pop()
+    gone = f.stack.pop()
+    if i.ending:
+        i.let_go(gone)
 
 
 def op_END_FOR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    del f.stack[-2:]
+    op_POP_TOP(i, f, arg, value)
+    op_POP_TOP(i, f, arg, value)
 
 
 def op_COPY(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -81,9 +84,12 @@ def op_LOAD_FAST_AND_CLEAR(i: Interpreter, f: Frame, arg: int, value: Any) -> No
 
 
 def op_STORE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    old = f.locals[arg]
     value = f.locals[arg] = f.stack.pop()
     if type(value) is TensorProxy:
         i.graph.note_variable(value, f.names[arg], f)
+    if i.ending:
+        i.let_go(old)
 
 
 def op_DELETE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -93,6 +99,8 @@ def op_DELETE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if hasattr(type(old.value if type(old) is Unread else old), "__del__"):
         raise Unsupported("deleting an object that has a finalizer")
     f.locals[arg] = UNBOUND
+    if i.ending:
+        i.let_go(old)
 
 
 def op_LOAD_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -425,7 +433,8 @@ def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     keyword_defaults = f.stack.pop() if arg & 0x02 else None
     defaults = f.stack.pop() if arg & 0x01 else None
     function = FunctionType(code, f.globals, code.co_name, defaults, closure)
-    function.__kwdefaults__ = keyword_defaults
+    if keyword_defaults is not None:  # from outside, where a segment begins between making it and here
+        function.__kwdefaults__ = containers.as_plain_dict(i, keyword_defaults)
     function.__qualname__ = code.co_qualname
     if isinstance(annotations, tuple):
         function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
@@ -434,9 +443,11 @@ def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_RETURN_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     i.frames.pop()
+    result = f.stack.pop()
     if f.generator is not None:
         f.generator.done = True
-    f.on_result(f.stack.pop())
+    f.on_result(result)
+    i.leave(f)
 
 
 def op_RETURN_CONST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -639,7 +650,9 @@ def op_PUSH_EXC_INFO(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_POP_EXCEPT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.pop()
-    f.exceptions.pop()
+    handled = f.exceptions.pop()
+    if i.ending:
+        i.let_go(handled)
 
 
 def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

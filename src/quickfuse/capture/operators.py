@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
+from . import gradients
 from .results import OperatorFailed
 from .values import Symbol, TensorProxy, is_constant
 
@@ -77,7 +78,6 @@ _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
     "numpy": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__dlpack__": ("a tensor's memory for another library", ""),
-    "backward": ("backward() inside the compiled function", "call it after the compiled function returns"),
     "register_hook": ("registering a hook", "register it before the compiled function is called"),
     "register_post_accumulate_grad_hook": ("registering a hook", "register it before the compiled function is called"),
     "retain_grad": ("retain_grad()", ""),
@@ -226,6 +226,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         raise Unsupported(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
         return _NUMBERS[name](i, proxy)
+    if name == "backward":
+        return _backward(i, proxy, *args, **kwargs)
     if name == "requires_grad_":
         i.outside.guard_requires_grad(proxy)
         wanted = i.truth(args[0] if args else kwargs.get("requires_grad", True))
@@ -234,6 +236,13 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         args, kwargs = (wanted,), {}
     args, kwargs = _operands(i, name, args, kwargs)
     return _call(i, "call_method", name, (proxy, *args), kwargs)
+
+
+def _backward(
+    i: Interpreter, proxy: TensorProxy, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False,
+    inputs: Any = None,
+) -> None:  # fmt: skip
+    gradients.backward(i, proxy, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:

@@ -251,6 +251,8 @@ class Outside:
             return self._tuple(value, source)
         self._remember(value, source)
         if kind in SEQUENCE_TYPES:
+            if kind is collections.deque:  # decides what appending does
+                self.guard("is" if value.maxlen is None else "equal", source.attr("maxlen"), value.maxlen)
             container = ShadowContainer(value, source)
             self._stand_ins[id(value)] = container
             self.containers.append(container)

@@ -23,10 +23,11 @@ class SameTensor:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """In a result: a new tensor on the memory of tensor operand number `index`, known to autograd as its view."""
+    """In a result: a new tensor on the memory of tensor operand number `index`; `tracked`: known to autograd as its view."""
 
     meta: TensorMeta
     index: int
+    tracked: bool = True
 
 
 @dataclass(frozen=True, slots=True)

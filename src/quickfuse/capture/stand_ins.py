@@ -17,6 +17,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .data_dependent import reason_of
+from .on_device import OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
 from .values import Symbol, TensorProxy
 
@@ -33,9 +34,10 @@ def run_without_data(
         OperatorFailed: where the operator raises.
         Unsupported: where the result depends on the tensors' contents, or PyTorch does not know it without.
     """
-    operands = StandIns(_without_data, _META)
+    autocasts = bool(tensors) and torch._C._is_any_autocast_enabled()
+    operands = StandIns(on_device, device) if autocasts else StandIns(_without_data, _META)
     meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
-    if meta_kwargs.get("device") is not None:
+    if meta_kwargs.get("device") is not None and not autocasts:
         meta_kwargs["device"] = _META
     if meta_kwargs.get("generator") is not None:
         del meta_kwargs["generator"]
@@ -113,13 +115,7 @@ class StandIns:
         made = self._made.get(id(proxy))
         if made is None:
             meta = proxy.meta
-            made = self._make(meta)
-            if meta.requires_grad:
-                made = made.requires_grad_() if is_leaf(proxy) else _computed(made.requires_grad_())
-            if isinstance(meta, LazyMeta):
-                made = made.conj() if meta.conj else made
-                made = torch._neg_view(made) if meta.neg else made
-            self._made[id(proxy)] = made
+            made = self._made[id(proxy)] = _like(self._make(meta), meta, meta.requires_grad and is_leaf(proxy))
             self._before[id(proxy)] = (made._version, meta_of(made, meta.device))
         return made
 
@@ -139,7 +135,7 @@ class StandIns:
             if id(operand) in indices:
                 continue
             indices[id(operand)] = index
-            memory.setdefault(operand.untyped_storage()._cdata, index)
+            memory.setdefault(memory_of(operand), index)
             if self.is_written(proxy):
                 written.append(index)
             after = meta_of(operand, proxy.meta.device)
@@ -150,16 +146,32 @@ class StandIns:
         def describe(value: torch.Tensor) -> Any:
             if id(value) in indices:
                 return SameTensor(indices[id(value)])
-            check_plain(value)
+            if not isinstance(value, OnDevice):
+                check_plain(value)
             if value.device.type != self._device.type:
                 raise Unsupported(f"a result on the device {value.device}")
             leaves.append(value.is_leaf and value.requires_grad)
-            base = memory.get(value.untyped_storage()._cdata)
+            base = memory.get(memory_of(value))
             meta = meta_of(value, device)
-            return View(meta, base) if base is not None and value._is_view() else meta
+            return meta if base is None else View(meta, base, value._is_view())
 
         structure = map_tensors(describe, returned)
         return Result(structure, tuple(written), tuple(changed), any(leaves))
+
+
+def _like(made: torch.Tensor, meta: TensorMeta, leaf: bool) -> torch.Tensor:
+    """A tensor with the properties of `meta` that autograd and lazy views give."""
+    if meta.requires_grad:
+        made = made.requires_grad_() if leaf else _computed(made.requires_grad_())
+    if isinstance(meta, LazyMeta):
+        made = made.conj() if meta.conj else made
+        made = torch._neg_view(made) if meta.neg else made
+    return made
+
+
+def stand_in_for(meta: TensorMeta, leaf: bool) -> torch.Tensor:
+    """A tensor without data that autograd takes for one with this metadata."""
+    return _like(_without_data(meta), meta, leaf)
 
 
 def is_leaf(proxy: TensorProxy) -> bool:

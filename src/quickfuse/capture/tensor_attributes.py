@@ -9,6 +9,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
+from .stand_ins import is_leaf
 from .values import TensorMethod, TensorProxy
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     elif name == "__class__":
         then(proxy.cls)
     elif name == "grad":
-        then(_grad(i, proxy))
+        then(gradient(i, proxy))
     elif name == "is_leaf":
         then(_is_leaf(i, proxy))
     elif name == "grad_fn":
@@ -72,10 +73,13 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         raise Unsupported(f"the tensor attribute {name}")
 
 
-def _grad(i: Interpreter, proxy: TensorProxy) -> Any:
+def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
+    """`tensor.grad`."""
+    if "grad" in proxy.attributes:
+        return proxy.attributes["grad"]
     if proxy.source is None or proxy.real is None:
-        if proxy.meta.requires_grad:
-            raise Unsupported("the gradient of a tensor made by the captured code")
+        if proxy.meta.requires_grad and not is_leaf(proxy):
+            raise Unsupported("the gradient of a tensor that is not a leaf")
         return None
     if not proxy.real.is_leaf and not proxy.real.retains_grad:
         raise Unsupported("the gradient of a tensor that is not a leaf")
@@ -87,7 +91,7 @@ def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
     if not proxy.meta.requires_grad:
         return True
     if proxy.source is None or proxy.real is None:
-        return False
+        return is_leaf(proxy)
     leaf = proxy.real.is_leaf
     i.outside.guard("is", proxy.source.attr("is_leaf"), leaf)
     return leaf
@@ -108,7 +112,7 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
 
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
-    if name != "grad" or proxy.source is None:
+    if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")
     if value is not None and type(value) is not TensorProxy:
         raise Unsupported("a gradient that is not a tensor")

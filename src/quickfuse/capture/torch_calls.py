@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import Unsupported
-from . import custom_functions
+from . import autocast, custom_functions, gradients
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .outside import is_trusted_module
 from .values import TensorProxy
@@ -115,8 +115,28 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
         if all("capturable" in group for group in optimizer.param_groups):
             _HEALTH_CHECK(optimizer)
         for group in optimizer.param_groups:
-            if any(p.grad is not None and not optimizer.state.get(p) for p in group["params"]):
-                initialise(group, *([] for _ in range(parameters)))
+            with _captured_gradients(i, group["params"]) as present:
+                if any(not optimizer.state.get(p) for p in present):
+                    initialise(group, *([] for _ in range(parameters)))
+
+
+@contextlib.contextmanager
+def _captured_gradients(i: Interpreter, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The parameters that have a gradient by now in the captured program. What it gave or took is in `grad` meanwhile;
+    in place of a gradient that only exists in the graph, some tensor."""
+    changed = []
+    for parameter in parameters:
+        stand_in = i.outside.stand_in(parameter)
+        if type(stand_in) is TensorProxy and "grad" in stand_in.attributes:
+            captured = stand_in.attributes["grad"]
+            if (captured is None) != (parameter.grad is None):
+                changed.append((parameter, parameter.grad))
+                parameter.grad = None if captured is None else parameter.detach()
+    try:
+        yield [parameter for parameter in parameters if parameter.grad is not None]
+    finally:
+        for parameter, before in changed:
+            parameter.grad = before
 
 
 __all__ = ["HANDLERS", "call_operator", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
@@ -143,4 +163,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch._C._is_tracing: _state(lambda: False),
     torch._C._are_functorch_transforms_active: _state(lambda: False),
     torch.autograd.Function.__dict__["apply"].__func__: custom_functions.apply,
+    torch.autograd.backward: gradients.backward,
+    torch.autograd.grad: gradients.grad,
+    **autocast.HANDLERS,
 }

@@ -20,6 +20,10 @@ class ViewGroups:
         group.append(view)
         self._groups[id(view)] = group
 
+    def group(self, tensor: TensorProxy) -> list[TensorProxy]:
+        """All views of the same tensor, itself among them."""
+        return self._groups.get(id(tensor), [tensor])
+
     def change(self, tensor: TensorProxy, meta: TensorMeta, computed: bool) -> None:
         """Note that a tensor has other metadata from here on; `computed`: because of what was written to it.
 
@@ -27,7 +31,7 @@ class ViewGroups:
             Unsupported: where other tensors change with it in ways that capture does not follow.
         """
         if meta.requires_grad != tensor.meta.requires_grad:
-            group = self._groups.get(id(tensor), [tensor])
+            group = self.group(tensor)
             if any(other.source is not None for other in group):
                 raise Unsupported("a tensor from outside that begins or ends to require gradients")
             if not computed and len(group) > 1:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, cast
 
+from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 from . import native
+from .loops import loop_end
 from .step import Returned, leave, needs_own_frame, perform
 from .tracebacks import without_own
 from .unwind import unwind
@@ -23,11 +25,11 @@ Key = tuple[Any, ...]
 
 
 def key_of(frames: list[FrameState]) -> Key:
-    """Where suspended frames stand in the program: what tells one beginning of a segment from another."""
-    if len(frames) == 1:
-        frame = frames[0]
-        return id(frame.code), frame.position
-    return tuple([(id(frame.code), frame.position) for frame in frames])
+    """What tells one beginning of a segment from another: where suspended frames stand in the program, and where they
+    have objects that a segment must not let go of."""
+    endings = visible_endings(frames)
+    places = tuple([(id(frame.code), frame.position) for frame in frames]) if len(frames) > 1 else place_of(frames[0])
+    return (places, tuple([slot for slot, _ in endings])) if endings else places
 
 
 def place_of(frame: FrameState) -> Key:
@@ -56,6 +58,9 @@ class Driver:
         self._log = log
         #: Native loops and functions: for a place the end of the loop, or None for the rest of the function.
         self.left_to_python: dict[Key, int | None] = {}
+        #: Places from which CPython cannot go on.
+        self._refused: set[Key] = set()
+        self._said: set[tuple[str, int, int | None]] = set()
         self._codes: dict[int, CodeType] = {}  # places are named by the identity of code, which must not be used again
 
     def run(self, frames: list[FrameState]) -> Any:
@@ -75,10 +80,11 @@ class Driver:
             key = key_of(frames)
             barren += 1
             top = frames[-1]
-            if barren > PATIENCE and place_of(top) not in self.left_to_python:
+            place = place_of(top)
+            if barren > PATIENCE and place not in self.left_to_python and place not in self._refused:
                 self._leave_to_python(top)
                 barren = 0
-            if place_of(top) in self.left_to_python:
+            if place in self.left_to_python:
                 continue
             outcome = self._run_segment(key, frames)
             if outcome is NO_SEGMENT:
@@ -95,6 +101,8 @@ class Driver:
         """Perform the instruction that no segment could, or what is left to Python here."""
         top = frames[-1]
         end = self.left_to_python.get(place_of(top), 0)
+        if end == top.position:  # there already
+            end = 0
         if end == 0 and not needs_own_frame(top):
             return perform(frames)
         callers = frames[:-1]
@@ -111,6 +119,7 @@ class Driver:
             return None
         if refused:
             self.left_to_python.pop(place_of(top), None)
+            self._refused.add(place_of(top))
             return perform(frames)
         if end:
             if result is None:
@@ -127,9 +136,14 @@ class Driver:
         self._note(frame, None, reason)
 
     def _note(self, frame: FrameState, end: int | None, reason: str) -> None:
+        place = place_of(frame)
         self._codes[id(frame.code)] = frame.code
-        self.left_to_python[place_of(frame)] = end
-        self._log(reason, frame)
+        if place not in self._refused:
+            self.left_to_python[place] = end
+        said = reason, id(frame.code), end
+        if said not in self._said:  # a loop is left to Python from every place in it where a step was one too many
+            self._said.add(said)
+            self._log(reason, frame)
 
     def _leave_to_python(self, frame: FrameState) -> None:
         """Too many instructions one by one: the innermost loop around this place runs natively, or the whole function."""
@@ -138,21 +152,3 @@ class Driver:
             self.leave_loop(frame, end, "a loop without tensor work runs natively")
         else:
             self.leave_function(frame, "the rest of a function without tensor work runs natively")
-
-
-def loop_end(frame: FrameState) -> int | None:
-    """The instruction behind the innermost loop around a frame's position; None outside of loops."""
-    instructions = frame.decoded.instructions
-    best: tuple[int, int] | None = None
-    for position in range(frame.position, len(instructions)):
-        instruction = instructions[position]
-        jumps_back = "BACKWARD" in instruction.name and "NO_INTERRUPT" not in instruction.name
-        if jumps_back and instruction.value <= frame.position and (best is None or instruction.value > best[0]):
-            best = (instruction.value, position)
-    if best is None:
-        return None
-    head, tail = best
-    if instructions[head].name == "FOR_ITER":
-        target = instructions[head].value
-        return target + 1 if instructions[target].name == "END_FOR" else target
-    return tail + 1

@@ -13,18 +13,19 @@ from .stacks import Kinds, stack_kinds
 
 
 class Program:
-    """`steps` belongs to `step.py`, `resumes` to `resume.py`, `stand_ins` to `callers.py`.
+    """`steps` belongs to `step.py`, `resumes` to `resume.py`, `stand_ins` to `callers.py`, `loops` to `loops.py`.
 
     `starts[position]` is the unit at which an instruction begins, with its extended arguments, and `units[position]` the
     unit of the instruction itself, which is what CPython calls `lasti`.
     """
 
-    __slots__ = ("_decoded", "_kinds", "_layout", "code_ref", "resumes", "stand_ins", "steps")
+    __slots__ = ("_decoded", "_kinds", "_layout", "code_ref", "loops", "resumes", "stand_ins", "steps")
 
     def __init__(self, code: CodeType) -> None:
         self.code_ref = weakref.ref(code)
         self.steps: list[Any] | None = None
         self.resumes: dict[Any, Any] = {}
+        self.loops: list[Any] | None = None
         self.stand_ins: dict[Any, CodeType] = {}  # by unit, and by (position,) of a suspended frame
         self._decoded: Decoded | None = None
         self._layout: tuple[list[int], list[int]] | None = None

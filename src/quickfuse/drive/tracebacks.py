@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from types import CodeType, TracebackType
+import _thread
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from ..ir.bytecode import local_names
@@ -31,19 +31,11 @@ def add_user_frames(exception: BaseException, frames: Sequence[FrameState]) -> N
 def traced(exception: BaseException, trace: Sequence[tuple[CodeType, dict[str, Any], int]]) -> BaseException:
     """Give an exception the traceback entries of where captured code raised it: (code, globals, position), innermost
     first."""
-    found: list[TracebackType | None] = [None]
-
-    def make() -> None:
-        for code, globals_, position in trace:
-            frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
-            found[0] = entry(frame, position, found[0])
-
-    # In a thread of its own: a frame keeps its caller's, and the caller here has the exception in a variable, which would
-    # make a cycle that keeps everything in those frames alive until the next garbage collection.
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    exception.__traceback__ = found[0]
+    entries: TracebackType | None = None
+    for code, globals_, position in trace:
+        frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
+        entries = entry(frame, position, entries)
+    exception.__traceback__ = entries
     return exception
 
 
@@ -67,11 +59,28 @@ def entry(
     moved = FrameState(frame.code, frame.globals, values, [], position)
     probe = _Probe()
     function, resume = resume_function(moved, TRACEBACK, exception=probe)
+    found: list[FrameType] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+    try:
+        _thread.start_new_thread(_catch_frame, (function, probe, found, done))
+        done.acquire()
+    except RuntimeError:  # no thread is to be had
+        _catch_frame(function, probe, found, done)
+    return TracebackType(following, found[0], resume.lasti, resume.line)
+
+
+def _catch_frame(function: Callable[[], Any], probe: _Probe, found: list[FrameType], done: _thread.LockType) -> None:
+    """Find the frame that raises the probe.
+
+    In a thread of its own: a frame keeps its caller's, and the callers of this module have the exception in variables,
+    which would make a cycle that keeps everything in those frames alive until the next garbage collection.
+    """
     try:
         function()
     except _Probe:
-        assert probe.__traceback__ is not None
-        found = probe.__traceback__.tb_next
+        assert probe.__traceback__ is not None and probe.__traceback__.tb_next is not None
+        found.append(probe.__traceback__.tb_next.tb_frame)
         probe.__traceback__ = None
-    assert found is not None
-    return TracebackType(following, found.tb_frame, resume.lasti, resume.line)
+    finally:
+        done.release()

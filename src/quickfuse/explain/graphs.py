@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx.passes.shape_prop import TensorMetadata
 
+from ..ir.modes import MODE_CHANGES
 from ..ir.trace import as_text, location_of
 from ..ir.values import TensorMeta, contiguous_stride
 
@@ -53,7 +54,7 @@ def operators_of(graph: torch.fx.Graph) -> list[str]:
 
 
 def _is_operator(node: torch.fx.Node) -> bool:
-    if node.op not in ("call_function", "call_method") or node.target is torch._C._set_grad_enabled:
+    if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
     operands = [a for a in node.all_input_nodes if isinstance(a.meta.get("val"), (TensorMeta, list))]
     if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):

@@ -1,0 +1,94 @@
+"""What autograd will know of the tensors of one graph: which leaves the gradient of a tensor flows to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.values import TensorMeta
+from .stand_ins import is_leaf
+from .values import TensorProxy
+
+
+class History:
+    """The tensors of a graph and what was written to them while autograd recorded."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[torch.fx.Node, TensorProxy] = {}
+        self._writes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        self._freed: set[torch.fx.Node] = set()
+
+    def note_tensor(self, node: torch.fx.Node, tensor: TensorProxy) -> None:
+        self._tensors[node] = tensor
+
+    def tensor(self, node: torch.fx.Node) -> TensorProxy | None:
+        return self._tensors.get(node)
+
+    def note_write(self, node: torch.fx.Node, tensors: list[TensorProxy]) -> None:
+        """The call of `node` wrote something with a history to these tensors, all views of each other."""
+        for tensor in tensors:
+            if tensor.node is not None:
+                self._writes.setdefault(tensor.node, []).append(node)
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self._tensors.clear()
+
+    def leaves(self, graph: torch.fx.Graph, outputs: list[TensorProxy], keep: bool) -> list[TensorProxy]:
+        """The leaves that get a gradient from `outputs`; `keep`: what autograd saved is not freed.
+
+        Raises:
+            Unsupported: where gradients flow out of the graph, or through what was freed.
+        """
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        found: dict[torch.fx.Node, TensorProxy] = {}
+        reached: dict[torch.fx.Node, int] = {}
+        stack = [(tensor.node, len(order)) for tensor in outputs if tensor.node is not None]
+        while stack:
+            node, at = stack.pop()
+            if reached.get(node, -1) >= at:
+                continue
+            reached[node] = at
+            writes = [write for write in self._writes.get(node, ()) if order[write] < at]
+            made_leaf = node.meta.get("leaf")
+            if not (_requires_grad(node) or made_leaf or writes):
+                continue
+            if node.op == "placeholder" or made_leaf:
+                found[node] = self._leaf(node)
+                continue
+            _check_followed(node)
+            stack += [(operand, order[node]) for operand in node.all_input_nodes]
+            stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
+        self._free(reached, found, keep)
+        return [found[node] for node in sorted(found, key=order.__getitem__)]
+
+    def _leaf(self, node: torch.fx.Node) -> TensorProxy:
+        tensor = self._tensors[node]
+        if not is_leaf(tensor):
+            raise Unsupported(
+                "backward() to a tensor that was computed outside of the graph",
+                "call backward() where the whole computation is in one graph, or outside of the compiled function",
+            )
+        return tensor
+
+    def _free(self, reached: dict[torch.fx.Node, int], leaves: dict[torch.fx.Node, TensorProxy], keep: bool) -> None:
+        inner = {node for node in reached if node not in leaves and _requires_grad(node)}
+        if inner & self._freed:
+            raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
+        if not keep:
+            self._freed |= inner
+
+
+def _requires_grad(node: torch.fx.Node) -> bool:
+    """Whether the result of a call took part in autograd; of several results, each has a node of its own."""
+    meta: Any = node.meta.get("val")
+    return meta.requires_grad if isinstance(meta, TensorMeta) else isinstance(meta, (list, tuple))
+
+
+def _check_followed(node: torch.fx.Node) -> None:
+    if "custom" in node.meta:
+        raise Unsupported("backward() through a torch.autograd.Function, which may give no gradient")
+    if node.target is torch.autograd.grad:
+        raise Unsupported("backward() through gradients")

@@ -1,0 +1,71 @@
+"""Tensors without data that PyTorch takes for tensors on a device.
+
+Autocast converts the operands of an operator by the device that they are on, and leaves tensors on `meta` alone. Where it
+is active, operators run on these instead: autocast and autograd see the device, the kernels those of `meta`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from ..ir.values import TensorMeta
+
+_META = torch.device("meta")
+
+
+class OnDevice(torch.Tensor):
+    """A tensor without data. `inner` is the one on `meta` that stands for its memory."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor, device: torch.device) -> OnDevice:
+        made: OnDevice = torch.Tensor._make_wrapper_subclass(
+            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            layout=inner.layout, device=device, requires_grad=False,
+        )  # fmt: skip
+        made.inner = inner
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        devices: list[torch.device] = []
+        wrappers: dict[int, OnDevice] = {}
+
+        def unwrap(value: Any) -> Any:
+            if isinstance(value, OnDevice):
+                devices.append(value.device)
+                wrappers[id(value.inner)] = value
+                return value.inner
+            if isinstance(value, torch.Tensor) and value.device != _META:  # a number of PyTorch's own
+                return value.to(_META) if value.ndim else value
+            return value
+
+        inner_args, inner_kwargs = tree_map(unwrap, args), tree_map(unwrap, kwargs or {})
+        device = inner_kwargs.get("device") or next((d for d in devices if d.type != "cpu"), None) or devices[0]
+        if inner_kwargs.get("device") is not None:
+            inner_kwargs["device"] = _META
+        returned = func(*inner_args, **inner_kwargs)
+
+        def wrap(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return wrappers.get(id(value)) or OnDevice(value, device)
+
+        return tree_map(wrap, returned)
+
+
+def on_device(meta: TensorMeta) -> torch.Tensor:
+    """A tensor with this metadata, but for `requires_grad`."""
+    return OnDevice(torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=_META), meta.device)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """What is equal for tensors that share memory."""
+    inner = tensor.inner if isinstance(tensor, OnDevice) else tensor
+    return inner.untyped_storage()._cdata

@@ -1,0 +1,116 @@
+"""A run of a captured graph on tensors without data, with PyTorch's own autograd.
+
+Which gradients there are, how they are laid out, and whether they have a history themselves is autograd's to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.modes import MODE_CHANGES
+from ..ir.values import NumberMeta, TensorMeta
+from .results import check_plain, meta_of
+from .stand_ins import call, is_leaf, stand_in_for
+from .values import TensorProxy
+
+if TYPE_CHECKING:
+    from .graph import GraphBuilder
+
+_META = torch.device("meta")
+
+
+class Shadow:
+    """Runs the nodes of one graph, each once, as far as there are nodes."""
+
+    def __init__(self, grad: bool) -> None:
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._grad = grad
+
+    def gradients(
+        self, graph: GraphBuilder, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any],
+        options: dict[str, Any],
+    ) -> tuple[Any, list[int | None]]:  # fmt: skip
+        """The metadata of what `torch.autograd.grad` returns, and for each result the place of its first occurrence.
+
+        Raises:
+            Unsupported: where PyTorch raises, or the graph does not run without data.
+        """
+        self._catch_up(graph)
+        ends, starts = self._of(graph, outputs), self._of(graph, inputs)
+        given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
+        try:
+            with torch.set_grad_enabled(graph.grad_enabled):
+                results = torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
+        except Exception as error:
+            raise Unsupported(f"torch.autograd.grad raises: {error}") from error
+        first: dict[int, int] = {}
+        places = [None if r is None else first.setdefault(id(r), k) for k, r in enumerate(results)]
+        metas = [None if r is None else _meta(r, tensor.meta.device) for r, tensor in zip(results, inputs, strict=True)]
+        return tuple(metas), places
+
+    def _of(self, graph: GraphBuilder, tensors: list[TensorProxy]) -> list[torch.Tensor]:
+        nodes = [graph.node_of(tensor) for tensor in tensors]
+        for node, tensor in zip(nodes, tensors, strict=True):
+            if node not in self._values:
+                self._values[node] = self._placeholder(graph, node, tensor)
+        return [self._values[node] for node in nodes]
+
+    def _catch_up(self, graph: GraphBuilder) -> None:
+        """Run the nodes that were added since the last time."""
+        with torch.set_grad_enabled(self._grad):
+            for node in graph.graph.nodes:
+                if node not in self._values:
+                    self._values[node] = self._run(graph, node)
+            self._grad = torch.is_grad_enabled()
+
+    def _run(self, graph: GraphBuilder, node: torch.fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self._placeholder(graph, node, graph.history.tensor(node))
+        meta = node.meta.get("val")
+        if isinstance(meta, NumberMeta) and meta.from_tensor:
+            return meta.kind(1)
+        if node.target is torch._C._set_grad_enabled:
+            return torch._C._set_grad_enabled(*node.args)
+        if node.target in MODE_CHANGES:
+            raise Unsupported("torch.autograd.grad in a graph with autocast")
+        if "custom" in node.meta:
+            raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        args, kwargs = _moved(args), _moved(kwargs)
+        function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
+        surroundings = contextlib.nullcontext() if node.all_input_nodes else _META
+        try:
+            with surroundings:
+                return call(function, args, kwargs, torch.is_grad_enabled())
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise Unsupported(f"torch.autograd.grad in a graph that does not run without data: {error}") from error
+
+    def _placeholder(self, graph: GraphBuilder, node: torch.fx.Node, tensor: TensorProxy | None) -> Any:
+        meta = node.meta["val"]
+        if isinstance(meta, TensorMeta):
+            return stand_in_for(meta, tensor is not None and is_leaf(tensor))
+        return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
+
+
+def _moved(value: Any) -> Any:
+    """Operands with `meta` in place of any device."""
+    kind = type(value)
+    if kind is torch.device:
+        return _META
+    if isinstance(value, (list, tuple)):
+        elements = [_moved(v) for v in value]
+        return elements if isinstance(value, list) else tuple(elements)
+    if isinstance(value, dict):
+        return {k: _META if k == "device" and v is not None else _moved(v) for k, v in value.items()}
+    return value
+
+
+def _meta(tensor: torch.Tensor, device: torch.device) -> TensorMeta:
+    check_plain(tensor)
+    return meta_of(tensor, device)

@@ -1,0 +1,242 @@
+"""`torch.autocast`: as a context, a decorator, nested, switched off, around and inside of the compiled function."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import quickfuse
+from language.harness import BACKENDS, case, check, names, setup, t
+
+
+def leaf(*shape, seed=0):
+    return t(*shape, seed=seed, grad=True)
+
+
+def types(*tensors):
+    return [x.dtype for x in tensors]
+
+
+@case((t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=2)), graphs=1)
+def block(x, w):
+    before = torch.mm(x, w)
+    with torch.autocast("cpu"):
+        y = torch.mm(x, w)
+        z = y + x.sum()
+        s = F.softmax(y, -1)
+    return before, y, z, s, torch.mm(x, w), types(y, z, s)
+
+
+@case((t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=2)), graphs=1)
+def block_with_a_type(x, w):
+    with torch.autocast("cpu", dtype=torch.float16):
+        y = torch.mm(x, w)
+    with torch.autocast(device_type="cpu", dtype=torch.bfloat16, cache_enabled=False):
+        z = F.linear(x, w.t())
+    return y, z, y.dtype is torch.float16
+
+
+@case((t(3, 4), t(4, 3), True), (t(3, 4), t(4, 3), False), graphs=1)
+def switched_by_an_argument(x, w, mixed):
+    with torch.autocast("cpu", enabled=mixed):
+        y = x @ w
+        if torch.is_autocast_enabled("cpu"):
+            y = y * 2
+    return y, torch.is_autocast_enabled("cpu")
+
+
+@case((t(3, 4), t(4, 3)), (t(2, 4), t(4, 2)), graphs=1)
+def nested(x, w):
+    with torch.autocast("cpu"):
+        a = x @ w
+        with torch.autocast("cpu", enabled=False):
+            b = x @ w
+            with torch.autocast("cpu", dtype=torch.float16):
+                c = x @ w
+            d = x @ w
+        e = x @ w
+    return a, b, c, d, e, x @ w
+
+
+@case((leaf(3, 4), leaf(4, 3)), (leaf(3, 4, seed=1), leaf(4, 3, seed=1)), graphs=1)
+def with_gradients(x, w):
+    with torch.autocast("cpu"):
+        y = (x @ w).relu() @ w.t()
+        loss = F.mse_loss(y.float(), x.detach())
+    return loss, y
+
+
+@case((t(3, 4), leaf(4, 3)), (t(3, 4, seed=1), leaf(4, 3, seed=1)), graphs=1)
+def with_grad_modes_inside(x, w):
+    with torch.autocast("cpu"), torch.no_grad():
+        y = x @ w
+        with torch.enable_grad():
+            z = y @ w.t()
+    return y, z, y.requires_grad, z.requires_grad
+
+
+@torch.autocast("cpu")
+def decorated_function(x, w):
+    return x @ w, x.exp()
+
+
+@case((t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=2)), graphs=1)
+def decorated(x, w):
+    a, b = decorated_function(x, w)
+    return a, b, x @ w
+
+
+@setup()
+def decorated_itself():
+    run = torch.autocast("cpu", dtype=torch.float16)(lambda x, w: x @ w + 1)
+    return run, [(t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=1))]
+
+
+@case((t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=2)))
+def break_inside(x, w):
+    with torch.autocast("cpu"):
+        y = x @ w
+        print(y.dtype)
+        if y.float().sum() > 0:
+            y = y @ w.t().bfloat16()
+        z = x @ w
+    return y, z, x @ w
+
+
+@case((t(3, 4), t(4, 3), 0), (t(3, 4), t(4, 3), 1), (t(3, 4), t(4, 3), 2))
+def exception_inside(x, w, n):
+    try:
+        with torch.autocast("cpu"):
+            y = x @ w
+            if n == 1:
+                raise ValueError("n")
+            if n == 2:
+                y = y @ w @ w
+    except (ValueError, RuntimeError) as error:
+        y = str(error)[:20]
+    return y, x @ w, torch.is_autocast_enabled("cpu")
+
+
+@case((t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=2)), graphs=1)
+def without_operators_inside(x, w):
+    with torch.autocast("cpu"):
+        mixed = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    return x @ w, mixed
+
+
+@case((t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=2)))
+def left_switched_on(x, w):
+    torch.set_autocast_enabled("cpu", True)
+    try:
+        y = x @ w
+        print("on", torch.is_autocast_enabled("cpu"))
+        z = x @ w
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+    return y, z, x @ w
+
+
+@case((t(3, 4), t(4, 3)), (t(3, 4, seed=1), t(4, 3, seed=2)))
+def type_that_is_not_supported(x, w):
+    with torch.autocast("cpu", dtype=torch.float64):
+        y = x @ w
+    return y
+
+
+@setup()
+def operators_of_many_kinds():
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 3),
+    )  # fmt: skip
+
+    def run(x, y):
+        with torch.autocast("cpu"):
+            logits = model(x)
+            loss = F.cross_entropy(logits, y) + torch.cat([logits, logits.float()]).pow(2).mean()
+            parts = torch.stack([logits[0], logits[1].float()]), torch.einsum("ij,kj->ik", logits, logits)
+        return loss, logits, parts
+
+    target = torch.tensor([0, 2])
+    return run, [(t(2, 2, 4, 4), target), (t(2, 2, 4, 4, seed=1), target)]
+
+
+@setup()
+def attention_and_recurrence():
+    attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    cell = torch.nn.LSTMCell(8, 4)
+
+    def run(x):
+        with torch.autocast("cpu"):
+            y, weights = attention(x, x, x)
+            h, c = cell(y[:, 0])
+            z = F.scaled_dot_product_attention(y, y, y)
+        return y, weights, h, c, z
+
+    return run, [(t(2, 3, 8),), (t(2, 3, 8, seed=1),)]
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x @ x
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g @ x.t() + x.t() @ g
+
+
+@case((leaf(3, 3),), (leaf(3, 3, seed=1),))
+def custom_function_that_knows_of_it(x):
+    with torch.autocast("cpu"):
+        y = Square.apply(x * 2)
+    return y, y.float() + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", names(globals()))
+def test_autocast(name, backend):
+    check(__file__, name, backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_around_the_compiled_function(backend):
+    def run(x, w):
+        y = x @ w
+        with torch.autocast("cpu", enabled=False):
+            z = x @ w
+        return y, z, torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+    compiled = quickfuse.compile(run, backend=backend, fullgraph=True)
+    x, w = t(3, 4), t(4, 3)
+    contexts = [{}, {"enabled": False}, {"dtype": torch.float16}, {"cache_enabled": False}]
+    for _ in range(2):
+        for options in contexts:
+            with torch.autocast("cpu", **options):
+                expected, found = run(x, w), compiled(x, w)
+            assert expected[2:] == found[2:]
+            for a, b in zip(expected[:2], found[:2], strict=True):
+                assert a.dtype is b.dtype
+                torch.testing.assert_close(a, b)
+        assert compiled(x, w)[0].dtype is torch.float32
+    assert compiled.graph_count == 4
+
+
+def test_weights_are_converted_anew_after_a_step():
+    linear = torch.nn.Linear(4, 3)
+
+    @quickfuse.compile(backend="eager")
+    def run(x):
+        with torch.autocast("cpu"):
+            return linear(x) + linear(x)
+
+    x = t(2, 4)
+    for _ in range(3):
+        with torch.autocast("cpu"):
+            expected = linear(x) + linear(x)
+        assert torch.equal(run(x), expected)
+        with torch.no_grad():
+            linear.weight.add_(1)
