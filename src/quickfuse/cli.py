@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,13 +15,23 @@ from rich.text import Text
 
 from quickfuse import doctor as doctor_
 from quickfuse.bench import compile_time as compile_time_
+from quickfuse.bench import operators as operators_
 from quickfuse.bench import render
 from quickfuse.bench.machine import show_machine
 from quickfuse.bench.optimizers import OPTIMIZERS
 from quickfuse.bench.report import Report
 from quickfuse.bench.run import run
-from quickfuse.bench.variants import OURS, PEERS
-from quickfuse.bench.workloads import DTYPES, OptimizerWorkload, PointwiseWorkload, Workload, parse_shape
+from quickfuse.bench.variants import OURS, PEERS, wrapper
+from quickfuse.bench.workloads import (
+    DTYPES,
+    MODES,
+    ModelWorkload,
+    OptimizerWorkload,
+    PointwiseWorkload,
+    Workload,
+    parse_shape,
+)
+from quickfuse.bench.zoo import MODELS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A just-in-time compiler for PyTorch programs.")
 bench = typer.Typer(no_args_is_help=True, help="Measure quickfuse beside its peers on this machine.")
@@ -74,6 +84,57 @@ def pointwise(
     """sin(x) + cos(y) on small tensors: what a call costs."""
     workload = _checked(lambda: PointwiseWorkload(parse_shape(shape), dtype, _device(device)))
     _compare(workload, peers, seconds, cold_timeout, json, plot)
+
+
+@bench.command()
+def models(
+    models: Annotated[str, typer.Option(help=f"all, or comma-separated from {', '.join(MODELS)}.")] = "all",
+    modes: Annotated[str, typer.Option(help=f"Comma-separated from {', '.join(MODES)}.")] = "eval,train",
+    device: Device = "cpu",
+    peers: Peers = "eager,torch.compile",
+    seconds: Seconds = 5.0,
+    cold_timeout: ColdTimeout = 300.0,
+    folder: Annotated[Path | None, typer.Option("--json-folder", help="Write a result file for each here.")] = None,
+) -> None:
+    """Real models, evaluated and trained: time, first call, kernels and memory, side by side."""
+    names = _names(models, MODELS) if models != "all" else list(MODELS)
+    where = _checked(lambda: _device(device))
+    reports = []
+    for mode in _names(modes, MODES):
+        for name in names:
+            workload = ModelWorkload(name, mode, where)
+            variants = [*_checked(lambda: _peer_names(peers)), OURS]
+            with _progress_bar() as progress:
+                report = run(workload, variants, seconds=seconds, cold_timeout=cold_timeout, progress=progress)
+            _show(report)
+            reports.append(report)
+            if folder is not None:
+                number = list(MODELS).index(name) + 1
+                report.write(folder / f"models-{mode}-{where}-{number}-{name}.json")
+    for line in render.geometric_means(reports):
+        _say(line)
+
+
+@bench.command()
+def operators(
+    operators: Annotated[str, typer.Option(help="all, or comma-separated names of operators.")] = "all",
+    peers: Annotated[str, typer.Option(help="Comma-separated from eager, torch.compile.")] = "eager,torch.compile",
+    seconds: Seconds = 0.5,
+    json: Json = None,
+) -> None:
+    """Single operators at several sizes, forward and backward, side by side."""
+    names = _names(operators, operators_.OPERATORS) if operators != "all" else list(operators_.OPERATORS)
+    variants = {name: wrapper(name) for name in [*_names(peers, ("eager", "torch.compile")), OURS]}
+    with _progress_bar() as progress:
+        result = operators_.run(names, variants, seconds, progress)
+    _say(show_machine(result.machine))
+    console.print(result.to_table())
+    for row in result.rows:
+        for variant, reason in row.failed.items():
+            _say(f"{variant}: {row.operator}, {row.shape}: {reason}")
+    _say(result.summary())
+    if json is not None:
+        result.write(json)
 
 
 @bench.command("compile-time")
@@ -146,6 +207,15 @@ def _draw(report: Report, path: Path) -> None:
         plot([report], path)
     except ModuleNotFoundError as error:
         _say(f"no plot: {error.name} is not installed (pip install matplotlib)")
+
+
+def _names(text: str, known: Iterable[str]) -> list[str]:
+    """The names in a comma-separated list, which must be known."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"unknown name {unknown[0]!r}; known are {', '.join(known)}")
+    return names
 
 
 def _peer_names(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from quickfuse.bench import cold, jax_peer
 from quickfuse.bench.cold import ColdResult, measure_cold
-from quickfuse.bench.variants import Missing
+from quickfuse.bench.step import Missing
 from quickfuse.bench.workloads import OptimizerWorkload, PointwiseWorkload
 
 TINY = OptimizerWorkload("2", (8, 8))

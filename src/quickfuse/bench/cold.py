@@ -19,8 +19,10 @@ import torch
 
 from quickfuse import logs
 from quickfuse.bench import variants
-from quickfuse.bench.variants import OURS, Missing
-from quickfuse.bench.workloads import DTYPES, Workload, from_dict, to_dict
+from quickfuse.bench.models import memory_bytes
+from quickfuse.bench.step import Missing
+from quickfuse.bench.variants import OURS
+from quickfuse.bench.workloads import DTYPES, ModelWorkload, Workload, from_dict, to_dict
 
 #: As many calls as the tutorial on compiled optimizers takes to warm up.
 FIRST_CALLS = 5
@@ -44,7 +46,8 @@ class ColdResult:
 
     `calls[0]` counts from wrapping the function to the end of its first call. `stages` is how quickfuse spent it, and
     `messages` what it had to say: graph breaks, recompilations, failures. `difference` is the largest absolute
-    difference from eager in the changed tensors after these calls, or None where there is nothing to compare.
+    difference from eager in the changed tensors after these calls, or None where there is nothing to compare. `counts`
+    are `logs.counts` of quickfuse, `memory` the bytes that a call of a model holds.
     """
 
     status: Status
@@ -55,6 +58,8 @@ class ColdResult:
     stages: dict[str, float] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
     difference: float | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
 
 
 def cache_environment(folder: Path) -> dict[str, str]:
@@ -129,9 +134,11 @@ def _first_calls(workload: Workload, variant: str) -> ColdResult:
             result.calls.append(now - start)
             start = now
     if variant == OURS:
-        result.stages = dict(logs.stage_seconds)
+        result.stages, result.counts = dict(logs.stage_seconds), dict(logs.counts)
     if variant != "jax":
-        result.difference = _difference_from_eager(workload, step.state, returned)
+        result.difference = _difference_from_eager(workload, step.results(), returned)
+    if isinstance(workload, ModelWorkload):
+        result.memory = memory_bytes(step, fn)
     return result
 
 
@@ -160,11 +167,15 @@ def _difference_from_eager(workload: Workload, state: list[torch.Tensor], return
     expected_return = None
     for _ in range(FIRST_CALLS):
         expected_return = fn(*reference.args)
-    pairs = list(zip(state, reference.state, strict=True))
+    pairs = list(zip(state, reference.results(), strict=True))
     if isinstance(returned, torch.Tensor) and isinstance(expected_return, torch.Tensor):
         pairs.append((returned, expected_return))
-    wide = torch.float64 if DTYPES[workload.dtype] is torch.float64 else torch.float32
+    wide = torch.float64 if workload_dtype(workload) is torch.float64 else torch.float32
     return max(((a.to(wide) - b.to(wide)).abs().max().item() for a, b in pairs), default=0.0)
+
+
+def workload_dtype(workload: Workload) -> torch.dtype:
+    return DTYPES[getattr(workload, "dtype", "float32")]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

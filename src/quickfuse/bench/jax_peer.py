@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from quickfuse.bench.variants import Missing, Step
-from quickfuse.bench.workloads import OptimizerWorkload, PointwiseWorkload, Workload
+from quickfuse.bench.step import Missing, Step
+from quickfuse.bench.workloads import ModelWorkload, OptimizerWorkload, PointwiseWorkload, Workload
 
 
 def prepare(workload: Workload) -> Step:
     """The workload as a JAX step. Each call starts from the arrays that the call before it returned.
 
     Raises:
-        Missing: if JAX or Optax is not installed, or has no support for the device.
+        Missing: if JAX or Optax is not installed, or has no support for the device or workload.
     """
+    if isinstance(workload, ModelWorkload):
+        raise Missing("the models are PyTorch modules")
     jax = _import_jax(workload.device, x64=workload.dtype == "float64")
     if isinstance(workload, OptimizerWorkload):
         return _optimizer_step(workload, jax)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import geometric_mean
+
 from rich import box
 from rich.table import Table
 
@@ -59,6 +62,41 @@ def notes(report: Report) -> list[str]:
     ours = report.get(OURS)
     if ours is not None and ours.cold.difference is not None:
         lines.append(f"largest difference from eager after {FIRST_CALLS} calls: {ours.cold.difference:.1e}")
+    return [*lines, *model_notes(report)]
+
+
+def model_notes(report: Report) -> list[str]:
+    """How many kernels there are, and what memory the variants need."""
+    lines = []
+    ours = report.get(OURS)
+    if ours is not None and ours.cold.counts:
+        lines.append(", ".join(f"{number} {name}" for name, number in ours.cold.counts.items()))
+    for kind, what in (("peak", "memory at the most"), ("saved", "memory kept for the backward pass")):
+        sizes = {v.name: v.cold.memory[kind] for v in report.variants if kind in v.cold.memory}
+        if sizes:
+            lines.append(f"{what}: " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items()))
+    return lines
+
+
+def geometric_means(reports: Sequence[Report]) -> list[str]:
+    """How many times as long as quickfuse each peer takes, over all workloads of a kind."""
+    lines = []
+    for unit in dict.fromkeys(report.workload.unit for report in reports):
+        alike = [report for report in reports if report.workload.unit == unit]
+        for name in dict.fromkeys(v.name for report in alike for v in report.variants if v.name != OURS):
+            steady, first = [], []
+            for report in alike:
+                peer, ours = report.get(name), report.get(OURS)
+                if peer is None or ours is None or (ratio := report.ratio(peer)) is None:
+                    continue
+                steady.append(ratio)
+                if peer.cold_seconds and ours.cold_seconds:
+                    first.append(peer.cold_seconds / ours.cold_seconds)
+            if steady and first:
+                lines.append(
+                    f"{name} takes {geometric_mean(steady):.2f} times as long per {unit}, and {geometric_mean(first):.1f} "
+                    f"times for the first (geometric means of {len(steady)})"
+                )
     return lines
 
 

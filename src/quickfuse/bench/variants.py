@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 import quickfuse
+from quickfuse.bench import models
+from quickfuse.bench.step import Missing, Step
 from quickfuse.bench.workloads import DTYPES, OptimizerWorkload, PointwiseWorkload, Shape, Workload
 
 OURS = "quickfuse"
@@ -17,24 +18,6 @@ PEERS = ("eager", "fused", "torch.compile", "jax")
 #: A chain of linear layers deeper than this has gradients that underflow, and arithmetic on denormals is what a
 #: benchmark would measure then.
 _DEEPEST_CHAIN = 16
-
-
-class Missing(Exception):
-    """A peer that cannot run this workload here. The message is one clause for the user."""
-
-
-@dataclass
-class Step:
-    """What is timed: `make()` gives the function, which is called with `args`.
-
-    `make` is a part of the cold time, because wrapping a function may already cost something. `synchronize` waits for
-    the work that calls have started. `state` are the tensors that a call changes, for comparing variants.
-    """
-
-    make: Callable[[], Callable[..., Any]]
-    args: tuple[Any, ...] = ()
-    synchronize: Callable[[], None] = lambda: None
-    state: list[torch.Tensor] = field(default_factory=list)
 
 
 def prepare(workload: Workload, variant: str) -> Step:
@@ -49,7 +32,11 @@ def prepare(workload: Workload, variant: str) -> Step:
         return jax_peer.prepare(workload)
     if isinstance(workload, OptimizerWorkload):
         return _optimizer_step(workload, variant)
-    return _pointwise_call(workload, variant)
+    if isinstance(workload, PointwiseWorkload):
+        return _pointwise_call(workload, variant)
+    if variant == "fused":
+        raise Missing("PyTorch has no fused version of it")
+    return models.prepare(workload, wrapper(variant), synchronizer(workload.device))
 
 
 def synchronizer(device: str) -> Callable[[], None]:
@@ -120,10 +107,18 @@ def _pointwise_call(workload: PointwiseWorkload, variant: str) -> Step:
 
 
 def _compiler(variant: str, fn: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
+    wrap = wrapper(variant)
+    return lambda: wrap(fn)
+
+
+def wrapper(variant: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What a variant makes of a function."""
+    if variant == "eager":
+        return lambda fn: fn
     if variant == OURS:
-        return lambda: quickfuse.compile(fn, fullgraph=False)
+        return lambda fn: quickfuse.compile(fn, fullgraph=False)
     if variant == "torch.compile":
-        return lambda: torch.compile(fn, fullgraph=False)
+        return lambda fn: torch.compile(fn, fullgraph=False)
     raise ValueError(f"unknown variant {variant!r}; known are {', '.join((*PEERS, OURS))}")
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from quickfuse.bench.optimizers import OPTIMIZERS, OptimizerSpec
+from quickfuse.bench.zoo import MODELS, TITLES
 
 Shape = tuple[int, ...]
 
@@ -113,10 +114,42 @@ class PointwiseWorkload:
         return f"sin(x) + cos(y), {show_shape(self.shape)}, {self.dtype}"
 
 
-Workload = OptimizerWorkload | PointwiseWorkload
+@dataclass(frozen=True)
+class ModelWorkload:
+    """A model of `zoo.MODELS`.
 
-_KINDS: dict[str, type[OptimizerWorkload] | type[PointwiseWorkload]] = {
-    kind.benchmark: kind for kind in (OptimizerWorkload, PointwiseWorkload)
+    `mode`: "eval" (without gradients), "train" (forward, loss and backward) or "step" (the same with Adam's step, all of
+    it in one compiled function).
+    """
+
+    model: str = "densenet121"
+    mode: str = "eval"
+    device: str = "cpu"
+
+    benchmark: ClassVar[str] = "model"
+    bytes_moved: ClassVar[int] = 0
+    shows_bandwidth: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_name("model", self.model, MODELS)
+        _check_name("mode", self.mode, MODES)
+
+    @property
+    def unit(self) -> str:
+        return "call" if self.mode == "eval" else "step"
+
+    @property
+    def title(self) -> str:
+        return f"{TITLES[self.model]}, {MODES[self.mode]}"
+
+
+MODES = {"eval": "evaluation", "train": "training", "step": "training with Adam in one function"}
+
+
+Workload = OptimizerWorkload | PointwiseWorkload | ModelWorkload
+
+_KINDS: dict[str, Any] = {
+    kind.benchmark: kind for kind in (OptimizerWorkload, PointwiseWorkload, ModelWorkload)
 }
 
 
@@ -128,7 +161,10 @@ def to_dict(workload: Workload) -> dict[str, Any]:
 def from_dict(data: dict[str, Any]) -> Workload:
     """The inverse of `to_dict`."""
     fields = {name: value for name, value in data.items() if name != "benchmark"}
-    return _KINDS[data["benchmark"]](**{**fields, "shape": tuple(fields["shape"])})
+    if "shape" in fields:
+        fields["shape"] = tuple(fields["shape"])
+    workload: Workload = _KINDS[data["benchmark"]](**fields)
+    return workload
 
 
 def _check_name(what: str, name: str, table: dict[str, Any]) -> None:

@@ -1,0 +1,113 @@
+"""Models as workloads: evaluation, and training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from quickfuse.bench import zoo
+from quickfuse.bench.step import Step
+
+if TYPE_CHECKING:
+    from quickfuse.bench.workloads import ModelWorkload
+
+#: What a variant makes of a function or module.
+Wrapper = Callable[[Any], Any]
+
+
+def prepare(workload: ModelWorkload, wrap: Wrapper, synchronize: Callable[[], None]) -> Step:
+    """The workload with what `wrap` makes of the model, of its loss, or of its whole training step."""
+    example = zoo.build(workload.model)
+    example.model.to(workload.device)
+    example.input, example.target = example.input.to(workload.device), example.target.to(workload.device)
+    step = {"eval": _evaluation, "train": _training, "step": _whole_step}[workload.mode](example, wrap)
+    step.synchronize = synchronize
+    return step
+
+
+def _evaluation(example: zoo.Example, wrap: Wrapper) -> Step:
+    model = example.model.eval()
+
+    def make() -> Callable[..., Any]:
+        fn = wrap(model)
+
+        def call(x: torch.Tensor) -> Any:
+            with torch.no_grad():
+                return fn(x)
+
+        return call
+
+    return Step(make, (example.input,))
+
+
+def _training(example: zoo.Example, wrap: Wrapper) -> Step:
+    model, loss = example.model.train(), example.loss
+    parameters = list(model.parameters())
+    made: list[Callable[..., Any]] = []
+
+    def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return loss(model(x), y)
+
+    def make() -> Callable[..., Any]:
+        fn = wrap(compute)
+        made.append(fn)
+
+        def call(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            for parameter in parameters:
+                parameter.grad = None
+            value = fn(x, y)
+            value.backward()
+            return value.detach()
+
+        return call
+
+    def changed() -> list[torch.Tensor]:
+        return [*(p.grad for p in parameters if p.grad is not None), *model.buffers()]
+
+    args = (example.input, example.target)
+    return Step(make, args, collect=changed, forward=lambda: made[-1](*args))
+
+
+def _whole_step(example: zoo.Example, wrap: Wrapper) -> Step:
+    """As in PyTorch's tutorial on torch.compile: zero_grad, forward, loss, backward and the optimizer in one function."""
+    model, loss = example.model.train(), example.loss
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def train(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(True)
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    # Adam divides gradients by their size, rounding errors included: parameters are no measure of what went wrong.
+    return Step(lambda: wrap(train), (example.input, example.target), collect=lambda: list(model.buffers()))
+
+
+# --- memory ---
+
+
+def memory_bytes(step: Step, fn: Callable[..., Any]) -> dict[str, int]:
+    """`peak`: the most memory that a call holds beside its arguments. `saved`: what is kept between the forward and the
+    backward pass. From the records of PyTorch's allocator on the CPU.
+    """
+    found = {"peak": max(_growth(lambda: fn(*step.args)), default=0)}
+    if step.forward is not None:
+        found["saved"] = _growth(step.forward)[-1]
+    return found
+
+
+def _growth(call: Callable[[], Any]) -> list[int]:
+    """How many more bytes are in use after each allocation and release during a call, as long as its result lives."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        result = call()
+    assert profile.profiler is not None
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    total, totals = 0, [0]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        total += event.nbytes()
+        totals.append(total)
+    del result
+    return totals
