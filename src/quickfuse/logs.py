@@ -20,6 +20,9 @@ log = logging.getLogger("quickfuse")
 #: Seconds spent by each stage of compilation since the last `reset_stage_seconds()`, in this process.
 stage_seconds: dict[str, float] = {}
 
+#: What compilation has made so far in this process: `distinct kernels`, `kernel launches` and `operator calls`.
+counts: dict[str, int] = {}
+
 _enabled: set[str] = set()
 
 
@@ -48,6 +51,11 @@ def emit(channel: str, message: str) -> None:
     """Log `message` if its channel is on."""
     if channel in _enabled:
         log.warning("[%s] %s", channel, message)
+
+
+def count(name: str, more: int = 1) -> None:
+    """Add to one of the `counts`."""
+    counts[name] = counts.get(name, 0) + more
 
 
 @contextlib.contextmanager
