@@ -26,14 +26,55 @@ class Data:
     """One member: its sizes and a tensor for each slot, as large as the sizes where the slot's strides are not 0."""
 
     sizes: tuple[int, ...]
-    tensors: Sequence[torch.Tensor]
+    tensors: Sequence[torch.Tensor | Strided]
+
+
+@dataclass
+class Strided:
+    """Elements of `memory` that no tensor can be: at negative strides, or where some are outside and never loaded."""
+
+    memory: torch.Tensor
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.memory.dtype
+
+    def data_ptr(self) -> int:
+        return self.memory.data_ptr() + self.offset * self.memory.itemsize
+
+    def places(self, sizes: tuple[int, ...]) -> torch.Tensor:
+        """Where the elements are in the memory's storage."""
+        total = torch.tensor(self.memory.storage_offset() + self.offset)
+        for axis, (size, stride) in enumerate(zip(sizes, self.strides, strict=True)):
+            total = total + (torch.arange(size) * stride).view(-1, *[1] * (len(sizes) - axis - 1))
+        return total.expand(sizes)
+
+    def elements(self, places: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+        """The elements at `places`, zeros where not `inside`."""
+        size = self.memory.untyped_storage().nbytes() // self.memory.itemsize
+        assert bool(((places >= 0) & (places < size) | ~inside).all()), "an element outside of memory"
+        if not size:
+            return torch.zeros(places.shape, dtype=self.dtype)
+        every = self.memory.as_strided((size,), (1,), 0)
+        return torch.where(inside, every[torch.where(inside, places, 0)], torch.zeros((), dtype=self.dtype))
+
+
+def strided(memory: torch.Tensor, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor | Strided:
+    """A tensor where there is one."""
+    try:
+        return memory.as_strided(sizes, strides, memory.storage_offset() + offset)
+    except RuntimeError:
+        return Strided(memory, offset, sizes, strides)
 
 
 def member_row(body: KernelBody, data: Data) -> list[int]:
     row = list(data.sizes)
     for slot, tensor in zip(body.slots, data.tensors, strict=True):
         assert tensor.dtype == slot.dtype
-        strides = tensor.expand(data.sizes).stride()
+        strides = tensor.strides if isinstance(tensor, Strided) else tensor.expand(data.sizes).stride()
         for size, stride, known in zip(data.sizes, strides, slot.strides, strict=True):
             assert known is None or size <= 1 or stride == known, (strides, slot.strides)
         row += [tensor.data_ptr(), *(s for s, known in zip(strides, slot.strides, strict=True) if known is None)]

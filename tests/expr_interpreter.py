@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from cpu_runner import Strided
 from quickfuse.ir.expr import PICK, SCALAR_OPS, Const, Expr, Index, Op
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, SlotPlace, walk
 
@@ -29,16 +30,19 @@ class Environment:
     for each reduction its results, of size 1 on reduced axes."""
 
     shape: tuple[int, ...]
-    slots: Sequence[torch.Tensor]
+    slots: Sequence[torch.Tensor | Strided]
     scalars: Sequence[float] = ()
     reduced: list[torch.Tensor] = field(default_factory=list)
     row_length: int = 0
 
     def leaf(self, node: Expr) -> torch.Tensor:
         if isinstance(node, SlotLoad):
-            return self.slots[node.slot].expand(self.shape)
+            view = self.slots[node.slot]
+            if isinstance(view, torch.Tensor):
+                return view.expand(self.shape)
+            return view.elements(view.places(self.shape), torch.ones(self.shape, dtype=torch.bool))
         if isinstance(node, SlotPlace):
-            return self.places(self.slots[node.slot])
+            return self.operand(node.slot).places(self.shape)
         if isinstance(node, RowLength):
             return torch.tensor(self.row_length).expand(self.shape)
         if isinstance(node, Reduced):
@@ -53,22 +57,11 @@ class Environment:
         return torch.tensor(node.value, dtype=exact).to(node.dtype).expand(self.shape)
 
 
-    def places(self, view: torch.Tensor) -> torch.Tensor:
-        """Where a view's elements are in its storage."""
-        total = torch.tensor(view.storage_offset())
-        for axis, (size, stride) in enumerate(zip(self.shape, view.expand(self.shape).stride(), strict=True)):
-            total = total + (torch.arange(size) * stride).view(-1, *[1] * (len(self.shape) - axis - 1))
-        return total.expand(self.shape)
-
-    def pick(self, slot: int, place: torch.Tensor, offset: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    def operand(self, slot: int) -> Strided:
         view = self.slots[slot]
-        size = view.untyped_storage().nbytes() // view.itemsize
-        where = place + offset
-        assert bool(((where >= 0) & (where < size) | ~inside).all()), "an element outside of memory"
-        if not size:
-            return torch.zeros(self.shape, dtype=view.dtype)
-        every = view.as_strided((size,), (1,), 0)
-        return torch.where(inside, every[torch.where(inside, where, 0)], torch.zeros((), dtype=view.dtype))
+        if isinstance(view, Strided):
+            return view
+        return Strided(view.as_strided((), (), 0), view.storage_offset(), self.shape, view.expand(self.shape).stride())
 
 
 def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
@@ -78,7 +71,8 @@ def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
         if isinstance(node, Op) and node.name == PICK:
             place = node.args[0]
             assert isinstance(place, SlotPlace)
-            values[id(node)] = env.pick(place.slot, *[values[id(arg)] for arg in node.args])
+            places, offsets, inside = [values[id(arg)] for arg in node.args]
+            values[id(node)] = env.operand(place.slot).elements(places + offsets, inside)
         elif isinstance(node, Op):
             values[id(node)] = _apply(node, [values[id(arg)] for arg in node.args])
         else:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cpu_runner import Data, run
+from cpu_runner import Data, Strided, run, strided
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.emit.llvm_math import Target
 from quickfuse.fuse import fuse
@@ -106,9 +106,9 @@ class Interpreter:
         for tensor, value in pending:
             tensor.copy_(value)
 
-    def _element_view(self, member: Member, slot: int) -> torch.Tensor:
+    def _element_view(self, member: Member, slot: int) -> torch.Tensor | Strided:
         memory = self.memory[member.buffers[slot]]
-        return memory.as_strided(member.sizes, member.strides[slot], memory.storage_offset() + member.offsets[slot])
+        return strided(memory, member.offsets[slot], member.sizes, member.strides[slot])
 
     @staticmethod
     def _check_slots(body: KernelBody, member: Member) -> None:

@@ -69,10 +69,10 @@ def test_changes_through_views_of_all_elements(view: Callable[[torch.Tensor], to
     check(lambda x, y: function(x.sin(), y), torch.randn(4, 6), torch.randn(4, 6))
 
 
-def test_changes_of_parts_are_left_to_pytorch() -> None:
+def test_changes_of_parts() -> None:
     for function in (lambda x: x[0].add_(1), lambda x: x[:, 1:].zero_(), lambda x: x.diagonal().fill_(2)):
-        with pytest.raises(Unsupported, match="part of a tensor"):
-            compile_for_test(function, torch.randn(4, 4))
+        check(function, torch.randn(4, 4))
+    check(lambda x: (x * 2)[:, 1].mul_(3), torch.randn(4, 4))
 
 
 def test_assignment() -> None:
@@ -242,11 +242,12 @@ def test_calls_that_return_several_tensors() -> None:
     "function",
     [
         lambda x: torch.bernoulli(x.sigmoid()), lambda x: torch.rand_like(x), lambda x: torch.nn.functional.dropout(x),
-        lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: x.view(torch.int32), lambda x: torch.view_as_complex(x),
-        lambda x: x.uniform_(), lambda x: torch.einsum("ij->ji", x), lambda x: x.cumsum_(0), lambda x: x.sum().item(),
+        lambda x: x.uniform_(), lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: x.view(torch.int32),
+        lambda x: torch.view_as_complex(x), lambda x: torch.einsum("ij->ji", x), lambda x: x.resize_(8),
     ],
-    ids=range(11),
+    ids=range(10),
 )  # fmt: skip
-def test_what_is_left_to_pytorch(function: Callable[[torch.Tensor], Any]) -> None:
+def test_what_nobody_noted_effects_of(function: Callable[[torch.Tensor], Any]) -> None:
+    """In a graph that was not captured: PyTorch's schemas alone do not say enough."""
     with pytest.raises(Unsupported):
         compile_for_test(function, torch.rand(4, 2))

@@ -101,6 +101,31 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: 
     return body
 
 
+def joined_body(segment: Segment, call: Callable[..., Any], placer: Any) -> Body:
+    """Run a graph that needs gradients as one operation of autograd; `placer` is that of its forward kernels, if any."""
+    names = _output_names(segment)
+    targets = f"{', '.join(names)}, = " if names else ""
+    numbers = "".join(f"{i.name}, " for i in segment.inputs if not isinstance(i.meta, TensorMeta))
+    picks = _tensor_picks(segment)
+    tensors = "_tensors" if picks == [*range(len(tensor_order(segment)))] else "[_tensors[k] for k in _picks]"
+    launch = f"{targets}_joined({tensors}, ({numbers}))"
+    constants: dict[str, Any] = {"_graph": segment.run, "_picks": picks, "_joined": call, "_placer": placer}
+    if placer is None or not placer.tables or not placer.position:
+        lines = [launch]
+    elif not placer.written:
+        lines = ["if _state: _placer.place(_check.addresses)", launch]
+    else:
+        constants["_unversioned"] = placer.note_changes
+        eager = f"{targets}{_graph_call(segment)}"
+        lines = [
+            "if _state: _placer.place(_check.addresses)", "if _placer.overlapping or _unversioned(_tensors):",
+            f"    {eager}", "else:", f"    {launch}",
+        ]  # fmt: skip
+    body = Body(lines, names, constants)
+    body.repeatable = not segment.mutated
+    return body
+
+
 class KernelBodyWriter:
     """Writes the body that launches a schedule's kernels.
 
@@ -118,6 +143,7 @@ class KernelBodyWriter:
         self.names = names
         self.eager = eager
         self.lines: list[str] = []
+        self.statements: list[str] = []  # all but the choice between the kernels and eager
         self.constants: dict[str, Any] = {
             "_placer": placer,
             "math": math,
@@ -159,6 +185,7 @@ class KernelBodyWriter:
             self.lines = [*before, *self._unless_flagged()]
         if any(isinstance(step, Extern) and _needs_grad(step) for step in self.schedule.steps):
             self._forget_history()
+        self.statements = [*self.lines]
         return Body(self._choose(), names, self.constants, numbers)
 
     def _forget_history(self) -> None:

@@ -32,7 +32,7 @@ from .prologue import Prologue, lookup_all
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
     r"torch|_(MISS|frames|Suspension|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
-    r"id|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
+    r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
 )
 
 
@@ -117,7 +117,8 @@ class Glue:
             if not isinstance(i.meta, TensorMeta) and i.name != fetched[i.name]
         ]
         rest = [*numbers, *body.numbers]
-        locked = [*body.lines]
+        watched = self._watched(body)
+        locked = ["_before0 = _versions(_tensors, _picks0)", *body.lines] if watched else [*body.lines]
         if tensors:
             rest.append(f"_tensors = [{tensors}]")
             contents = ContentsGuards(prologue, tensor_order(segment))
@@ -135,7 +136,9 @@ class Glue:
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
             if body.repeatable:
-                locked = ["try:", *(f"    {line}" for line in locked), _ON_ERROR]
+                locked = ["try:", *(f"    {line}" for line in locked), *_ON_ERROR]
+            elif watched:
+                locked = ["_before0 = None", "try:", *(f"    {line}" for line in locked), *_ON_ERROR_UNCHANGED]
             locked.insert(0, "if _lock._is_owned(): raise _RunNatively")
         guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), f"except {_FETCH_ERRORS}: return _MISS"]
         lines = [*guarded, *locked, *epilogue.lines, f"return {result}"]
@@ -143,6 +146,16 @@ class Glue:
             self._refuse_collisions("\n".join(lines))
         signature = "(_frames)" if segment.resumes else signature_source(segment.code)
         return "\n".join([f"def {name}{signature}:", *(f"    {line}" for line in lines)]) + "\n"
+
+    def _watched(self, body: Body) -> bool:
+        """Whether to note if the body changes tensors, for the case that an operator fails before it changed any."""
+        segment = self.segment
+        changed = {i.source for i in segment.inputs if i.name in segment.mutated and isinstance(i.meta, TensorMeta)}
+        if not changed or body.repeatable or ("_placer" in body.constants and len(changed) > _MOST_WATCHED):
+            return False
+        self.constants["_picks0"] = [k for k, source in enumerate(tensor_order(segment)) if source in changed]
+        self.constants["_versions"] = versions
+        return True
 
     def _refuse_collisions(self, source: str) -> None:
         """Arguments are variables of the generated function: no other variable may have their names."""
@@ -186,7 +199,15 @@ class Glue:
         return self.source[len("def ") : self.source.index("(")]
 
 
-_ON_ERROR = "except _Exception as _error0: raise _RunNatively from _error0"
+#: In how many tensors changes are noted around kernels, which take no longer than that for many.
+_MOST_WATCHED = 8
+_ON_ERROR = ("except _Exception as _error0: raise _RunNatively from _error0",)
+#: The same for a body that changes tensors: unless it did so already.
+_ON_ERROR_UNCHANGED = (
+    "except _Exception as _error0:",
+    "    if _before0 != _versions(_tensors, _picks0): raise",
+    "    raise _RunNatively from _error0",
+)
 _FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError)"
 
 
@@ -194,6 +215,14 @@ def _changing(segment: Segment) -> set[Source]:
     """What the segment itself changes: the objects, and the dictionaries of their attributes."""
     targets = {effect.target.source for effect in segment.effects if isinstance(effect.target, Existing)}
     return targets | {target.attr("__dict__") for target in targets}
+
+
+def versions(tensors: list[torch.Tensor], picks: list[int]) -> Any:
+    """How often some tensors were changed. Equal to nothing where that is not counted."""
+    chosen = [tensors[k] for k in picks]
+    if any(tensor.is_inference() for tensor in chosen):
+        return object()
+    return [tensor._version for tensor in chosen]
 
 
 def tensor_order(segment: Segment) -> list[Source]:

@@ -36,6 +36,8 @@ class Vectors:
         """The vector of a slot at `index`, where `pointer` is at index 0. `mask` is empty for a whole vector."""
         dtype = self.body.slots[slot].dtype
         element, vector = memory_type(dtype), code.type(memory_type(dtype))
+        if self.body.slots[slot].strides[self.axis] == -1 and not mask:
+            return self._load_backwards(code, slot, pointer, index)
         where = self._address(code, slot, pointer, index)
         contiguous = self.body.slots[slot].strides[self.axis] == 1
         if contiguous and not mask:
@@ -47,6 +49,16 @@ class Vectors:
             operands = f"{pointers} {where}, i32 {dtype.itemsize}, {_mask(code, mask)}, {vector} zeroinitializer"
             raw = code.let(f"call {vector} @{symbol}({operands})", f"s{slot}")
         return from_memory(code, raw, dtype)
+
+    def _load_backwards(self, code: Code, slot: int, pointer: str, index: str) -> str:
+        dtype = self.body.slots[slot].dtype
+        element, vector = memory_type(dtype), code.type(memory_type(dtype))
+        last = code.let(f"sub i64 {1 - code.lanes}, {index}")
+        where = code.let(f"getelementptr {element}, ptr {pointer}, i64 {last}", f"s{slot}.at")
+        raw = code.let(f"load {vector}, ptr {where}, align {dtype.itemsize}", f"s{slot}")
+        order = ", ".join(f"i32 {lane}" for lane in reversed(range(code.lanes)))
+        turned = code.let(f"shufflevector {vector} {raw}, {vector} poison, <{code.lanes} x i32> <{order}>")
+        return from_memory(code, turned, dtype)
 
     def pick(
         self, code: Code, slot: int, pointer: str, index: str, mask: str, offset: str, inside: str, along: bool
@@ -115,7 +127,8 @@ class Vectors:
     def _stride(self, code: Code, slot: int) -> tuple[str, str]:
         """The slot's stride along the axis and its multiples for the lanes, both computed once."""
         once = self.once
-        stride = load_stride(self.body, slot, self.axis, once)
+        known = self.body.slots[slot].strides[self.axis]
+        stride = str(known) if known is not None else load_stride(self.body, slot, self.axis, once)
         multiples = f"mul {code.type('i64')} {code.iota('i64')}, {code.splat(stride, 'i64')}"
         return stride, once.let(multiples, f"s{slot}.offsets")
 

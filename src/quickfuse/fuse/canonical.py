@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Scalar
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Reduced, Reduction, RowLength, Slot, SlotLoad, SlotPlace
 from quickfuse.ir.loop import FLAG, Access, Buffer
 
 from .collapse import Collapsed, collapse, collapse_rows
 from .merge import MergedLoop
-from .rows import disjoint, same_elements
+from .rows import same_elements
 
 _OperandKey = tuple[Buffer, int, tuple[int, ...]]
 
@@ -38,8 +39,9 @@ class Candidate:
 class _Operands:
     """The operands of a loop over `shape` by first use, those that are stored last, and its host scalars.
 
-    values: buffers whose contents are computed in the loop, with the units that do, and what of it they store. stored: the operand of each store
-    that is done. loaded: how many operands are loaded. links: where each unit's loads and scalars come from.
+    values: buffers whose contents are computed in the loop, with the units that do, and what they store.
+    stored: the operand of each store that is done. loaded: how many operands are loaded.
+    links: where each unit's loads and scalars come from.
     loose: the buffers that are loaded from at computed offsets.
     """
 
@@ -60,6 +62,15 @@ class _Operands:
         if units is None:
             return None
         return next((k for k, stored in units if same_elements(self.shape, access, stored)), None)
+
+    def strides(self) -> tuple[tuple[int, ...], ...]:
+        """Each operand's strides. What is stored moves, even where there is but one element."""
+        found = [access.strides for access in self.accesses]
+        if all(size == 1 for size in self.shape):
+            for k in self.stored:
+                if self.accesses[k].buffer.kind != "flag":
+                    found[k] = (1,) * len(self.shape)
+        return tuple(found)
 
     def number(self, access: Access) -> int:
         strides = access.strides
@@ -90,7 +101,7 @@ class Canonicalizer:
             Unsupported: where a buffer is stored to and loaded from at another element.
         """
         operands = _collect(loop)
-        strides = tuple([access.strides for access in operands.accesses])
+        strides = operands.strides()
         indexed = tuple(sorted(operands.axes))
         reduced, columns = 0, False
         if loop.reduced:
@@ -128,15 +139,18 @@ class Canonicalizer:
 
     def _make_slots(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed) -> tuple[Slot, ...]:
         stored = set(operands.stored)
+        backwards = not loop.reduced and loop.device.type == "cpu"  # the one place where code for it is written
         slots = []
         for k, (access, strides) in enumerate(zip(operands.accesses, collapsed.strides, strict=True)):
             mode = "r" if k not in stored else "rw" if k < operands.loaded else "w"
             mode = "flag" if access.buffer.kind == "flag" else mode
             meta = access.buffer.meta
-            key = (meta.dtype, strides, mode, meta.device != loop.device)
+            turned = backwards and strides[-1:] == (-1,) and mode == "r" and access.buffer not in operands.loose
+            key = (meta.dtype, strides, mode, meta.device != loop.device, turned)
             slot = self._slots.get(key)
             if slot is None:
                 classes = tuple([s if s in (0, 1) else None for s in strides])
+                classes = (*classes[:-1], -1) if turned else classes
                 slot = self._slots[key] = Slot(meta.dtype, classes, mode, by_value=key[3])
             slots.append(slot)
         return tuple(slots)

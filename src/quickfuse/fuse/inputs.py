@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.loop import FLAG, Access, Buffer
 
-from .rows import disjoint, same_elements
+from .rows import same_elements
 from .units import Edge, Meeting, Unit, agree, find, least_level, union, way_into
 
 if TYPE_CHECKING:

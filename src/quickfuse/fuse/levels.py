@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, View
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .inputs import InputStores
 from .reading import read
-from .rows import disjoint, same_elements
+from .rows import same_elements
 from .units import Dependences, Edge, Meeting, Unit, agree, find, least_level, union, way_into
 
 

@@ -66,36 +66,6 @@ def embedding(shape: Shape, space: Shape, reduced: Shape) -> IndexMap | None:
     return IndexMap((0,) * len(shape), tuple(rows), len(space))
 
 
-@lru_cache(maxsize=4096)
-def _box(shape: Shape, offset: int, strides: Shape, sizes: Shape, memory: Shape) -> tuple[tuple[int, int], ...] | None:
-    """The first and the last index on each axis of a buffer (of `sizes` and strides `memory`) that an access over `shape`
-    touches, for an access along the buffer's axes; None for others."""
-    steps = [(s, n) for s, n in zip(strides, shape, strict=True) if s and n > 1]
-    rest = offset + sum(s * (n - 1) for s, n in steps if s < 0)
-    axes = sorted((k for k, (n, s) in enumerate(zip(sizes, memory, strict=True)) if n > 1 and s), key=lambda k: -memory[k])
-    first, extent = [0] * len(sizes), [0] * len(sizes)
-    for k in axes:
-        first[k], rest = divmod(rest, memory[k])
-    for step, size in steps:
-        axis = next((k for k in axes if memory[k] <= abs(step)), None)
-        if axis is None or step % memory[axis]:
-            return None
-        extent[axis] += abs(step) // memory[axis] * (size - 1)
-    if rest or any(f + e >= max(n, 1) for f, e, n in zip(first, extent, sizes, strict=True)):
-        return None
-    return tuple([(f, f + e) for f, e in zip(first, extent, strict=True)])
-
-
-def disjoint(shape: Shape, one: Access, of_two: Shape, two: Access) -> bool:
-    """Whether two accesses of one buffer, over `shape` and over `of_two`, surely have no element in common."""
-    if one.loose or two.loose:
-        return False
-    meta = one.buffer.meta
-    a = _box(shape, one.offset, one.strides, meta.shape, meta.stride)
-    b = _box(of_two, two.offset, two.strides, meta.shape, meta.stride)
-    return a is not None and b is not None and any(x[1] < y[0] or y[1] < x[0] for x, y in zip(a, b, strict=True))
-
-
 def same_elements(shape: Shape, one: Access, two: Access) -> bool:
     """Whether two accesses of one buffer mean the same element at every index of `shape`."""
     return not (one.loose or two.loose) and one.offset == two.offset and all(

@@ -8,7 +8,12 @@ from typing import Any
 
 from torch.fx import Graph
 
+from ..errors import Unsupported
 from .values import TensorMeta
+
+
+class NothingToDifferentiate(Unsupported):
+    """Operands need gradients, and no result does: the graph may be compiled as if nothing did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ class Differentiated:
     inputs that need one, None for those without.
 
     `results` tell the outputs of the captured graph. `draws` says that forward draws random numbers. `saved_bytes` and
-    `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted.
+    `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
+    backward graph for given differentiable outputs (by their number among these) without a gradient.
     """
 
     forward: Graph
@@ -74,3 +80,12 @@ class Differentiated:
     draws: bool = False
     saved_bytes: int = 0
     eager_bytes: int = 0
+    variant: Callable[[frozenset[int]], Variant] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Variant:
+    """A backward graph for the case that some differentiable outputs have no gradient. See `Differentiated`."""
+
+    backward: Graph
+    tangents: list[TensorMeta]

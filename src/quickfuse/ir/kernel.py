@@ -36,8 +36,8 @@ from .loop import Buffer, Extern, HostScalar, Program
 class Slot:
     """One operand of a body.
 
-    `strides`: the stride class for each axis (0, 1 or None). `access`: "r", "w", "rw" or "flag". `by_value`: the operand is a
-    number of the host (float64 or int64) that differs between the members of a GPU kernel, passed in the value table.
+    `strides`: the stride class for each axis (0, 1 or None; -1 on the last one, which vectors lie along). `access`: "r", "w", "rw" or "flag". `by_value`: the operand
+    is a number of the host (float64 or int64) that differs between the members of a GPU kernel, passed in the value table.
     """
 
     dtype: torch.dtype

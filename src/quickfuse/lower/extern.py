@@ -23,7 +23,7 @@ from .adapted import Adapted, OnlyResult, Slot, tensors_in
 from .context import Context
 from .schemas import draws_nothing, makes_new_tensors
 from .symbolic import Storage, Tensor, same_memory, whole_load
-from .views import view_of
+from .views import lazy_bits, view_of
 
 
 def extern(
@@ -201,7 +201,7 @@ class _Call:
     def _is_other_type(self, leaf: TensorMeta, operand: int) -> bool:
         """Whether a result is an operand's memory as another type: a call of PyTorch makes it, as none of our views can."""
         tensor = self.operands[operand]
-        if leaf.dtype == tensor.dtype and type(leaf) is type(tensor.meta):
+        if leaf.dtype == tensor.dtype and lazy_bits(leaf) == lazy_bits(tensor.meta):
             return False
         if tensor.storage.mutated or operand in self._replaced():
             raise Unsupported(f"{self.name}, whose result is memory that was written to as another type")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from quickfuse.ir.expr import Expr, Index
-from quickfuse.ir.reindex import IndexMap, both, select
+from quickfuse.ir.reindex import IndexMap, affine, both, select
 
 from . import ops
 from .layout import Shape
@@ -25,8 +25,14 @@ def replace_part(old: Expr, shape: Shape, new: Expr, part: Shape, index_map: Ind
     found: set[int] = set()
     for k, (constant, row) in enumerate(zip(index_map.constants, index_map.coefficients, strict=True)):
         axes = [j for j, factor in enumerate(row) if factor and part[j] > 1]
-        if len(axes) > 1 or (axes and (axes[0] in found or row[axes[0]] < 0)):
+        if len(axes) > 1 or (axes and row[axes[0]] < 0):
             return None
+        if axes and axes[0] in found:  # a diagonal: two old indices follow from one new one
+            if row[axes[0]] != 1 or axes[0] in computed:
+                return None
+            first = affine(constants[axes[0]], tuple(rows[axes[0]]))
+            inside = both(inside, ops.eq(affine(-constant, tuple([int(j == k) for j in range(len(shape))])), first))
+            continue
         if not axes:
             if shape[k] > 1:
                 inside = both(inside, ops.eq(Index(k), ops.const(constant, I64)))

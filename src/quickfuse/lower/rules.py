@@ -25,7 +25,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import COMPUTE, NUMBER, NUMBER_KEYS, Key, Promotion, check_supported, common_dtype
-from .symbolic import Tensor, same_memory
+from .symbolic import Tensor, may_overlap
 
 
 class NoRule(Exception):
@@ -209,7 +209,7 @@ def into(ctx: Context, evaluate: Evaluator, out: Tensor, args: Sequence[Any], kw
         Unsupported: where an operand overlaps `out` without being the same elements, which eager refuses or garbles.
     """
     for value in args:
-        if type(value) is Tensor and value.storage is out.storage and value is not out and not same_memory(value, out):
+        if type(value) is Tensor and value.storage is out.storage and value is not out and may_overlap(value, out):
             raise Unsupported("an in-place operator between overlapping tensors")
     ctx.assign(out, evaluate(ctx, args, kwargs, out.meta))
     return out

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from quickfuse.ir.boxes import apart, box
 from quickfuse.ir.expr import Expr, Load
 from quickfuse.ir.loop import Access, Buffer
 from quickfuse.ir.values import TensorMeta
@@ -82,6 +83,13 @@ class Tensor:
 def whole_load(buffer: Buffer) -> Load:
     """All of a buffer, as a function of its index."""
     return Load(Access(buffer, 0, buffer.meta.stride), buffer.meta.dtype)
+
+
+def may_overlap(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors of one storage may have elements in common that are not in the same places."""
+    base = one.storage.meta
+    boxes = [box(t.meta.shape, t.meta.stride, t.offset, base.shape, base.stride) for t in (one, two)]
+    return not same_memory(one, two) and not apart(*boxes)
 
 
 def same_memory(one: Tensor, two: Tensor) -> bool:

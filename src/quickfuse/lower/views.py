@@ -67,7 +67,7 @@ def view_of(
     shape, stride, offset, shares = described
     if not shares or shape != meta.shape or stride != meta.stride:
         raise Unsupported("a view of another layout than was captured")
-    layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device)
+    layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device) if type(meta) is TensorMeta else meta
     return Tensor(tensor.storage, layout, offset=offset, is_base=False)
 
 
@@ -77,7 +77,7 @@ def _make(ctx: Context, tensor: Tensor, described: _Description, meta: TensorMet
     shape, stride, offset, shares = described
     if shape != meta.shape or meta.dtype != tensor.dtype:
         raise Unsupported("a view of another shape or type than was captured")
-    if _lazy_bits(meta) != _lazy_bits(tensor.meta):
+    if lazy_bits(meta) != lazy_bits(tensor.meta):
         raise NoRule
     plain = type(meta) is TensorMeta
     layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device) if plain else meta
@@ -89,7 +89,7 @@ def _make(ctx: Context, tensor: Tensor, described: _Description, meta: TensorMet
     return Tensor(copied, layout, is_base=False)
 
 
-def _lazy_bits(meta: TensorMeta) -> tuple[bool, bool]:
+def lazy_bits(meta: TensorMeta) -> tuple[bool, bool]:
     """Whether PyTorch conjugates or negates a tensor's elements when it reads them."""
     return getattr(meta, "conj", False), getattr(meta, "neg", False)
 

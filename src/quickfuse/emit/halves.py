@@ -1,0 +1,153 @@
+"""Python source of a forward or backward graph: a function of its tensors and numbers.
+
+    def backward(_tensors, s):
+        _b0 = _empty((3, 4), (4, 1), **_new7)
+        ...
+        return [_out0, _out1]
+
+Where kernels cannot be had, the function calls PyTorch's operators one by one, and lets go of each tensor after its last
+use.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..ir.kernel import Schedule
+from ..ir.loop import Buffer, View
+from ..ir.values import NumberMeta, TensorMeta
+from .body import KernelBodyWriter
+
+
+class Unfit(Exception):
+    """A half cannot run for these numbers, or flagged an element that eager refuses: eager is to run instead."""
+
+
+class _HalfWriter(KernelBodyWriter):
+    """As for a captured graph, but that results which are inputs are these very objects, and that views of results are
+    tensors of their own: autograd would refuse changes of views that were made inside a function."""
+
+    def _result(self, output: Any) -> str:
+        if isinstance(output, Buffer) and output.kind == "input":
+            return self._variables[output]
+        if isinstance(output, View) and output.buffer.kind != "input":
+            return f"{self._view(output)}.detach()"
+        return self._argument(output)
+
+
+def kernel_half(name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any) -> Callable[..., Any]:
+    """A function that launches kernels. Tables of addresses are the caller's business."""
+    inputs, numbers = _inputs(graph)
+    count = len(schedule.program.outputs)
+    names = [f"_out{k}" for k in range(count)]
+    writer = _HalfWriter(schedule, calls, placer, inputs, names, "raise _Unfit")
+    body = writer.write()
+    lines = [line.replace("return _MISS", "raise _Unfit") for line in body.numbers]
+    lines += [*writer.statements, f"return [{', '.join(names)}]"]
+    return _function(name, numbers, lines, {**body.constants, "_Unfit": Unfit})
+
+
+def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
+    """The expressions of a graph's placeholders, and the names of those that are numbers."""
+    inputs, numbers = [], []
+    tensors = 0
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            if isinstance(node.meta["val"], NumberMeta):
+                inputs.append(node.name)
+                numbers.append(node.name)
+            else:
+                inputs.append(f"_tensors[{tensors}]")
+                tensors += 1
+    return inputs, numbers
+
+
+def operator_half(name: str, graph: Graph) -> Callable[..., Any]:
+    """A function that calls the graph's operators one by one."""
+    inputs, numbers = _inputs(graph)
+    return _function(name, numbers, *_OperatorWriter(inputs).write(graph))
+
+
+class _OperatorWriter:
+    def __init__(self, inputs: list[str]) -> None:
+        self.inputs = iter(inputs)
+        self.constants: dict[str, Any] = {"_settle": settle, "math": math}
+        self.lines: list[str] = []
+
+    def write(self, graph: Graph) -> tuple[list[str], dict[str, Any]]:
+        last: dict[Node, Node] = {}
+        for node in graph.nodes:
+            for operand in node.all_input_nodes:
+                last[operand] = node
+        dying: dict[Node, list[Node]] = {}
+        for operand, user in last.items():
+            if operand.op != "placeholder" and user.op != "output":
+                dying.setdefault(user, []).append(operand)
+        self.names: dict[Node, str] = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.names[node] = next(self.inputs)
+            elif node.op == "output":
+                self.lines.append(f"return [{', '.join([self._value(v) for v in node.args[0]])}]")
+            else:
+                self._call(node)
+                if node in dying:
+                    self.lines.append(f"del {', '.join([self.names[n] for n in dying[node]])}")
+        return self.lines, self.constants
+
+    def _call(self, node: Node) -> None:
+        name = self.names[node] = f"_v{len(self.names)}"
+        if node.target is operator.getitem:
+            self.lines.append(f"{name} = {self._value(node.args[0])}[{node.args[1]}]")
+        else:
+            parts = [self._value(a) for a in node.args] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
+            self.lines.append(f"{name} = {self._constant(node.target)}({', '.join(parts)})")
+        meta = node.meta["val"]
+        if isinstance(meta, TensorMeta):
+            wanted = self._constant((meta.shape, meta.stride, meta.dtype))
+            self.lines.append(
+                f"if {name}.stride() != {meta.stride} or {name}.shape != {meta.shape}: {name} = _settle({name}, *{wanted})"
+            )
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, Node):
+            return self.names[value]
+        if isinstance(value, (list, tuple)):
+            inner = "".join(f"{self._value(v)}, " for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        if type(value) in (int, bool, type(None)):
+            return repr(value)
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> str:
+        name = f"_c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+
+def settle(tensor: torch.Tensor, shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    """What an operator returned, in the layout that later operators were made for.
+
+    Raises:
+        AssertionError: where it is of another shape, so that what was compiled is wrong.
+    """
+    assert tensor.shape == shape and tensor.dtype == dtype, f"an operator returned {tensor.shape}, not {shape}"
+    return torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
+
+
+def _function(name: str, numbers: list[str], lines: list[str], constants: dict[str, Any]) -> Callable[..., Any]:
+    source = f"def {name}({', '.join(['_tensors', *numbers])}):\n" + "".join(f"    {line}\n" for line in lines)
+    filename = f"<quickfuse {name} {id(constants):x}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = dict(constants)
+    exec(compile(source, filename, "exec"), namespace)
+    made: Callable[..., Any] = namespace[name]
+    made.__dict__["source"] = source
+    return made

@@ -1,0 +1,283 @@
+"""Rules of pooling: reductions over small windows of an image, written out element by element of the window.
+
+Windows of many elements are reductions in a loop, as are those that cover the whole image.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from quickfuse.ir.expr import Expr, Index
+from quickfuse.ir.loop import identity
+from quickfuse.ir.reindex import IndexMap, affine, both, select
+from quickfuse.ir.values import TensorMeta
+
+from . import ops
+from .calls import made, rule
+from .context import Context
+from .layout import Shape
+from .picking import I64, at, source
+from .promotion import COMPUTE, is_float
+from .rules import NoRule
+from .space import Space
+from .symbolic import Tensor
+
+#: Windows of at most this many elements are written out.
+_MOST_ELEMENTS = 32
+#: What costs more than this is stored before windows read it: each element is in several of them, or in one.
+_STORE_BEFORE_WINDOWS, _STORE_BEFORE_TILES = 2, 32
+
+
+class Windows:
+    """The windows of an image (the last axes of a tensor), one for each element of the result."""
+
+    def __init__(
+        self, ctx: Context, input: Any, meta: Any, sizes: Any, strides: Any, padding: Any, dilation: Any, ndim: int
+    ) -> None:
+        if type(input) is not Tensor or type(meta) is not TensorMeta or not input.meta.numel or not meta.numel:
+            raise NoRule
+        self.shape, self.result, self.ndim = input.meta.shape, meta.shape, len(meta.shape)
+        self.first = len(self.shape) - ndim  # the first axis of the image
+        if self.first < 1 or self.ndim != len(self.shape):
+            raise NoRule
+        self.sizes = _numbers(sizes, ndim)
+        self.strides = _numbers(strides, ndim) if strides is not None and strides != [] else self.sizes
+        self.padding, self.dilation = _numbers(padding, ndim), _numbers(dilation, ndim)
+        if math.prod(self.sizes) > _MOST_ELEMENTS:
+            raise NoRule
+        tiles = self.strides == self.sizes
+        self.value = source(ctx, input, _STORE_BEFORE_TILES if tiles else _STORE_BEFORE_WINDOWS)
+
+    def elements(self) -> Iterator[tuple[Expr, Expr | None, tuple[int, ...]]]:
+        """For each place in a window: the element, where it is inside the image (None: everywhere), and the place."""
+        for place in itertools.product(*map(range, self.sizes)):
+            constants, rows = [0] * self.ndim, [[int(j == k) for j in range(self.ndim)] for k in range(self.ndim)]
+            inside: Expr | None = None
+            for k, (axis, begin) in enumerate(self.begins(place)):
+                step, last = self.strides[k], begin + self.strides[k] * (self.result[axis] - 1)
+                constants[axis], rows[axis][axis] = begin, step
+                index = affine(begin, tuple(rows[axis]))
+                if begin < 0:
+                    inside = both(inside, ops.ge(index, ops.const(0, I64)))
+                if last >= self.shape[axis]:
+                    inside = both(inside, ops.lt(index, ops.const(self.shape[axis], I64)))
+            index_map = IndexMap(tuple(constants), tuple(map(tuple, rows)), self.ndim)
+            yield select(self.value, index_map, {}, inside), inside, place
+
+    def begins(self, place: tuple[int, ...]) -> list[tuple[int, int]]:
+        """The image's axes, with the index of a place of the first window."""
+        return [(self.first + k, n * self.dilation[k] - self.padding[k]) for k, n in enumerate(place)]
+
+    def position(self, place: tuple[int, ...]) -> Expr:
+        """The index of an element in the flat image."""
+        indices = []
+        for k, (axis, begin) in enumerate(self.begins(place)):
+            indices.append(affine(begin, tuple([self.strides[k] * (j == axis) for j in range(self.ndim)])))
+        return self.flat(indices)
+
+    def flat(self, indices: list[Expr]) -> Expr:
+        total = indices[0]
+        for axis, index in zip(range(self.first + 1, self.ndim), indices[1:], strict=True):
+            total = ops.add(ops.mul(total, ops.const(self.shape[axis], I64)), index)
+        return total
+
+    def first_position(self) -> Expr:
+        """The index of a window's first element that is inside the image."""
+        indices = []
+        for k, (axis, begin) in enumerate(self.begins((0,) * len(self.sizes))):
+            index = affine(begin, tuple([self.strides[k] * (j == axis) for j in range(self.ndim)]))
+            if begin < 0:
+                step = self.dilation[k]
+                missing = ops.maximum(ops.sub(ops.const(step - 1, I64), index), ops.const(0, I64))
+                skipped = ops.mul(ops.trunc_div(missing, ops.const(step, I64)), ops.const(step, I64))
+                index = ops.add(index, skipped)
+            indices.append(index)
+        return self.flat(indices)
+
+
+def _numbers(value: Any, ndim: int) -> tuple[int, ...]:
+    """A parameter that is one number for each axis of the image, or one for all."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    values = values * ndim if len(values) == 1 else values
+    if len(values) != ndim or any(type(n) is not int for n in values):
+        raise NoRule
+    return tuple(values)
+
+
+# --- maxima ---
+
+
+def _max_pool(
+    ctx: Context, meta: Any, ndim: int, with_indices: bool, input: Any, kernel_size: Any, stride: Any, padding: Any,
+    dilation: Any,
+) -> Any:  # fmt: skip
+    metas = meta if isinstance(meta, (list, tuple)) else [meta]
+    if with_indices != (len(metas) == 2):
+        raise NoRule
+    windows = Windows(ctx, input, metas[0], kernel_size, stride, padding, dilation, ndim)
+    dtype = COMPUTE[input.dtype]
+    least = ops.const(identity("maximum", dtype), dtype)
+    if not with_indices:
+        best: Expr | None = None
+        for element, inside, _ in windows.elements():
+            element = ops.via(element, dtype)
+            element = element if inside is None else ops.where(inside, element, least)
+            best = element if best is None else ops.maximum(best, element)
+        return made(ctx, meta, ops.via(best, meta.dtype))  # type: ignore[arg-type]
+    best, found = least, windows.first_position()
+    for element, inside, place in windows.elements():
+        element = ops.via(element, dtype)
+        better = ops.gt(element, best)
+        if is_float(dtype):
+            better = ops.bit_or(better, ops.isnan(element))
+        better = both(inside, better)  # type: ignore[assignment]
+        best = ops.where(better, element, best)
+        found = ops.where(better, windows.position(place), found)
+    return [made(ctx, metas[0], ops.via(best, metas[0].dtype)), made(ctx, metas[1], found)]
+
+
+def _register_max_pool(ndim: int) -> None:
+    @rule(f"max_pool{ndim}d", "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False return_indices=False",
+          [getattr(functional, f"max_pool{ndim}d"), getattr(functional, f"_max_pool{ndim}d")])  # fmt: skip
+    def max_pool(
+        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any,
+        return_indices: Any,
+    ) -> Any:  # fmt: skip
+        return _max_pool(ctx, meta, ndim, bool(return_indices), input, kernel_size, stride, padding, dilation)
+
+    @rule(f"max_pool{ndim}d_with_indices", "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False",
+          [getattr(functional, f"max_pool{ndim}d_with_indices")])  # fmt: skip
+    def max_pool_with_indices(
+        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
+    ) -> Any:
+        return _max_pool(ctx, meta, ndim, True, input, kernel_size, stride, padding, dilation)
+
+
+# --- averages ---
+
+
+def _register_avg_pool(ndim: int) -> None:
+    @rule(f"avg_pool{ndim}d",
+          "input kernel_size stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None",
+          [getattr(functional, f"avg_pool{ndim}d")])  # fmt: skip
+    def avg_pool(
+        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any,
+        count_include_pad: Any, divisor_override: Any,
+    ) -> Tensor:  # fmt: skip
+        if type(input) is not Tensor or not is_float(input.dtype):
+            raise NoRule
+        windows = Windows(ctx, input, meta, kernel_size, stride, padding, 1, ndim)
+        dtype = COMPUTE[input.dtype]
+        total = _sum(windows, dtype)
+        if divisor_override is not None:
+            if type(divisor_override) is not int:
+                raise NoRule
+            count: Expr = ops.const(divisor_override, dtype)
+        else:
+            count = _count(windows, dtype, bool(count_include_pad))
+        return made(ctx, meta, ops.via(ops.div(total, count), meta.dtype))
+
+
+def _sum(windows: Windows, dtype: torch.dtype) -> Expr:
+    total: Expr | None = None
+    for element, inside, _ in windows.elements():
+        element = ops.via(element, dtype)
+        if inside is not None:
+            element = ops.where(inside, element, ops.const(0, dtype))
+        total = element if total is None else ops.add(total, element)
+    assert total is not None
+    return total
+
+
+def _count(windows: Windows, dtype: torch.dtype, with_padding: bool) -> Expr:
+    """How many elements a window has: those beyond the padding never count."""
+    fixed, varying = 1, None
+    for k, size in enumerate(windows.sizes):
+        axis, pad, step = windows.first + k, windows.padding[k], windows.strides[k]
+        low, high = (-pad, windows.shape[axis] + pad) if with_padding else (0, windows.shape[axis])
+        if -pad >= low and (windows.result[axis] - 1) * step - pad + size <= high:
+            fixed *= size
+            continue
+        begin = affine(-pad, tuple([step * (j == axis) for j in range(windows.ndim)]))
+        end = ops.minimum(ops.add(begin, ops.const(size, I64)), ops.const(high, I64))
+        length = ops.sub(end, ops.maximum(begin, ops.const(low, I64)))
+        varying = length if varying is None else ops.mul(varying, length)
+    if varying is None:
+        return ops.const(fixed, dtype)
+    return ops.via(ops.mul(varying, ops.const(fixed, I64)), dtype)
+
+
+def _adaptive_avg_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Tensor:
+    if type(input) is not Tensor or type(meta) is not TensorMeta or not is_float(input.dtype) or not input.meta.numel:
+        raise NoRule
+    shape = input.meta.shape
+    first = len(shape) - ndim
+    if first < 1 or len(meta.shape) != len(shape):
+        raise NoRule
+    pairs = list(zip(shape[first:], meta.shape[first:], strict=True))
+    if all(small == 1 for _, small in pairs):
+        return _mean(ctx, meta, input, tuple(range(first, len(shape))))
+    if all(large % small == 0 for large, small in pairs):
+        windows = Windows(ctx, input, meta, [large // small for large, small in pairs], None, 0, 1, ndim)
+        dtype = COMPUTE[input.dtype]
+        total = ops.div(_sum(windows, dtype), ops.const(math.prod(windows.sizes), dtype))
+        return made(ctx, meta, ops.via(total, meta.dtype))
+    return _uneven(ctx, meta, input, first)
+
+
+def _mean(ctx: Context, meta: TensorMeta, input: Tensor, axes: Shape) -> Tensor:
+    dtype = COMPUTE[input.dtype]
+    space = Space(ctx, input.meta.shape, axes, input.meta.device)
+    summed = ops.via(space.sum(ops.via(ctx.read(input), dtype)), dtype)
+    mean = ops.div(summed, space.number_of_elements(dtype))
+    return made(ctx, meta, ops.via(space.result(mean, True), meta.dtype))
+
+
+def _uneven(ctx: Context, meta: TensorMeta, input: Tensor, first: int) -> Tensor:
+    """Windows from `floor(i * large / small)` to `ceil((i + 1) * large / small)`."""
+    shape, ndim, dtype = input.meta.shape, len(meta.shape), COMPUTE[input.dtype]
+    begins, lengths, most = [], [], []
+    for axis in range(first, ndim):
+        large, small = ops.const(shape[axis], I64), ops.const(meta.shape[axis], I64)
+        begin = ops.trunc_div(ops.mul(Index(axis), large), small)
+        end = ops.mul(ops.add(Index(axis), ops.const(1, I64)), large)
+        end = ops.trunc_div(ops.add(end, ops.const(meta.shape[axis] - 1, I64)), small)
+        begins.append(begin)
+        lengths.append(ops.sub(end, begin))
+        most.append(max(-(-(i + 1) * shape[axis] // meta.shape[axis]) - i * shape[axis] // meta.shape[axis]
+                        for i in range(meta.shape[axis])))  # fmt: skip
+    if math.prod(most) > _MOST_ELEMENTS:
+        raise NoRule
+    value = source(ctx, input, _STORE_BEFORE_WINDOWS)
+    total: Expr = ops.const(0, dtype)
+    for place in itertools.product(*map(range, most)):
+        axes: list[int | Expr] = list(range(first))
+        inside: Expr | None = None
+        for n, begin, length in zip(place, begins, lengths, strict=True):
+            axes.append(ops.add(begin, ops.const(n, I64)))
+            inside = both(inside, ops.lt(ops.const(n, I64), length)) if n else inside
+        element = ops.via(at(value, axes, ndim, inside), dtype)
+        total = ops.add(total, element if inside is None else ops.where(inside, element, ops.const(0, dtype)))
+    for length in lengths:
+        total = ops.div(total, ops.via(length, dtype))
+    return made(ctx, meta, ops.via(total, meta.dtype))
+
+
+def _register_adaptive(ndim: int) -> None:
+    functions: list[Callable[..., Any]] = [getattr(functional, f"adaptive_avg_pool{ndim}d")]
+
+    @rule(f"adaptive_avg_pool{ndim}d _adaptive_avg_pool{ndim}d", "input output_size", functions)
+    def adaptive_avg_pool(ctx: Context, meta: Any, input: Any, output_size: Any) -> Tensor:
+        return _adaptive_avg_pool(ctx, meta, input, ndim)
+
+
+for _ndim in (1, 2, 3):
+    _register_max_pool(_ndim)
+    _register_avg_pool(_ndim)
+    _register_adaptive(_ndim)
