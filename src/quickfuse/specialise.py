@@ -11,14 +11,16 @@ from .drive.native import as_generator
 from .drive.tracebacks import traced
 from .emit import glue as glue_source
 from .emit.body import graph_body, kernel_body
-from .emit.llvm import emit as emit_llvm
+from .emit.sources import emit_cpu, emit_gpu
 from .errors import Unsupported
 from .explain.graphs import readable
 from .fuse import fuse
+from .ir.gradients import NothingToDifferentiate
 from .ir.guard import float32
 from .ir.modes import preserving_modes
 from .ir.segment import Segment
 from .ir.values import TensorMeta
+from .joining import joined
 from .launch import Apart, ContentsReader, bind, bulk_reads, tensor_check, unchanged
 from .lower import lower
 
@@ -83,16 +85,26 @@ def _outputs(segment: Segment) -> Any:
 def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int, str]:
     """Kernels for the graph, or the graph itself where there are none to be had."""
     reason = _why_not_kernels(segment)
+    run = _restoring(segment, segment.run)
     if reason is None:
         try:
-            return *_lowered(segment, checked), ""
+            return *_compiled(segment, checked, run), ""
         except Unsupported as unsupported:
             reason = unsupported.reason
     logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
               f"operator: {reason}")  # fmt: skip
-    body = graph_body(segment, _restoring(segment, segment.run))
+    body = graph_body(segment, run)
     body.repeatable = not segment.mutated
     return body, 0, reason
+
+
+def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., Any]) -> tuple[glue_source.Body, int]:
+    if segment.needs_grad:
+        try:
+            return joined(segment, checked, run)
+        except NothingToDifferentiate:
+            pass
+    return _lowered(segment, checked)
 
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,8 +114,6 @@ def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
 def _why_not_kernels(segment: Segment) -> str | None:
     if segment.only_eager:
         return segment.only_eager
-    if segment.needs_grad:
-        return "its results need gradients"
     for graph_input in segment.inputs:
         meta = graph_input.meta
         if isinstance(meta, TensorMeta):
@@ -132,24 +142,10 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
         if buffer is not None
     }
     with logs.stage("kernels"):
-        calls, placer = bind(schedule, position, checked, _emit_cpu, _emit_gpu)
+        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu)
     body = kernel_body(segment, schedule, calls, placer)
     body.repeatable = not segment.mutated
     return body, len(calls)
-
-
-def _emit_cpu(body: Any, name: str) -> str:
-    source = emit_llvm(body, name)
-    logs.emit("kernels", source)
-    return source
-
-
-def _emit_gpu(body: Any, name: str) -> str:
-    from .emit.triton import emit as emit_triton
-
-    source = emit_triton(body, name)
-    logs.emit("kernels", source)
-    return source
 
 
 def _identifier(function: FunctionType) -> str:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch.fx import Graph
 
 from .. import logs
-from ..ir.gradients import Differentiated
+from ..ir.gradients import Differentiated, Variant
 from .halves import build_backward, describe, halves
 from .joint import trace
-from .partition import partition
+from .partition import partition, plan_like
 
 __all__ = ["describe", "differentiate"]
 
@@ -22,10 +23,17 @@ def differentiate(graph: Graph) -> Differentiated:
     Raises:
         Unsupported: with the reason, where the gradients are left to eager.
     """
+    grad_enabled = torch.is_grad_enabled()
     with logs.stage("differentiate"):
-        joint = trace(graph)
+        joint = trace(graph, grad_enabled)
     with logs.stage("partition"):
         plan = partition(joint)
         made = halves(joint, plan)
-    position = {node: k for k, node in enumerate(joint.graph.nodes)}
+
+    def variant(absent: frozenset[int]) -> Variant:
+        other = trace(graph, grad_enabled, absent)
+        backward, _ = build_backward(other, plan_like(plan, joint, other))
+        return Variant(backward, [node.meta["val"] for node in other.tangents])
+
+    made.variant = variant
     return made

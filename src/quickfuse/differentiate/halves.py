@@ -12,7 +12,7 @@ from ..ir.gradients import Differentiated, Saved
 from ..ir.values import TensorMeta
 from .joint import Joint
 from .partition import Plan, needs_tangents
-from .recompute import is_number, size_of
+from .recompute import is_number
 from .recorder import Recorder
 
 aten = torch.ops.aten
@@ -154,11 +154,6 @@ class _Backward(_Copier):
                 self.copy(node)
             else:
                 self.made[node] = recipe.write(self.recorder.emit, self.made.__getitem__)
-
-
-def saved_bytes(plan: Plan, inputs: set[Node]) -> int:
-    """Bytes of memory that are kept for backward, without inputs."""
-    return sum(size_of(node) for node in plan.kept if node not in inputs or node in plan.copied)
 
 
 def describe(differentiated: Differentiated) -> str:

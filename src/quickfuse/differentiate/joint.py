@@ -11,11 +11,13 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
+from ..ir.gradients import NothingToDifferentiate
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import Marks, check_same, check_use
 from .outputs import OutputPlan
 from .recompute import memory_root
 from .recorder import Recorder
+from .shapes import traced_in
 from .traced import Memory, TracedTensor, make_traced
 
 
@@ -42,17 +44,17 @@ class Joint:
     draws: bool
 
 
-def trace(graph: Graph, absent: frozenset[int] = frozenset()) -> Joint:
-    """Trace a captured graph forward and backward. `absent` are the differentiable outputs, by number, that have no
-    gradient: nothing is computed for them.
+def trace(graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset()) -> Joint:
+    """Trace a captured graph forward and backward; `grad_enabled` is the grad mode that it begins with. `absent` are the
+    differentiable outputs, by number, that have no gradient: nothing is computed for them.
 
     Raises:
         Unsupported: with the reason, where gradients are left to eager.
     """
-    first = _Tracing(graph, absent, 0)
+    first = _Tracing(graph, grad_enabled, absent, 0)
     joint = first.run()
     if first.marks.nodes:
-        check_same(joint.graph, _Tracing(graph, absent, 1).run().graph)
+        check_same(joint.graph, _Tracing(graph, grad_enabled, absent, 1).run().graph)
     return joint
 
 
@@ -69,6 +71,7 @@ class _Kept:
 @dataclass(eq=False)
 class _Tracing:
     source: Graph
+    grad_enabled: bool
     absent: frozenset[int]
     seed: int
     values: dict[Node, Any] = field(default_factory=dict)
@@ -83,7 +86,8 @@ class _Tracing:
         grad_enabled = torch.is_grad_enabled()
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         try:
-            with torch.autograd.set_multithreading_enabled(False), self.recorder:
+            with torch.autograd.set_multithreading_enabled(False), torch.autograd.set_detect_anomaly(False), self.recorder:
+                torch._C._set_grad_enabled(self.grad_enabled)
                 with hooks:
                     results = self._forward()
                 torch._C._set_grad_enabled(True)
@@ -125,8 +129,6 @@ class _Tracing:
 
     def _call(self, node: Node) -> Any:
         target: Any = node.target
-        if node.meta.get("leaf"):
-            raise Unsupported("a tensor made inside that is a leaf of autograd's graph")
         if isinstance(target, FunctionType) and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
         meta = node.meta.get("val")
@@ -135,11 +137,11 @@ class _Tracing:
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
         check_use(node)
-        if node.op == "call_method":
-            return getattr(args[0], target)(*args[1:], **kwargs)
-        if node.op == "call_function":
-            return target(*args, **kwargs)
-        raise Unsupported(f"a graph node of kind {node.op}")
+        made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+        for tensor in traced_in(made):
+            if tensor.requires_grad and tensor.is_leaf and tensor.memory.input is None:
+                raise Unsupported(f"{node.name}, a tensor made inside that is a leaf of autograd's graph")
+        return made
 
     def _number(self, node: Node, args: Any, meta: NumberMeta) -> Any:
         """Arithmetic on numbers stays as it is."""
@@ -204,8 +206,10 @@ class _Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
+        if not any(o.requires_grad for o in results):
+            raise NothingToDifferentiate("no output has a gradient")
         if not values:
-            raise Unsupported("no output has a gradient")
+            raise Unsupported("outputs whose gradients are those of inputs")
         plan.find_reach([self.traced_inputs[k] for k in wanted], wanted)
         gradients = torch.autograd.grad(
             [tensor for tensor, _ in values], [self.traced_inputs[k] for k in wanted],

@@ -51,14 +51,25 @@ def partition(joint: Joint) -> Plan:
     return _Partition(joint).choose()
 
 
+def plan_like(plan: Plan, joint: Joint, variant: Joint) -> Plan:
+    """The same choice for the joint graph of other gradients: both begin with the same forward nodes."""
+    counterpart = dict(zip(joint.graph.nodes, variant.graph.nodes, strict=False))
+    elements = _elements(variant)
+    recipes = {n: r for n in elements.values() if (r := recipe_of(n, elements)) is not None and not n.meta["backward"]}
+    return Plan([counterpart[n] for n in plan.kept], {counterpart[n] for n in plan.copied}, recipes)
+
+
+def _elements(joint: Joint) -> dict[Any, Node]:
+    """The nodes that take a result out of several, by the call and the index."""
+    return {(n.args[0], n.args[1]): n for n in joint.graph.nodes if n.target is operator.getitem}
+
+
 class _Partition:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
         self.inputs = set(joint.inputs)
         self.late = needs_tangents(joint)
-        self.elements: dict[Any, Node] = {
-            (n.args[0], n.args[1]): n for n in joint.graph.nodes if n.target is operator.getitem
-        }
+        self.elements = _elements(joint)
         self.outputs = set(joint.outputs)
         self.visible = {memory_root(n) for n in joint.outputs}
         self.plan = Plan()
@@ -139,7 +150,7 @@ class _Partition:
 
     def _cost(self, node: Node) -> int:
         meta = node.meta["val"]
-        if not isinstance(meta, TensorMeta) or is_view_target(node.target):
+        if not isinstance(meta, TensorMeta) or is_view_target(node.target) or node.meta.get("backward"):
             return ENDLESS
         if node.target is operator.getitem and is_view_target(node.args[0].target):  # type: ignore[union-attr]
             return ENDLESS

@@ -205,6 +205,9 @@ class Recorder(TorchDispatchMode):
         if written != [0] or type(args[0]) is not TracedTensor:
             raise Unsupported(f"{schema.name}, which changes other things than its first operand")
         functional = _functional_form(function)
+        for argument in schema.arguments[len(args) :]:  # defaults that the other form may not have
+            if not argument.kwarg_only and argument.name not in kwargs:
+                args = (*args, argument.default_value)
         if torch.Tag.nondeterministic_seeded in functional.tags:
             self._note_draw()
         target = args[0]

@@ -1,0 +1,345 @@
+"""What autograd promises about a result, whoever computed it: hooks, errors, second backward, higher order."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from differentiate.twins import check, compiled, joined, leaf, reasons
+
+
+def model(x, w):
+    hidden = torch.tanh(x @ w)
+    return (hidden * hidden.exp()).sum(1)
+
+
+def pair(function, *args):
+    """The eager function and its twin, each with copies of the arguments."""
+    return ((function, copy.deepcopy(args)), (compiled(function), copy.deepcopy(args)))
+
+
+def both(function, use, *args):
+    """`use(run, *args)` in eager and compiled; returns the two results."""
+    found = [use(run, *mine) for run, mine in pair(function, *args)]
+    torch.testing.assert_close(found[1], found[0], equal_nan=True, rtol=1e-5, atol=1e-5)
+    return found
+
+
+def test_gradients_with_respect_to_some_inputs() -> None:
+    both(model, lambda run, x, w: torch.autograd.grad(run(x, w).sum(), [w]), leaf(3, 4), leaf(4, 5))
+    both(model, lambda run, x, w: torch.autograd.grad(run(x * 2, w).sum(), [x, w]), leaf(3, 4), leaf(4, 5))
+
+
+def test_retain_graph() -> None:
+    def use(run, x, w):
+        y = run(x, w).sum()
+        y.backward(retain_graph=True)
+        y.backward()
+        return x.grad, w.grad
+
+    both(model, use, leaf(3, 4), leaf(4, 5))
+
+
+def test_backward_a_second_time() -> None:
+    for run, (x, w) in pair(model, leaf(3, 4), leaf(4, 5)):
+        y = run(x, w).sum()
+        y.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            y.backward()
+
+
+def test_saved_tensor_changed_in_place() -> None:
+    for run, (x, w) in pair(model, leaf(3, 4), leaf(4, 5)):
+        y = run(x, w).sum()
+        with torch.no_grad():
+            w.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
+
+def test_output_that_eager_saves_changed_in_place() -> None:
+    for run, (x,) in pair(lambda x: x.sigmoid(), leaf(3, 4)):
+        y = run(x)
+        y.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_inputs_and_outputs_that_eager_does_not_save_may_change() -> None:
+    def function(x, bias):
+        out = x + bias
+        return out, (out * 2 + bias).relu().sin()
+
+    def use(run, x, bias):
+        out, second = run(x, bias)
+        with torch.no_grad():
+            bias.mul_(100)
+            x.mul_(50)
+        out.detach().zero_()
+        second.sum().backward()
+        return x.grad, bias.grad
+
+    both(function, use, leaf(3, 4), leaf(4, seed=1))
+
+
+def test_changes_of_a_result_in_place() -> None:
+    def function(x, w):
+        y = x * w
+        return y, y.view(-1), (x + w).t()
+
+    def use(run, x, w):
+        a, b, c = run(x, w)
+        c.mul_(3)
+        b.add_(1)
+        (a.sum() + (b * c.reshape(-1)).sum()).backward()
+        return a, x.grad, w.grad
+
+    both(function, use, leaf(3, 4), leaf(3, 4, seed=1))
+
+
+def test_hooks_on_tensors_and_parameters() -> None:
+    def use(run, x, w):
+        seen = []
+        inner = x * 1
+        inner.register_hook(lambda g: seen.append(("inner", g.clone())))
+        w.register_hook(lambda g: g * 2)
+        w.register_post_accumulate_grad_hook(lambda p: seen.append(("after", p.grad.clone())))
+        y = run(inner, w)
+        y.register_hook(lambda g: seen.append(("result", g.clone())))
+        y.sum().backward()
+        return [name for name, _ in seen] == ["result", "inner", "after"], [g for _, g in seen], x.grad, w.grad
+
+    def check_order(run, x, w):
+        ordered, *rest = use(run, x, w)
+        return sorted(map(float, [g.sum() for g in rest[0]])), *rest[1:]
+
+    both(model, check_order, leaf(3, 4), leaf(4, 5))
+
+
+def test_second_derivatives() -> None:
+    def use(run, x, w):
+        (first,) = torch.autograd.grad(run(x, w).sum(), [x], create_graph=True)
+        (first**2).sum().backward()
+        return first, x.grad, w.grad
+
+    both(model, use, leaf(3, 4), leaf(4, 5))
+
+
+def test_second_derivatives_through_inputs_that_depend_on_each_other() -> None:
+    def use(run, x, w):
+        y = x.exp()
+        (first,) = torch.autograd.grad(run(y, (y.sum() * w)).sum(), [x], create_graph=True)
+        first.sum().backward()
+        return first, x.grad, w.grad
+
+    both(model, use, leaf(3, 4), leaf(4, 5))
+
+
+def test_third_derivative() -> None:
+    def use(run, x):
+        y = run(x).sum()
+        for _ in range(3):
+            (y,) = torch.autograd.grad(y.sum(), [x], create_graph=True)
+        return y
+
+    both(lambda x: x.sin() * x.exp(), use, leaf(5))
+
+
+def test_second_derivative_with_dropout_and_batch_norm() -> None:
+    norm = torch.nn.BatchNorm1d(4)
+
+    def use(run, x):
+        norm.reset_running_stats()
+        torch.manual_seed(3)
+        (first,) = torch.autograd.grad(run(x).sum(), [x], create_graph=True)
+        after = torch.rand(3)
+        (first**2).sum().backward()
+        return first, x.grad, after, norm.running_mean.clone(), norm.num_batches_tracked.clone()
+
+    both(lambda x: F.dropout(norm(x).sigmoid(), 0.5) ** 2, use, leaf(6, 4))
+
+
+def test_outputs_without_a_gradient() -> None:
+    def function(x, w):
+        return (x * 2).sum(), x.abs().sqrt(), w * 3
+
+    def use(run, x, w):
+        loss, _, _ = run(x, w)
+        loss.backward()
+        assert w.grad is None  # nothing that was used depends on it
+        return x.grad
+
+    zero = torch.zeros(3, requires_grad=True)  # the root's derivative there is infinite
+    both(function, use, zero, leaf(3))
+
+
+def test_nothing_is_computed_where_no_output_has_a_gradient() -> None:
+    def use(run, x):
+        a, b = run(x)
+        (a.detach() * 2 + x).sum().backward()
+        return x.grad
+
+    both(lambda x: (x.sin(), x.cos()), use, leaf(3))
+
+
+def test_saved_tensors_hooks() -> None:
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.shape)
+        return tensor.detach().clone().t().contiguous().t() if tensor.ndim == 2 else tensor.clone()
+
+    def use(run, x, w):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            y = run(x, w).sum()
+        y.backward()
+        return x.grad, w.grad
+
+    both(model, use, leaf(3, 4), leaf(4, 5))
+    assert packed
+
+
+def test_anomaly_mode() -> None:
+    with torch.autograd.set_detect_anomaly(True):
+        both(model, lambda run, x, w: torch.autograd.grad(run(x, w).sum(), [w]), leaf(3, 4), leaf(4, 5))
+        x = torch.zeros(3, requires_grad=True)
+        with pytest.raises(RuntimeError, match="returned nan values"), pytest.warns(UserWarning):
+            (compiled(lambda x: (x * 0).sqrt() * x)(x)).sum().backward()
+
+
+def test_gradients_of_other_layouts() -> None:
+    def use(run, x, w):
+        y = run(x, w)
+        y.backward(torch.ones(6)[::2])
+        y = run(x, w)
+        y.backward(torch.ones(()).expand(3))
+        return x.grad, w.grad
+
+    both(model, use, leaf(3, 4), leaf(4, 5))
+
+
+def test_numbers_are_not_baked_in() -> None:
+    def function(x, scale, n):
+        return (x.sin() * scale + n) / (scale + 1) - x * n
+
+    twin = check(function, *[(leaf(3), scale, n) for scale, n in ((2.5, 2), (0.1, 3), (-4.0, 7))])
+    assert twin.graph_count == 1
+
+
+def test_numbers_in_formulas_of_gradients() -> None:
+    twin = check(lambda x, p: x.abs() ** p, (leaf(3), 2.5), (leaf(3), 3.5), fallback=True)
+    assert "a number that changes" in reasons(twin)[0]
+
+
+def test_a_changed_buffer() -> None:
+    def function(x, count, mean):
+        count += 1
+        mean.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+        return (x * 2).sin()
+
+    check(function, (leaf(3, 4), torch.zeros((), dtype=torch.int64), torch.zeros(4)))
+
+
+def test_a_changed_input_that_needs_gradients() -> None:
+    def function(x, w):
+        y = x * 1
+        return y.mul_(w), y
+
+    check(function, (leaf(3), leaf(3, seed=1)))
+
+    def use(run, x, w):
+        y = x * 1
+        z = run(y, w)
+        (z + y).sum().backward()
+        return x.grad, w.grad, y
+
+    both(lambda y, w: y.mul_(w).sin(), use, leaf(3), leaf(3, seed=1))
+
+
+def test_custom_functions_run_their_own_backward() -> None:
+    calls = []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            calls.append(1)
+            return grad * 100
+
+    def function(x):
+        return Double.apply(x.sin()).cos()
+
+    both(function, lambda run, x: torch.autograd.grad(run(x).sum(), [x]), leaf(3))
+    assert len(calls) == 2
+
+
+def test_checkpoint() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def function(x, w):
+        return checkpoint(model, x, w, use_reentrant=False).sin()
+
+    check(function, (leaf(3, 4), leaf(4, 5)), fallback=True)
+
+
+def test_a_leaf_made_inside() -> None:
+    def function(x):
+        w = x.detach().sin().requires_grad_()
+        return w, (w * x).sum()
+
+    def use(run, x):
+        w, y = run(x)
+        y.backward()
+        return x.grad, w.grad, w.is_leaf
+
+    both(function, use, leaf(3))
+
+
+def test_dropout_draws_eagers_numbers() -> None:
+    def function(x):
+        return F.dropout(x.sin(), 0.5) * F.dropout(x, 0.1), torch.rand_like(x) * x
+
+    check(function, (leaf(20, 30),), (leaf(20, 30, seed=1),))
+
+
+def test_nothing_keeps_inputs_and_results_alive() -> None:
+    twin = compiled(model)
+    x, w = leaf(3, 4), leaf(4, 5)
+    y = twin(x, w)
+    y.sum().backward()
+    refs = [weakref.ref(t) for t in (x, w, y)]
+    del x, w, y
+    gc.collect()
+    assert [r() for r in refs] == [None] * 3
+    assert joined(twin)
+
+
+def test_two_devices_of_threads() -> None:
+    """Forward and backward of one function in several threads at once."""
+    import threading
+
+    twin = compiled(model)
+    twin(leaf(3, 4), leaf(4, 5)).sum().backward()
+    failures = []
+
+    def work(seed):
+        for k in range(20):
+            x, w = leaf(3, 4, seed=seed + k), leaf(4, 5, seed=k)
+            twin(x, w).sum().backward()
+            x2, w2 = x.detach().requires_grad_(), w.detach().requires_grad_()
+            model(x2, w2).sum().backward()
+            if not torch.allclose(x.grad, x2.grad, atol=1e-5) or not torch.allclose(w.grad, w2.grad, atol=1e-5):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(100 * k,)) for k in range(3)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not failures
