@@ -121,6 +121,10 @@ def reorder(model: Model) -> None:
     modules.update({"1": rest.pop("1"), "0": first, **rest})
 
 
+def first_row(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    return x * module.weight[0]
+
+
 def hooked(register: str, hook: Any) -> Callable[[Model], None]:
     return lambda model: getattr(linear(model), register)(hook) and None
 
@@ -142,7 +146,7 @@ CHANGES: dict[str, Callable[[Model], Any]] = {
     "a module less": lambda m: m.layers.__delitem__(0),
     "order of modules": reorder,
     "class of a module": lambda m: setattr(linear(m), "__class__", Negated),
-    "forward of an instance": lambda m: setattr(linear(m), "forward", types.MethodType(lambda s, x: x * s.weight[0], linear(m))),
+    "forward of an instance": lambda m: setattr(linear(m), "forward", types.MethodType(first_row, linear(m))),
     "dictionary of an instance": new_dictionary,
     "number": set_attribute("layers.3.scale", 5.0),
     "kind of number": set_attribute("layers.3.scale", 5),
@@ -179,10 +183,10 @@ def test_random_changes() -> None:
     choice = random.Random(3)
     names = [name for name in CHANGES if name not in ("another module", "a module less")]
     with torch.no_grad():
-        for _ in range(3):
-            model = Model(3 + 2)
+        for _ in range(2):
+            model = Model(4 + 1)
             compiled = compile_(model)
-            for _ in range(8):
+            for _ in range(6):
                 for _ in range(choice.randrange(4)):
                     assert torch.allclose(compiled(X), model(X), atol=1e-5)
                 CHANGES[choice.choice(names)](model)
@@ -235,7 +239,7 @@ def test_models_that_come_and_go() -> None:
     """A model at the address of one that is gone, with its dictionaries at addresses of others, is not the same."""
     compiled = compile_(lambda model, x: model(x))
     with torch.no_grad():
-        for _ in range(8):
+        for _ in range(4):
             model = Model(4)
             for _ in range(3):
                 assert torch.allclose(compiled(model, X), model(X))
@@ -311,7 +315,7 @@ def test_calls_and_changes_from_several_threads(model: Model) -> None:
 
     def call() -> None:
         with torch.no_grad():
-            for _ in range(300):
+            for _ in range(150):
                 found = compiled(X)
                 if not any(torch.allclose(found, expected) for expected in allowed):
                     wrong.append(found)

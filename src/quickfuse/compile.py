@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from . import backends, config, errors, logs
-from .capture import capture, resume, user_function
+from .capture import capture, may_be_handled, resume, user_function
 from .control import disabled
 from .drive.driver import NO_SEGMENT, Driver
 from .emit import glue as glue_source
@@ -151,9 +151,10 @@ class Compiled:
         return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
 
     def _native_after(self, failure: BaseException | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run natively where a specialisation could not, or failed: then the native run fails as well, or we did wrong."""
+        """Run natively where a specialisation could not, or failed: then the native run fails as well, or handles the
+        failure, or we did wrong."""
         result = self._native(args, kwargs)
-        if isinstance(failure, Exception):
+        if isinstance(failure, Exception) and not any(may_be_handled(s.segment) for s in self.entry.specialisations):
             if self._raise_internal_errors():
                 raise failure
             self._report_internal_error(failure)

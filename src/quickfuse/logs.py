@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-CHANNELS = ("recompiles", "graph_breaks", "guards", "graph", "loops", "segments", "kernels")
+CHANNELS = ("recompiles", "graph_breaks", "guards", "graph", "joint", "loops", "segments", "kernels")
 
 log = logging.getLogger("quickfuse")
 

@@ -21,6 +21,7 @@ from ..ir.segment import Break, Segment
 from ..ir.source import Source
 from . import autocast
 from .effects import RecipeBook
+from .failing import may_be_handled
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop, Raised
 from .naming import label_arguments, user_function
@@ -75,6 +76,8 @@ def _segment(begin: Callable[[Interpreter], None], code: CodeType, whole: bool, 
     pause: Break | None = None
     for _ in range(_MOST_ATTEMPTS):
         i = Interpreter(stop_at, volatile)
+        if not whole:
+            i.graph.in_try = i.in_try
         try:
             begin(i)
             try:
@@ -218,4 +221,4 @@ def _check_surroundings(i: Interpreter) -> None:
         raise Unsupported("forward-mode differentiation")
 
 
-__all__ = ["capture", "resume", "user_function"]
+__all__ = ["capture", "may_be_handled", "resume", "user_function"]

@@ -109,6 +109,11 @@ def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
         return i.outside.roots.closure(name), False
     source = f.function_source
     if source is None:
+        whole = i.frames[0]
+        if whole.function_source is None:  # an inner function of the compiled one shares the cells that this closes over
+            for own, cell in zip(whole.names, whole.locals, strict=True):
+                if cell is f.locals[index] and own in whole.code.co_freevars:
+                    return i.outside.roots.closure(own), False
         raise Unsupported(f"the free variable {name} of a function without a path to it")
     position = f.code.co_freevars.index(name)
     trusted = is_trusted_module(f.globals.get("__name__"))
@@ -152,6 +157,8 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
             i.native(getattr, base.real, name)
             raise Unsupported(f"the attribute {name} of a {type(base.real).__name__}")
         then(ContainerMethod(base, name))
+    elif kind is NativeHandler:
+        raise Unsupported(f"the attribute {name} of a function that capture stands in for")
     elif kind is GeneratorValue:
         then(generator_method(base, name))
     elif kind is ModuleType or isinstance(base, ModuleType):

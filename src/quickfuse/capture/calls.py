@@ -23,7 +23,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS, others_marked
-from . import attributes, builtin_calls, containers, torch_calls
+from . import attributes, builtin_calls, containers, torch_calls, transforms
 from .attributes import PeerModule, lookup_class
 from .construction import construct, make
 from .frame import Frame
@@ -140,6 +140,9 @@ def _call_function(
     mark = user_mark(function)
     if mark is not None:
         then(call_marked(i, mark, function, args, kwargs))
+        return
+    if (made := transforms.made_outside(i, function)) is not None:
+        then(made.run(i, *args, **kwargs))
         return
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(_call_peer(i, f"{function.__module__}.{function.__name__}"))

@@ -103,9 +103,9 @@ class Contents:
             if tensor.meta.numel == 1:
                 self._changes.setdefault(node, []).append(change)
             return
-        owners = _owners(node)
-        for owner in owners:  # through a view of it, or perhaps not at all
-            noted = change if owners == [node] else change._replace(target=None)
+        found = owners(node)
+        for owner in found:  # through a view of it, or perhaps not at all
+            noted = change if found == [node] else change._replace(target=None)
             self._changes.setdefault(owner, []).append(noted)
             if owner.op == "placeholder":
                 self._written.setdefault(owner, self.clock)
@@ -138,6 +138,8 @@ class Contents:
         return None if tensor.node is None else self._of_node(tensor.node, at)
 
     def _of_node(self, node: torch.fx.Node, at: int) -> Known | None:
+        if node.graph is not self._graph.root:
+            return None
         changes = [change for change in self._changes.get(node, ()) if change.clock <= at]
         if len(changes) > _MOST_CHANGES:
             return None
@@ -227,6 +229,13 @@ class Contents:
         """The names of the graph's inputs that calls changed, or may have changed through what shares their memory."""
         return [node.name for node in self._written if node.op == "placeholder"]
 
+    def take_written(self, graph: torch.fx.Graph) -> list[torch.fx.Node]:
+        """The inputs of a nested graph that calls in it changed. They are forgotten here."""
+        taken = [node for node in self._written if node.graph is graph]
+        for node in taken:
+            del self._written[node]
+        return taken
+
     # the end ----------------------------------------------------------------------------------------------------
 
     def finish(self, guard: Callable[[str, Source | None, Any], None]) -> None:
@@ -300,7 +309,7 @@ def _stored(known: Known | None, dtype: torch.dtype) -> Known | None:
     return _applied(float32 if dtype is torch.float32 else float, _ROUNDED[dtype], [known])
 
 
-def _owners(node: torch.fx.Node) -> list[torch.fx.Node]:
+def owners(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The nodes whose results may share memory with that of `node`, itself among them."""
     found: dict[torch.fx.Node, None] = {}
     seen: set[torch.fx.Node] = set()
@@ -319,4 +328,4 @@ def _owners(node: torch.fx.Node) -> list[torch.fx.Node]:
     return list(found)
 
 
-__all__ = ["Contents", "Known"]
+__all__ = ["Contents", "Known", "owners"]

@@ -35,7 +35,7 @@ from .frame import Constructed, Frame, GeneratorValue
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .liveness import live_locals
 from .outside import CODE_TYPES, SEQUENCE_TYPES
-from .revival import ended_generator, make_exception, make_function, make_partial
+from .revival import call_with_keywords, ended_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
     ContainerMethod,
@@ -131,6 +131,10 @@ class RecipeBook:
             return Call(getattr, [self.recipe(value.proxy), Constant(value.name)])
         if kind is ContainerMethod:
             return Call(getattr, [Existing(value.shadow.source), Constant(value.name)])
+        if kind is NativeHandler and value.made_by is not None:
+            function, first, options = value.made_by
+            keywords = self.recipe(dict(options))
+            return Call(call_with_keywords, [Constant(function), self.recipe(first), keywords])
         if kind is SuperProxy:
             return Call(super, [Constant(value.cls), self.recipe(value.instance)])
         if isinstance(value, BaseException):

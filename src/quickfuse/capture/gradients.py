@@ -29,6 +29,7 @@ def backward(
     """`torch.autograd.backward`."""
     if i.truth(create_graph) or grad_variables is not None:
         raise Unsupported("backward() that creates a graph", "torch.autograd.grad(..., create_graph=True) is captured")
+    _check_outermost(i)
     outputs = _tensors(i, tensors)
     keep = bool(retain_graph is not None and i.truth(retain_graph))
     weights = _weights(i, outputs, grad_tensors)
@@ -52,6 +53,11 @@ def backward(
         i.graph.grad_enabled = grad_mode
 
 
+def _check_outermost(i: Interpreter) -> None:
+    if i.graph.nested:
+        raise Unsupported("backward() inside of a functional transform or checkpoint")
+
+
 def _accumulate(i: Interpreter, leaf: TensorProxy, gradient: TensorProxy) -> None:
     """Add a gradient to `leaf.grad`, as autograd does: in place, or as a new tensor laid out like the leaf."""
     before = tensor_attributes.gradient(i, leaf)
@@ -72,6 +78,7 @@ def grad(
     materialize_grads: Any = False,
 ) -> Any:  # fmt: skip
     """`torch.autograd.grad`."""
+    _check_outermost(i)
     if not i.truth(only_inputs) or i.truth(is_grads_batched):
         raise Unsupported("torch.autograd.grad with these options")
     names = list(inputs) if type(inputs) is dict else None
@@ -104,7 +111,7 @@ def _call(
         kwargs["grad_outputs"] = weights
     if "retain_graph" in kwargs and not kwargs["retain_graph"]:
         del kwargs["retain_graph"]
-    i.graph.differentiates = True
+    i.graph.only_pytorch = "gradients inside the compiled function"
     return i.graph.call("call_function", torch.autograd.grad, (outputs, inputs), kwargs, structure)
 
 

@@ -19,10 +19,13 @@ from ..ir.trace import Trace
 from ..ir.values import NumberMeta, TensorMeta
 from .autocast import Autocast
 from .contents import Contents
+from .failing import REASON as FAILING
+from .failing import may_fail
 from .history import History
 from .metadata import name_of, result_of
-from .mutation import is_in_place
+from .mutation import changed_tensors, is_in_place
 from .naming import placeholder_name
+from .nested import Nested, bring_in
 from .number_operators import kind_depends_on_values, kind_from_tensor, template_of
 from .outside import is_trusted_module
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
@@ -50,7 +53,11 @@ class GraphBuilder:
         on_autograd_use: Callable[[TensorProxy], None],
         guard: Callable[[str, Source | None, Any], None],
     ) -> None:
-        self.graph = torch.fx.Graph()
+        self.graph = self.root = torch.fx.Graph()
+        #: Graphs that are being captured inside of `root`; `graph` is the innermost one.
+        self.nested: list[Nested] = []
+        #: Why only PyTorch itself can run this graph, if so.
+        self.only_pytorch = ""
         self.inputs: list[GraphInput] = []
         self.examples: list[Any] = []
         self.reserved: frozenset[str] = frozenset()
@@ -59,7 +66,7 @@ class GraphBuilder:
         self.differentiable = False
         self.changes_modes = False
         self.operators = 0
-        self.grad_at_start = self._emitted_grad = self.grad_enabled
+        self.grad_at_start = self.emitted_grad = self.grad_enabled
         self._trace = trace
         self._on_autograd_use = on_autograd_use
         self._guard = guard
@@ -67,7 +74,8 @@ class GraphBuilder:
         self.contents = Contents(self)
         self.autocast = Autocast()
         self.history = History()
-        self.differentiates = False
+        #: Whether the program would handle an exception that is raised here.
+        self.in_try: Callable[[], bool] = bool
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
 
@@ -83,13 +91,15 @@ class GraphBuilder:
                 self.history.note_tensor(value.node, value)
             else:
                 value.node = self._number_node(value)  # type: ignore[arg-type]
-        return value.node
+        elif type(value) is Symbol and value.node.graph is not self.root and not (self.nested or value.from_tensor):
+            value.node = self._number_node(value)  # the one that it had was within a nested graph
+        return value.node if value.node.graph is self.graph else bring_in(self, value, value.node)
 
     def _placeholder(self, source: Source, meta: TensorMeta | NumberMeta, cls: type, example: Any) -> torch.fx.Node:
         name = placeholder_name(source)
         while name in self.reserved and str(source) != f"L[{name!r}]":  # an argument that nothing has used yet
             name += "_"
-        graph = self.graph
+        graph = self.root
         anchor = self._last_placeholder
         with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
             node = graph.create_node("placeholder", name, (), {}, name)
@@ -167,9 +177,12 @@ class GraphBuilder:
                 self._on_autograd_use(tensor)
         self.sync_modes()
         self.operators += 1
+        written = bool(self.mutated) and bool(self.contents.written_inputs())
         node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["trace"] = self._trace()
         node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
+        if written and self.in_try() and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
+            raise Unsupported(FAILING)
         value = self._wrap(structure, node, tensors, result.leaves)
         if self.grad_enabled and any(_meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             self.differentiable = True
@@ -200,6 +213,12 @@ class GraphBuilder:
             self._views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
         return effects
+
+    def note_written(self, results: Any, tensor: TensorProxy) -> None:
+        """A call whose operator says nothing of it changed a tensor; `results` are what it returned."""
+        node = next(v.node.args[0] for v in results if type(v) is TensorProxy)
+        self.contents.note_call(node, "copy_", (tensor,), {})
+        self.mutated.add(self.node_of(tensor).name)
 
     def _guard_range(self, operands: Any, structure: Any, tensors: list[TensorProxy]) -> None:
         """Require numbers to fit the result's dtype, where the operator raises if they do not."""
@@ -300,9 +319,9 @@ class GraphBuilder:
         self.autocast.sync(self)
 
     def _sync_grad_mode(self) -> None:
-        if self._emitted_grad != self.grad_enabled:
+        if self.emitted_grad != self.grad_enabled:
             self.mode_node(torch._C._set_grad_enabled, (self.grad_enabled,))
-            self._emitted_grad = self.grad_enabled
+            self.emitted_grad = self.grad_enabled
 
     def mode_node(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """A call that changes a setting of PyTorch's."""
@@ -313,9 +332,7 @@ class GraphBuilder:
 
     def only_eager(self) -> str:
         """Why only PyTorch itself can run this graph, if so."""
-        if self.differentiates:
-            return "gradients inside the compiled function"
-        return "autocast" if self.autocast.was_active else ""
+        return self.only_pytorch or ("autocast" if self.autocast.was_active else "")
 
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""

@@ -43,7 +43,24 @@ class History:
             Unsupported: where gradients flow out of the graph, or through what was freed.
         """
         order = {node: k for k, node in enumerate(graph.nodes)}
-        found: dict[torch.fx.Node, TensorProxy] = {}
+        reached, found = self._reached(order, outputs)
+        leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
+        self._free(reached, leaves, keep)
+        return list(leaves.values())
+
+    def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:
+        """The inputs of a nested graph that gradients of `outputs` flow to."""
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        _, found = self._reached(order, outputs)
+        if any(node.op != "placeholder" for node in found):
+            raise Unsupported("a leaf that requires gradients, made inside of a checkpoint")
+        return found
+
+    def _reached(
+        self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy]
+    ) -> tuple[dict[torch.fx.Node, int], set[torch.fx.Node]]:
+        """What gradients of `outputs` flow through, with the place in the graph up to which writes count; and the ends."""
+        found: set[torch.fx.Node] = set()
         reached: dict[torch.fx.Node, int] = {}
         stack = [(tensor.node, len(order)) for tensor in outputs if tensor.node is not None]
         while stack:
@@ -56,13 +73,12 @@ class History:
             if not (_requires_grad(node) or made_leaf or writes):
                 continue
             if node.op == "placeholder" or made_leaf:
-                found[node] = self._leaf(node)
+                found.add(node)
                 continue
             _check_followed(node)
-            stack += [(operand, order[node]) for operand in node.all_input_nodes]
+            stack += [(operand, order[node]) for operand in node.meta.get("reaches", node.all_input_nodes)]
             stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
-        self._free(reached, found, keep)
-        return [found[node] for node in sorted(found, key=order.__getitem__)]
+        return reached, found
 
     def _leaf(self, node: torch.fx.Node) -> TensorProxy:
         tensor = self._tensors[node]
@@ -90,5 +106,7 @@ def _requires_grad(node: torch.fx.Node) -> bool:
 def _check_followed(node: torch.fx.Node) -> None:
     if "custom" in node.meta:
         raise Unsupported("backward() through a torch.autograd.Function, which may give no gradient")
+    if "transforms" in node.meta:
+        raise Unsupported("backward() through a functional transform")
     if node.target is torch.autograd.grad:
         raise Unsupported("backward() through gradients")

@@ -18,7 +18,7 @@ _LEFT_TO_PYTHON = (
     "torch._functorch.apis torch._functorch.eager_transforms torch._functorch.vmap torch._tensor_str torch.autograd.graph "
     "torch.autograd.profiler torch.cuda torch.distributed torch.export torch.fx torch.hub torch.library "
     "torch.multiprocessing torch.package torch.profiler torch.random torch.serialization torch.testing "
-    "torch.utils.benchmark torch.utils.checkpoint torch.utils.data torch.utils.dlpack torch.utils.hooks "
+    "torch.utils.benchmark torch.utils.data torch.utils.dlpack torch.utils.hooks "
     "quickfuse.backends quickfuse.compile quickfuse.control quickfuse.doctor quickfuse.explain quickfuse.logs "
     "torch.utils.tensorboard torch.autograd.gradcheck torch.autograd.functional torch.autograd.anomaly_mode"
 )

@@ -21,6 +21,7 @@ from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from ..ir.trace import Trace
 from . import opcodes
+from .failing import is_in_try
 from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_arguments
 from .graph import GraphBuilder
 from .metadata import OperatorFailed
@@ -210,6 +211,10 @@ class Interpreter:
             raise Unsupported("raising an exception from outside in an exception handler")
         if exception.__context__ is None and not _leads_to(handled, exception):
             exception.__context__ = handled
+
+    def in_try(self) -> bool:
+        """Whether the user's code would handle an exception that is raised now."""
+        return any(is_in_try(f.code, f.lasti) for f in self.frames if not is_trusted_module(f.globals.get("__name__")))
 
     def note_loop(self, frame: Frame, head: int) -> None:
         """A loop comes round, to the instruction `head`.

@@ -230,7 +230,7 @@ class Outside:
             self._remember(value, source)
             return value
         if isinstance(value, CODE_TYPES):
-            if kind is FunctionType and "<locals>" in value.__qualname__ and _is_transient(source):
+            if kind is FunctionType and "<locals>" in value.__code__.co_qualname and _is_transient(source):
                 self._function_by_code(value, source)
             elif not trusted:
                 self.guard("is", source, value)

@@ -57,3 +57,8 @@ def make_exception(
     exception.__context__ = context
     exception.__suppress_context__ = suppress_context
     return exception
+
+
+def call_with_keywords(function: Any, first: Any, keywords: dict[str, Any]) -> Any:
+    """A function that another function makes of one, by options."""
+    return function(first, **keywords)

@@ -41,10 +41,20 @@ _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
 _OPERATORS = {"T": "t", "mT": "mT", "data": "detach"}
 
 
+#: What a functional transform makes different of what it seems.
+_OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn"})
+
+
+def _is_transformed(i: Interpreter, proxy: TensorProxy) -> bool:
+    return any(nested.transforms for nested in i.graph.nested) and proxy.source is None
+
+
 def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """`tensor.name`, given to `then`."""
     if name in proxy.attributes:
         then(proxy.attributes[name])
+    elif name in _OF_AUTOGRAD and _is_transformed(i, proxy):
+        raise Unsupported(f"the tensor attribute {name} inside of a functional transform")
     elif name in _FROM_META:
         if name == "requires_grad":
             i.outside.guard_requires_grad(proxy)

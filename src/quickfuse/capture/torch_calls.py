@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
-from . import autocast, custom_functions, gradients
+from . import autocast, checkpoints, custom_functions, gradients, transforms
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .outside import is_trusted_module
 from .values import TensorProxy
@@ -166,4 +166,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
     **autocast.HANDLERS,
+    **transforms.HANDLERS,
+    **checkpoints.HANDLERS,
 }

@@ -7,11 +7,11 @@ returns is found out by a run on tensors without data.
 from __future__ import annotations
 
 import collections
-import operator
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .containers import as_plain_dict
-from .metadata import name_of, result_device
-from .nested import Nested, nested_graph
+from .metadata import result_device
+from .nested import nested_graph
 from .results import SameTensor, View, tensors_in
 from .stand_ins import run_without_data
 from .values import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant
@@ -39,7 +39,7 @@ class _Slot:
         self.index = index
 
 
-def _tree(i: Interpreter, value: Any) -> Any:
+def tree(i: Interpreter, value: Any) -> Any:
     """A value with the user's containers as plain ones, made of what PyTorch's transforms look into."""
     value = i.outside.contents(value) if type(value) is ShadowContainer else value
     kind = type(value)
@@ -48,41 +48,40 @@ def _tree(i: Interpreter, value: Any) -> Any:
             raise Unsupported("a functional transform of a defaultdict")
         value, kind = type(value.real)(as_plain_dict(i, value)), type(value.real)
     if kind in (dict, collections.OrderedDict):
-        return kind((k, _tree(i, v)) for k, v in value.items())
+        return kind((k, tree(i, v)) for k, v in value.items())
     if kind in (list, tuple):
-        return kind([_tree(i, v) for v in value])
+        return kind([tree(i, v) for v in value])
     if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make([_tree(i, v) for v in value])
+        return value._make([tree(i, v) for v in value])
     if kind in (TensorProxy, Symbol) or is_constant(value):
         return value
     raise Unsupported(f"a functional transform with a {kind.__name__} among its values")
 
 
-def _created(i: Interpreter, tree: Any) -> Any:
+def created(i: Interpreter, tree: Any) -> Any:
     """A tree whose containers the captured code may change."""
     if isinstance(tree, dict):
-        return i.mark_created(type(tree)((k, _created(i, v)) for k, v in tree.items()))
+        return i.mark_created(type(tree)((k, created(i, v)) for k, v in tree.items()))
     if type(tree) is list:
-        return i.mark_created([_created(i, v) for v in tree])
+        return i.mark_created([created(i, v) for v in tree])
     if isinstance(tree, tuple) and type(tree) is not torch.Size:
-        parts = [_created(i, v) for v in tree]
+        parts = [created(i, v) for v in tree]
         return tree._make(parts) if hasattr(tree, "_make") else tuple(parts)
     return tree
 
 
 class CapturedFunction:
-    """A function of the user's as a graph: `outputs` are its results, in the tree `result`."""
+    """A function of the user's as a graph. `result` is the tree of its results, with a `_Slot` for each output."""
 
-    def __init__(self, nested: Nested, outputs: list[Any], result: Any) -> None:
-        self.nested = nested
-        self.outputs = outputs
+    def __init__(self, graph: torch.fx.Graph, result: Any) -> None:
+        self.graph = graph
         self.result = result
         self._module: torch.fx.GraphModule | None = None
 
-    def function(self, brought_in: list[Any]) -> Callable[..., Any]:
+    def function(self, brought_in: Any) -> Callable[..., Any]:
         """As a function of the user's arguments."""
         if self._module is None:
-            self._module = torch.fx.GraphModule(torch.nn.Module(), self.nested.graph)
+            self._module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
         forward, result = self._module.forward, self.result
 
         def captured(*args: Any, **kwargs: Any) -> Any:
@@ -93,66 +92,71 @@ class CapturedFunction:
         return captured
 
 
+class Captured(NamedTuple):
+    """A captured function, what it uses of the graphs around it, and its outputs there."""
+
+    function: CapturedFunction
+    brought_in: list[Any]
+    outputs: list[Any]
+
+
 def capture_function(
-    i: Interpreter, function: Any, args: Any, kwargs: Any, metas: dict[int, TensorMeta], grad: bool, transforms: bool
-) -> CapturedFunction:
-    """Capture a call of a function. `metas` are those of its tensors, by the identities of the stand-ins outside."""
-    graph = i.graph
-    with nested_graph(graph, transforms) as nested:
-        before, graph.grad_enabled = graph.grad_enabled, grad
-        graph.emitted_grad = grad
+    i: Interpreter, function: Any, args: Any, kwargs: Any, metas: list[TensorMeta | None], grad: bool, transforms: bool
+) -> Captured:
+    """Capture a call of a function. `metas` are those of the leaves of its arguments, None for what is no tensor."""
+    builder = i.graph
+    with nested_graph(builder, transforms) as nested:
+        before, builder.grad_enabled = builder.grad_enabled, grad
+        builder.emitted_grad = grad
         try:
             leaves, spec = pytree.tree_flatten((args, kwargs))
-            given = [nested.argument(metas[k]) if type(v) is TensorProxy else v for k, v in enumerate(leaves)]
-            inner_args, inner_kwargs = _created(i, pytree.tree_unflatten(given, spec))
-            returned = _tree(i, i.call_now(function, inner_args, inner_kwargs))
-            if graph.grad_enabled != grad:
+            given = [v if meta is None else nested.argument(meta) for v, meta in zip(leaves, metas, strict=True)]
+            inner_args, inner_kwargs = created(i, pytree.tree_unflatten(given, spec))
+            returned = tree(i, i.call_now(function, inner_args, inner_kwargs))
+            if builder.grad_enabled != grad:
                 raise Unsupported("a transformed function that leaves another grad mode")
-            graph.sync_modes()
+            builder.sync_modes()
             leaves, spec = pytree.tree_flatten(returned)
             outputs = [v for v in leaves if type(v) in (TensorProxy, Symbol)]
-            slots = iter(range(len(outputs)))
-            result = [_Slot(next(slots)) if type(v) in (TensorProxy, Symbol) else v for v in leaves]
-            nodes = tuple(graph.node_of(v) for v in outputs)
-            nested.graph.output(nodes).meta["val"] = None
+            count = itertools.count()
+            result = [_Slot(next(count)) if type(v) in (TensorProxy, Symbol) else v for v in leaves]
+            nested.graph.output(tuple([builder.node_of(v) for v in outputs])).meta["val"] = None
         finally:
-            graph.grad_enabled = before
-    return CapturedFunction(nested, outputs, pytree.tree_unflatten(result, spec))
+            builder.grad_enabled = before
+    function_graph = CapturedFunction(nested.graph, pytree.tree_unflatten(result, spec))
+    return Captured(function_graph, nested.brought_in, outputs)
 
 
-def _apply(
-    i: Interpreter, name: str, run: Run, function: Any, args: Any, kwargs: Any, *,
-    called_with: Callable[[Any, Any], Any] | None = None, grad: bool = True,
-    metas: Callable[[list[Any]], dict[int, TensorMeta]] | None = None,
-) -> Any:  # fmt: skip
-    """One node for `run(function, args, kwargs)`. `called_with` picks what the function is called with from the
-    arguments of the transformed one, `metas` tells the metadata of these."""
-    args, kwargs = _tree(i, tuple(args)), _tree(i, dict(kwargs))
-    inner_args, inner_kwargs = called_with(args, kwargs) if called_with else (args, kwargs)
-    inner_leaves = pytree.tree_leaves((inner_args, inner_kwargs))
-    described = metas(inner_leaves) if metas else _same_metas(inner_leaves)
-    captured = capture_function(
-        i, function, inner_args, inner_kwargs, described, grad or i.graph.grad_enabled, transforms=True
-    )
-    if i.graph.contents.take_written(captured.nested.graph):
+def _capture(
+    i: Interpreter, name: str, function: Any, args: Any, kwargs: Any, metas: list[TensorMeta | None], grad: bool
+) -> Captured:
+    captured = capture_function(i, function, args, kwargs, metas, grad or i.graph.grad_enabled, transforms=True)
+    if i.graph.contents.take_written(captured.function.graph):
         raise Unsupported(f"{name} of a function that changes a tensor in place")
+    return captured
+
+
+def _node(i: Interpreter, name: str, run: Run, captured: Captured, args: Any, kwargs: Any) -> Any:
+    """One node for `run(function, args, kwargs)`."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
+    function = captured.function
     specs: list[Any] = []
 
     def call(flat: Any, brought_in: Any) -> Any:
         outer_args, outer_kwargs = pytree.tree_unflatten(list(flat), spec)
-        result = run(captured.function(brought_in), outer_args, outer_kwargs)
+        result = run(function.function(brought_in), outer_args, outer_kwargs)
         flat_result, result_spec = pytree.tree_flatten(result)
         specs[:] = [result_spec]
         return tuple(flat_result)
 
-    results = _call(i, _named(call, name), leaves, captured.nested.brought_in)
-    return _created(i, pytree.tree_unflatten(list(results), specs[0]))
+    results = _call(i, named(call, name), leaves, captured.brought_in)
+    return created(i, pytree.tree_unflatten(list(results), specs[0]))
 
 
-def _same_metas(leaves: list[Any]) -> dict[int, TensorMeta]:
+def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
     """Inside of a transform, tensors are no leaves of autograd's own graph."""
-    return {k: replace(v.meta, requires_grad=False) for k, v in enumerate(leaves) if type(v) is TensorProxy}
+    leaves = pytree.tree_leaves((args, kwargs))
+    return [replace(v.meta, requires_grad=False) if type(v) is TensorProxy else None for v in leaves]
 
 
 def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in: list[Any]) -> Any:
@@ -161,11 +165,15 @@ def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in:
     result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, result_device(tensors))
     if result.written or result.changed or any(isinstance(leaf, (SameTensor, View)) for leaf in tensors_in(result.structure)):
         raise Unsupported(f"{function.__name__} of a function that returns or changes what it was given")
-    i.graph.transforms = True
-    return i.graph.call("call_function", function, args, {}, result.structure)
+    i.graph.only_pytorch = "a functional transform"
+    results = i.graph.call("call_function", function, args, {}, result.structure)
+    for value in results:
+        if type(value) is TensorProxy:
+            value.node.args[0].meta["transforms"] = True
+    return results
 
 
-def _named(function: FunctionType, name: str) -> FunctionType:
+def named(function: FunctionType, name: str) -> FunctionType:
     """A function under the name that the graph shows."""
     function.__name__ = function.__qualname__ = name.replace(".", "_")
     function.__module__ = __name__
@@ -188,19 +196,17 @@ def _plain(i: Interpreter, value: Any) -> Any:
     return value
 
 
-def _transformer(transform: Any, names: tuple[str, ...], grad: bool = True) -> Callable[..., Any]:
+def _transformer(transform: Any, *names: str) -> Callable[..., Any]:
     """The handler of a function such as `torch.func.grad`, which takes a function and `names`, and returns a function."""
 
     def handler(i: Interpreter, func: Any, *options: Any, **named: Any) -> NativeHandler:
         named.update(zip(names, options, strict=False))
-        plain = {name: _plain(i, value) for name, value in named.items()}
-        return transformed(i, transform, func, plain)
+        return transformed(transform, func, {name: _plain(i, value) for name, value in named.items()})
 
-    handler.grad = grad  # type: ignore[attr-defined]
     return handler
 
 
-def transformed(i: Interpreter, transform: Any, function: Any, options: dict[str, Any]) -> NativeHandler:
+def transformed(transform: Any, function: Any, options: dict[str, Any]) -> NativeHandler:
     """What `transform(function, **options)` returns."""
     name = f"func.{transform.__name__}"
     if options.get("chunk_size") is not None:
@@ -210,67 +216,123 @@ def transformed(i: Interpreter, transform: Any, function: Any, options: dict[str
         return transform(f, **options)(*args, **kwargs)
 
     def call(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree(i, args), tree(i, kwargs)
         if transform is torch.func.vmap:
-            in_dims = options.get("in_dims", 0)
-            metas = _batched_metas(in_dims, len(args))
-            return _apply(i, name, run, function, args, kwargs, grad=False, metas=metas)
-        return _apply(i, name, run, function, args, kwargs, grad=transform is not torch.func.jacfwd)
+            metas = _batched_metas(args, kwargs, options.get("in_dims", 0))
+        else:
+            metas = _same_metas(args, kwargs)
+        enables_grad = transform not in (torch.func.vmap, torch.func.jacfwd)
+        captured = _capture(i, name, function, args, kwargs, metas, enables_grad)
+        return _node(i, name, run, captured, args, kwargs)
 
-    handler = NativeHandler(call)
-    handler.made_by = (transform, function, options)
-    return handler
+    return NativeHandler(call, made_by=(transform, function, options))
 
 
-def _batched_metas(in_dims: Any, count: int) -> Callable[[list[Any]], dict[int, TensorMeta]]:
-    def metas(leaves: list[Any]) -> dict[int, TensorMeta]:
-        raise NotImplementedError
-
-    return metas
+def _batched_metas(args: Any, kwargs: Any, in_dims: Any) -> list[TensorMeta | None]:
+    """The metadata of one element of the batch."""
+    leaves, spec = pytree.tree_flatten(args)
+    axes = pytree._broadcast_to_and_flatten(in_dims, spec)
+    if axes is None:
+        raise Unsupported("func.vmap with in_dims that do not fit")
+    named = pytree.tree_leaves(kwargs)
+    pairs = [*zip(leaves, axes, strict=True), *((leaf, 0) for leaf in named)]
+    return [_without_axis(leaf.meta, axis) if type(leaf) is TensorProxy else None for leaf, axis in pairs]
 
 
 def _without_axis(meta: TensorMeta, axis: int | None) -> TensorMeta:
     meta = replace(meta, requires_grad=False)
     if axis is None:
         return meta
-    if not -meta.ndim <= axis < meta.ndim:
-        raise Unsupported("vmap over an axis that a tensor does not have")
+    if type(axis) is not int or not -meta.ndim <= axis < meta.ndim:
+        raise Unsupported("func.vmap over an axis that a tensor does not have")
     axis %= meta.ndim
-    return replace(
-        meta, shape=meta.shape[:axis] + meta.shape[axis + 1 :], stride=meta.stride[:axis] + meta.stride[axis + 1 :]
-    )
+    shape, stride = meta.shape, meta.stride
+    return replace(meta, shape=shape[:axis] + shape[axis + 1 :], stride=stride[:axis] + stride[axis + 1 :])
 
 
 def _jvp(i: Interpreter, func: Any, primals: Any, tangents: Any, *, strict: Any = False, has_aux: Any = False) -> Any:
     options = {"strict": _plain(i, strict), "has_aux": _plain(i, has_aux)}
+    primals, tangents = tree(i, primals), tree(i, tangents)
+    if type(primals) is not tuple:
+        raise Unsupported("func.jvp of primals that are no tuple")
+    captured = _capture(i, "func.jvp", func, primals, {}, _same_metas(primals, {}), grad=False)
 
     def run(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return torch.func.jvp(f, args[0], args[1], **options)
 
-    return _apply(
-        i, "func.jvp", run, func, (primals, tangents), {}, called_with=lambda args, kwargs: (args[0], {}), grad=False
-    )
+    return _node(i, "func.jvp", run, captured, (primals, tangents), {})
 
 
 def _vjp(i: Interpreter, func: Any, *primals: Any, has_aux: Any = False) -> Any:
-    """`torch.func.vjp`. The function that it returns runs the captured one again."""
+    """`torch.func.vjp`. A node for what the function returns, and one for each call of what pulls back, which computes
+    the function once more."""
     aux = _plain(i, has_aux)
+    primals = tree(i, primals)
+    captured = _capture(i, "func.vjp", func, primals, {}, _same_metas(primals, {}), grad=True)
+    clock = i.graph.contents.clock
 
     def forward(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = torch.func.vjp(f, *args, has_aux=aux)
         return (result[0], result[2]) if aux else result[0]
 
-    result = _apply(i, "func.vjp", forward, func, primals, {})
+    def back(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return torch.func.vjp(f, *args[0], has_aux=aux)[1](args[1])
 
-    def pull(i: Interpreter, cotangents: Any, retain_graph: Any = True, create_graph: Any = None) -> Any:
-        if create_graph is not None:
-            raise Unsupported("func.vjp with create_graph")
+    def pull(i: Interpreter, cotangents: Any) -> Any:
+        if i.graph.contents.clock != clock:
+            raise Unsupported("func.vjp after tensors were changed in place")
+        return _node(i, "func.vjp", back, captured, (primals, tree(i, cotangents)), {})
 
-        def back(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-            return torch.func.vjp(f, *args[0], has_aux=aux)[1](args[1])
+    result = _node(i, "func.vjp", forward, captured, primals, {})
+    return (result[0], NativeHandler(pull), result[1]) if aux else (result, NativeHandler(pull))
 
-        return _apply(
-            i, "func.vjp", back, func, (tuple(primals), cotangents), {}, called_with=lambda args, kwargs: (args[0], {})
-        )
 
-    pullback = NativeHandler(pull)
-    return (result[0], pullback, result[1]) if aux else (result, pullback)
+# transformed functions that were made outside --------------------------------------------------------------------
+
+
+def _inner_code(transform: Any) -> CodeType:
+    """The code of the function that a transform returns."""
+    codes = [c for c in transform.__code__.co_consts if isinstance(c, CodeType) and "func" in c.co_freevars]
+    return next(c for c in codes if c.co_name.startswith("wrap"))
+
+
+_TRANSFORMS: dict[Any, tuple[str, ...]] = {
+    torch.func.grad: ("argnums", "has_aux"),
+    torch.func.grad_and_value: ("argnums", "has_aux"),
+    torch.func.vmap: ("in_dims", "out_dims", "randomness", "chunk_size"),
+    torch.func.jacrev: ("argnums",),
+    torch.func.jacfwd: ("argnums", "has_aux"),
+    torch.func.hessian: ("argnums",),
+}
+_OPTIONS = frozenset({*itertools.chain(*_TRANSFORMS.values()), "has_aux", "chunk_size"})
+_BY_CODE: dict[CodeType, Any] = {
+    _inner_code(transform): transform for transform in _TRANSFORMS if transform is not torch.func.hessian
+}
+
+
+def made_outside(i: Interpreter, function: FunctionType) -> NativeHandler | None:
+    """The transformed function that a Python function is, if it is one."""
+    transform = _BY_CODE.get(function.__code__)
+    source = i.outside.source_of(function)
+    if transform is None or source is None:
+        return None
+    found: dict[str, Any] = {}
+    for k, (name, cell) in enumerate(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)):
+        if name == "func" or name in _OPTIONS:
+            place = source.attr("__closure__").item(k).attr("cell_contents")
+            found[name] = i.outside.wrap(cell.cell_contents, place)
+    inner = found.pop("func")
+    return transformed(transform, inner, {name: _plain(i, value) for name, value in found.items()})
+
+
+def same_slots(captured: Captured) -> list[Any]:
+    """The results of a captured function as the program sees them outside, one for each leaf."""
+    leaves = pytree.tree_leaves(captured.function.result)
+    return [captured.outputs[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in leaves]
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    **{transform: _transformer(transform, *names) for transform, names in _TRANSFORMS.items()},
+    torch.func.jvp: _jvp,
+    torch.func.vjp: _vjp,
+}

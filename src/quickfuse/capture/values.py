@@ -178,12 +178,14 @@ class SuperProxy:
 
 
 class NativeHandler:
-    """A callable made by capture itself: `run(interpreter, *args, **kwargs)`."""
+    """A callable made by capture itself: `run(interpreter, *args, **kwargs)`. `made_by`, if it has a counterpart in the
+    program: the function that makes it, its first argument, and the others by name."""
 
-    __slots__ = ("run",)
+    __slots__ = ("made_by", "run")
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., Any], made_by: tuple[Any, Any, dict[str, Any]] | None = None) -> None:
         self.run = run
+        self.made_by = made_by
 
 
 #: Immutable types whose instances are plain constants: comparing values tells all there is to know.

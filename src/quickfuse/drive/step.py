@@ -76,7 +76,9 @@ def _handle(frames: list[FrameState], error: BaseException) -> bool:
         raised_here = entries.tb_frame.f_code.co_varnames == MICRO_VARIABLES
         entries = entries.tb_next
     error.__traceback__ = entries
-    return unwind(frames, error, reraised=not raised_here)
+    caught = [error]
+    del error  # see `tracebacks._frame_that_raises`
+    return unwind(frames, caught.pop(), reraised=not raised_here)
 
 
 def needs_own_frame(frame: FrameState) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import threading
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -26,16 +26,24 @@ def add_user_frames(exception: BaseException, frames: Sequence[FrameState]) -> N
     for frame in reversed(frames):
         entries = entry(frame, frame.position - 1, entries)
     exception.__traceback__ = entries
+    del exception  # see `_frame_that_raises`
 
 
 def traced(exception: BaseException, trace: Sequence[tuple[CodeType, dict[str, Any], int]]) -> BaseException:
     """Give an exception the traceback entries of where captured code raised it: (code, globals, position), innermost
     first."""
-    entries: TracebackType | None = None
-    for code, globals_, position in trace:
-        frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
-        entries = entry(frame, position, entries)
-    exception.__traceback__ = entries
+    found: list[TracebackType | None] = [None]
+
+    def make() -> None:
+        for code, globals_, position in trace:
+            frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
+            found[0] = entry(frame, position, found[0])
+
+    # In a thread of its own, since the caller has the exception in a variable: see `_frame_that_raises`.
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    exception.__traceback__ = found[0]
     return exception
 
 
@@ -57,30 +65,20 @@ def entry(
     position = max(position, 0)
     values = frame.locals if variables else [UNBOUND] * len(frame.locals)
     moved = FrameState(frame.code, frame.globals, values, [], position)
-    probe = _Probe()
-    function, resume = resume_function(moved, TRACEBACK, exception=probe)
-    found: list[FrameType] = []
-    done = _thread.allocate_lock()
-    done.acquire()
-    try:
-        _thread.start_new_thread(_catch_frame, (function, probe, found, done))
-        done.acquire()
-    except RuntimeError:  # no thread is to be had
-        _catch_frame(function, probe, found, done)
-    return TracebackType(following, found[0], resume.lasti, resume.line)
+    function, resume = resume_function(moved, TRACEBACK, exception=_Probe())
+    return TracebackType(following, _frame_that_raises(function), resume.lasti, resume.line)
 
 
-def _catch_frame(function: Callable[[], Any], probe: _Probe, found: list[FrameType], done: _thread.LockType) -> None:
-    """Find the frame that raises the probe.
+def _frame_that_raises(function: Callable[[], Any]) -> FrameType:
+    """The frame of a function that raises a probe.
 
-    In a thread of its own: a frame keeps its caller's, and the callers of this module have the exception in variables,
-    which would make a cycle that keeps everything in those frames alive until the next garbage collection.
+    A frame keeps its callers', with their variables. So no variable of a caller may have the frame or the exception in
+    whose traceback it will be, when the caller returns: that would be a cycle, and keep everything in those frames alive
+    until the next garbage collection.
     """
     try:
         function()
-    except _Probe:
+    except _Probe as probe:
         assert probe.__traceback__ is not None and probe.__traceback__.tb_next is not None
-        found.append(probe.__traceback__.tb_next.tb_frame)
-        probe.__traceback__ = None
-    finally:
-        done.release()
+        return probe.__traceback__.tb_next.tb_frame
+    raise AssertionError

@@ -48,6 +48,8 @@ def unwind(frames: list[FrameState], exception: BaseException, reraised: bool = 
             stack.append(exception)
             frame.position = handler.target
             frame.keyword_names = ()
+            del exception, stack  # or it would be kept by this function's frame, which the frames in its traceback keep
             return True
         frames.pop().forget()
+    del exception
     return False

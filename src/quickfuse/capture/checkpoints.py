@@ -1,0 +1,114 @@
+"""`torch.utils.checkpoint`: a call is one node of the graph, which computes its function again in the backward pass."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint as torch_checkpoint
+
+from ..errors import Unsupported
+from ..ir.values import TensorMeta
+from .transforms import Captured, capture_function, created, named, same_slots, tree
+from .values import TensorProxy
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+_OPTIONS = ("determinism_check", "debug", "early_stop")
+
+
+def checkpoint(
+    i: Interpreter, function: Any, *args: Any, use_reentrant: Any = None, context_fn: Any = None, **kwargs: Any
+) -> Any:
+    """`torch.utils.checkpoint.checkpoint`. Where nothing needs gradients, it is a call of the function."""
+    if use_reentrant is None:
+        raise Unsupported("a warning: torch.utils.checkpoint without use_reentrant", "give use_reentrant=False")
+    if context_fn is not None and context_fn is not torch_checkpoint.noop_context_fn:
+        raise Unsupported("a checkpoint with contexts")
+    options: dict[str, Any] = {"use_reentrant": i.truth(use_reentrant)}
+    if "preserve_rng_state" in kwargs:
+        options["preserve_rng_state"] = i.truth(kwargs.pop("preserve_rng_state"))
+    for name in _OPTIONS:
+        if name in kwargs:
+            options[name] = i.outside.concrete(kwargs.pop(name))
+    if kwargs and options["use_reentrant"]:
+        raise Unsupported("a reentrant checkpoint with keyword arguments")
+    if not i.graph.grad_enabled:
+        return i.call_now(function, args, kwargs)
+    args, kwargs = tree(i, args), tree(i, kwargs)
+    if options["use_reentrant"] and not any(
+        type(v) is TensorProxy and v.meta.requires_grad for v in pytree.tree_leaves(args)
+    ):
+        raise Unsupported("a reentrant checkpoint of tensors that do not require gradients, which warns")
+    effects = i.outside.effect_count()
+    leaves = pytree.tree_leaves((args, kwargs))
+    metas = [v.meta if type(v) is TensorProxy else None for v in leaves]
+    captured = capture_function(i, function, args, kwargs, metas, grad=True, transforms=False)
+    if i.outside.effect_count() != effects:
+        raise Unsupported("a checkpoint of a function with side effects, which happen again in the backward pass")
+    return _node(i, captured, args, kwargs, options)
+
+
+def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    function, graph = captured.function, captured.function.graph
+    _check_new(captured, graph)
+    operands = [v for v in (*leaves, *captured.brought_in)]
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    places = [v for v in leaves if type(v) is TensorProxy] + captured.brought_in
+    written = [places[inputs.index(node)] for node in i.graph.contents.take_written(graph)]
+    reached = i.graph.history.inputs_reached(graph, captured.outputs)
+    connected = [i.graph.node_of(v) for v, node in zip(places, inputs, strict=True) if node in reached]
+
+    def call(flat: Any, brought_in: Any) -> Any:
+        outer_args, outer_kwargs = pytree.tree_unflatten(list(flat), spec)
+        result = torch_checkpoint.checkpoint(function.function(brought_in), *outer_args, **outer_kwargs, **options)
+        return tuple(pytree.tree_leaves(result))
+
+    structure = tuple([v.meta if type(v) is TensorProxy else v for v in same_slots(captured)])
+    i.graph.only_pytorch = "a checkpoint"
+    results = i.graph.call(
+        "call_function", named(call, "checkpoint"), (operands[: len(leaves)], operands[len(leaves) :]), {}, structure
+    )
+    for node in _nodes_of(results):
+        node.meta["reaches"] = connected
+    for tensor in written:
+        i.graph.note_written(results, tensor)
+    return created(i, pytree.tree_unflatten(list(results), pytree.tree_structure(function.result)))
+
+
+def _nodes_of(results: Any) -> list[torch.fx.Node]:
+    return [v.node.args[0] for v in results if type(v) is TensorProxy]
+
+
+def _check_new(captured: Captured, graph: torch.fx.Graph) -> None:
+    for output in captured.outputs:
+        if type(output) is not TensorProxy:
+            raise Unsupported("a checkpoint of a function that returns a number")
+        if output.node.graph is not graph or _shares_memory_with_input(output.node):
+            raise Unsupported("a checkpoint of a function that returns what it was given")
+
+
+def _shares_memory_with_input(node: torch.fx.Node) -> bool:
+    """Whether a result is an input of its graph, or a view of one."""
+    while node.op != "placeholder":
+        place = 0
+        if node.target is operator.getitem and "effects" not in node.meta:  # of several results
+            node, place = node.args  # type: ignore[assignment]
+        effects = node.meta.get("effects")
+        if effects is None:
+            return True
+        operand = effects.memory[place] if effects.memory else None
+        if operand is None:
+            return False
+        operands: list[torch.fx.Node] = []
+        torch.fx.map_arg((node.args, node.kwargs), operands.append)
+        node = [o for o in operands if isinstance(o.meta.get("val"), TensorMeta)][operand]
+    return True
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {torch_checkpoint.checkpoint: checkpoint}

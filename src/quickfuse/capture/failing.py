@@ -1,0 +1,72 @@
+"""Operators that may fail when they run, although the shapes and types of their operands fit.
+
+A graph whose operator fails runs again in Python, instruction by instruction, so that the exception goes to the program's
+own handler. That is right only as long as the graph changed nothing of the program's. So, within a `try` statement, a
+graph ends in front of an operator that may fail once it has changed something in place.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..ir.bytecode import decode
+from ..ir.segment import Segment
+from .contents import owners
+from .metadata import name_of
+from .values import TensorProxy
+
+if TYPE_CHECKING:
+    from .graph import GraphBuilder
+
+REASON = "an operator that may fail in a try statement, behind a change in place"
+
+#: Names, without underscores in front and behind, of operators that look at their operands' elements and may refuse them.
+_MAY_FAIL = frozenset(
+    "gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill index_put index_reduce take "
+    "take_along_dim put embedding embedding_bag one_hot multinomial bernoulli normal cross_entropy nll_loss "
+    "binary_cross_entropy ctc_loss cholesky cholesky_solve inverse pinverse svd lu_solve".split()
+)
+_INDEXING = frozenset({"getitem", "setitem"})
+#: Of whole numbers, by zero.
+_DIVISIONS = frozenset("floor_divide floordiv ifloordiv remainder mod imod fmod div divide".split())
+
+
+def may_fail(graph: GraphBuilder, target: Any, changed: list[TensorProxy], operands: list[TensorProxy]) -> bool:
+    """Whether an operator may refuse operands that capture found to fit."""
+    name = (target if isinstance(target, str) else name_of(target)).strip("_")
+    if name in _MAY_FAIL or name.startswith("linalg_") or (name in _INDEXING and len(operands) > 1):
+        return True
+    if name in _DIVISIONS and not any(operand.meta.dtype.is_floating_point for operand in operands):
+        return True
+    if not changed:
+        module = getattr(target, "__module__", None) or "torch"
+        return module.partition(".")[0] not in ("torch", "_operator")
+    # In place on memory from outside, with other memory from outside: that may be the same memory.
+    outside: set[torch.fx.Node] = set()
+    for operand in operands:
+        outside.update(node for node in owners(graph.node_of(operand)) if node.op == "placeholder")
+    return len(outside) > 1
+
+
+def may_be_handled(segment: Segment) -> bool:
+    """Whether an operator of a captured graph is in a `try` statement of the program, which may handle its failure."""
+    places = {place for node in segment.graph.nodes for place in node.meta.get("trace", ())}
+    return any(is_in_try(code, position) for code, position in places)
+
+
+def is_in_try(code: CodeType, position: int) -> bool:
+    """Whether an exception of an instruction goes to a `try` statement of its function, and not to a `with` only."""
+    decoded = decode(code)
+    instructions = decoded.instructions
+    for _ in range(len(decoded.handlers)):
+        handler = decoded.handler_for(position)
+        if handler is None:
+            return False
+        names = [instruction.name for instruction in instructions[handler.target : handler.target + 2]]
+        if "WITH_EXCEPT_START" not in names and names[0] == "PUSH_EXC_INFO":
+            return True
+        position = handler.target
+    return False
