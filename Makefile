@@ -10,11 +10,12 @@ TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/config
          src/quickfuse/logs.py src/quickfuse/cli.py src/quickfuse/doctor.py src/quickfuse/bench src/quickfuse/ir \
          benchmarks/update_readme.py
 
-.PHONY: help demo test lint results clean
+.PHONY: help demo test conformance lint results clean
 
 help:
 	@echo "make demo     install into $(VENV) and compare eager, torch.compile and quickfuse on this machine"
 	@echo "make test     install into $(VENV) and run lint, types, import contract and tests"
+	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped)"
 	@echo "make lint     only lint, types and import contract"
 	@echo "make results  measure the CPU benchmarks again; update the tables and the plot in README.md"
 	@echo "make clean    remove $(VENV) and caches"
@@ -24,6 +25,11 @@ demo: $(VENV)/installed-bench
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# Results so far are in build/conformance; `make conformance CONFORMANCE=--fresh` forgets them. Tables: benchmarks/results.
+conformance: $(VENV)/installed-test
+	$(BIN)/python tests/conformance/run.py $(CONFORMANCE)
+	$(BIN)/python tests/conformance/run.py --gradients $(CONFORMANCE)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from operator_cases import OPERATORS, Case, Outcome, breaks, cases, copy_argument, differences, outcome_of, run
 
 import quickfuse
+from operator_cases import OPERATORS, Case, Outcome, breaks, cases, copy_argument, differences, outcome_of, run
 from quickfuse.fuse import schedule as fusing
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern

@@ -79,6 +79,7 @@ def _jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
     warnings.simplefilter("ignore")
     import torch
     from measure import supported
+
     from operator_cases import OPERATORS
 
     part, parts = map(int, options.shard.split("/"))

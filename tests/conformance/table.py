@@ -75,7 +75,8 @@ def _reasons(found: list[dict[str, Any]]) -> list[str]:
         f"| {_cell(reason)} | {', '.join(sorted(names))} |"
         for reason, names in sorted(operators.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
-    return ["### What is not in one graph of kernels and calls", "", "| the log says | operators |", "| --- | --- |", *rows, ""]
+    head = ["### What is not in one graph of kernels and calls", "", "| the log says | operators |", "| --- | --- |"]
+    return [*head, *rows, ""]
 
 
 def _externs(found: list[dict[str, Any]]) -> list[str]:
