@@ -10,7 +10,7 @@ import torch
 
 from cpu_runner import Strided
 from quickfuse.ir.expr import PICK, SCALAR_OPS, Const, Expr, Index, Op
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, SlotPlace, walk
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, SlotPlace, SlotPrevious, walk
 
 #: Operations whose result is a bool, whatever their operands are.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
@@ -34,6 +34,9 @@ class Environment:
     scalars: Sequence[float] = ()
     reduced: list[torch.Tensor] = field(default_factory=list)
     row_length: int = 0
+    #: The first index of the last axis, and what scatters find in memory.
+    begin: int = 0
+    previous: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def leaf(self, node: Expr) -> torch.Tensor:
         if isinstance(node, SlotLoad):
@@ -41,6 +44,8 @@ class Environment:
             if isinstance(view, torch.Tensor):
                 return view.expand(self.shape)
             return view.elements(view.places(self.shape), torch.ones(self.shape, dtype=torch.bool))
+        if isinstance(node, SlotPrevious):
+            return self.previous[node.slot]
         if isinstance(node, SlotPlace):
             return self.operand(node.slot).places(self.shape)
         if isinstance(node, RowLength):
@@ -51,7 +56,8 @@ class Environment:
             return torch.tensor(self.scalars[node.arg], dtype=node.dtype).expand(self.shape)
         if isinstance(node, Index):
             ones = [1] * (len(self.shape) - node.axis - 1)
-            return torch.arange(self.shape[node.axis]).view(-1, *ones).expand(self.shape)
+            first = self.begin if node.axis == len(self.shape) - 1 else 0
+            return (torch.arange(self.shape[node.axis]) + first).view(-1, *ones).expand(self.shape)
         assert isinstance(node, Const)
         exact = torch.float64 if isinstance(node.value, float) else None
         return torch.tensor(node.value, dtype=exact).to(node.dtype).expand(self.shape)
@@ -80,8 +86,39 @@ def evaluate(expr: Expr, env: Environment) -> torch.Tensor:
     return values[id(expr)]
 
 
+def run_serial(body: KernelBody, env: Environment) -> None:
+    """Store what a kernel that goes along its last axis in order stores, for one index of that axis after the other."""
+    running: list[torch.Tensor] = []
+    operands = [env.operand(k) for k in range(len(body.slots))]
+    shape = (*env.shape[:-1], 1)
+    for i in range(env.shape[-1]):
+        here = [Strided(o.memory, o.offset + i * o.strides[-1], shape, o.strides) for o in operands]
+        now = Environment(shape, here, env.scalars, begin=i)
+        everywhere = torch.ones(shape, dtype=torch.bool)
+        for k, reduction in enumerate(body.reductions):
+            value = evaluate(reduction.value, now)
+            if i:
+                value = REDUCE[reduction.combine](torch.cat([running[k], value], -1), -1)
+            running[k:] = [value, *running[k + 1 :]]
+            now.reduced = running[: k + 1]
+        stored = [(here[slot], here[slot].places(shape), everywhere, evaluate(value, now)) for slot, value in body.stores]
+        for scatter in body.scatters:
+            target = here[scatter.slot]
+            inside = evaluate(scatter.inside, now)
+            places = target.places(shape) + evaluate(scatter.offset, now)
+            now.previous[scatter.slot] = target.elements(places, inside)
+            stored.append((target, places, inside, evaluate(scatter.value, now)))
+        for target, places, inside, value in stored:
+            every = target.memory.as_strided((target.memory.untyped_storage().nbytes() // target.memory.itemsize,), (1,), 0)
+            assert len(set(places[inside].tolist())) == int(inside.sum()), "two rows store to one element"
+            every[places[inside]] = value[inside]
+
+
 def evaluate_body(body: KernelBody, env: Environment) -> dict[int, torch.Tensor]:
     """What a kernel leaves in the slots that it writes."""
+    if body.serial:
+        run_serial(body, env)
+        return {}
     axes = list(range(body.rows_ndim, body.ndim))
     env.row_length = math.prod(env.shape[axis] for axis in axes)
     for reduction in body.reductions:

@@ -120,7 +120,8 @@ class Interpreter:
         for k in [k for k, slot in enumerate(body.slots) if slot.access != "r"]:
             others = [j for j, b in enumerate(member.buffers) if b is member.buffers[k] and j != k]
             assert all(_elements(member, k).isdisjoint(_elements(member, j)) for j in others)
-        assert {slot for slot, _ in body.stores} == {k for k, s in enumerate(body.slots) if s.access != "r"}
+        written = {slot for slot, _ in body.stores} | {scatter.slot for scatter in body.scatters}
+        assert written == {k for k, s in enumerate(body.slots) if s.access != "r"}
 
     def _call(self, step: Extern) -> None:
         result = step.target(*self._plain(step.args), **self._plain(step.kwargs))

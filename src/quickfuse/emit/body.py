@@ -96,7 +96,8 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: 
     names = _output_names(segment)
     call = _graph_call(segment)
     eager = f"{', '.join(names)}, = {call}" if names else call
-    body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager).write()
+    body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, bool(segment.mutated)).write()
+    body.repeatable = not segment.mutated
     body.constants.update({"_graph": segment.run, "_picks": _tensor_picks(segment)})
     return body
 
@@ -135,13 +136,21 @@ class KernelBodyWriter:
     """
 
     def __init__(
-        self, schedule: Schedule, calls: list[Any], placer: Any, inputs: list[str], names: list[str], eager: str
+        self,
+        schedule: Schedule,
+        calls: list[Any],
+        placer: Any,
+        inputs: list[str],
+        names: list[str],
+        eager: str,
+        changes_inputs: bool = False,
     ) -> None:
         self.schedule = schedule
         self.calls = calls
         self.placer = placer
         self.names = names
         self.eager = eager
+        self.changes_inputs = changes_inputs
         self.lines: list[str] = []
         self.statements: list[str] = []  # all but the choice between the kernels and eager
         self.constants: dict[str, Any] = {
@@ -185,8 +194,29 @@ class KernelBodyWriter:
             self.lines = [*before, *self._unless_flagged()]
         if any(isinstance(step, Extern) and _needs_grad(step) for step in self.schedule.steps):
             self._forget_history()
+        self._handle_failures()
         self.statements = [*self.lines]
         return Body(self._choose(), names, self.constants, numbers)
+
+    def _handle_failures(self) -> None:
+        """Where a call fails the program runs natively: with the same random numbers, and no input has changed."""
+        handler = ["    raise"]
+        if self.changes_inputs and any(isinstance(step, Extern) and step.may_fail for step in self.schedule.steps):
+            handler = ["    raise _RunNatively from _error1"]
+        elif not self._draws():
+            return
+        before = []
+        if self._draws():
+            generator = torch.default_generator
+            self.constants["_random_state"], self.constants["_set_random_state"] = generator.get_state, generator.set_state
+            before = ["_random = _random_state()"]
+            handler = ["    _set_random_state(_random)", *handler]
+        self.constants["_Exception"] = Exception
+        inner = [f"    {line}" for line in self.lines]
+        self.lines = [*before, "try:", *inner, "except _Exception as _error1:", *handler]
+
+    def _draws(self) -> bool:
+        return any(isinstance(step, Extern) and step.draws for step in self.schedule.steps)
 
     def _forget_history(self) -> None:
         """Let PyTorch's operators record nothing: gradients are computed by graphs of their own, if at all."""
@@ -206,7 +236,9 @@ class KernelBodyWriter:
         assert flag is not None
         self.constants["_flag"] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(flag))
         rest = [f"    {line}" for line in self.lines or ["pass"]]
-        return ["if _flag[0]:", "    _flag[0] = 0", f"    {self.eager}", "else:", *rest]
+        again = ["    _set_random_state(_random)"] if self._draws() else []
+        eager = "raise _RunNatively" if self.changes_inputs else self.eager  # which may change some before it fails
+        return ["if _flag[0]:", "    _flag[0] = 0", *again, f"    {eager}", "else:", *rest]
 
     def _dying(self) -> dict[int, list[Buffer]]:
         """The temporaries that no step after step k uses: their memory is free for those that follow."""

@@ -36,14 +36,22 @@ class Epilogue:
         self._prologue = prologue
         self._outputs = outputs
         self._made: dict[int, str] = {}
+        #: The activations of suspended frames, by their index.
+        self._activations: dict[int, str] = {}
+        self._frames: list[FrameRecipe] = []
 
     def write(self, segment: Segment) -> str:
         """Emit all effects; returns the expression of the result."""
         if segment.result is not None:
             result = self.value(segment.result)
         else:
-            result = f"_Suspension([{', '.join([self._frame(frame) for frame in segment.frames])}])"
+            self._frames = segment.frames
+            names = [self._frame(frame) for frame in segment.frames]
+            result = f"_Suspension([{', '.join(names)}])"
         prepared = [(e, self._operands(e)) for e in segment.effects]
+        for index, frame in enumerate(self._frames):
+            if index in self._activations or frame.origin is not None:
+                self.lines.append(f"{self._made[id(frame)]}.activation = {self._activation(index)}")
         for effect, operands in prepared:
             self.lines.append(self._statement(effect, *operands))
         return result
@@ -67,6 +75,16 @@ class Epilogue:
         self._made[id(frame)] = name
         self.lines.append(f"{name} = _FrameState({', '.join(parts)})")
         return name
+
+    def _activation(self, index: int) -> str:
+        """The variable with the activation of a suspended frame."""
+        known = self._activations.get(index)
+        if known is None:
+            known = self._activations[index] = f"_activation{index}"
+            origin = self._frames[index].origin
+            made = "_Activation()" if origin is None else f"_frames[{origin}].activation"
+            self.lines.append(f"{known} = {made}")
+        return known
 
     def _operands(self, effect: Effect) -> tuple[str, str, str]:
         target = self.value(effect.target) if effect.target is not None else ""
@@ -131,7 +149,8 @@ class Epilogue:
             self._prologue.lines.append(f"{name} = {recipe.expr.code(self._prologue.name)}")
         elif isinstance(recipe, Traced):
             trace = self._prologue.constant(recipe.trace, "trace")
-            self.lines.append(f"{name} = _traced({self.value(recipe.exception)}, {trace})")
+            running = ", ".join(["None" if k is None else self._activation(k) for k in recipe.running])
+            self.lines.append(f"{name} = _traced({self.value(recipe.exception)}, {trace}, [{running}])")
         elif isinstance(recipe, Generator):
             self.lines.append(f"{name} = _generator({self._frame(recipe.frame)})")
         return name
@@ -162,7 +181,10 @@ class Epilogue:
         base = next((kind for kind in (dict, list, set) if issubclass(recipe.cls, kind)), object)
         self.lines.append(f"{name} = {self._prologue.constant(base)}.__new__({cls})")
         for attribute, value in recipe.attributes.items():
-            self.lines.append(f"{name}.__dict__[{attribute!r}] = {self.value(value)}")
+            if _goes_through_class(recipe.cls, attribute):
+                self.lines.append(f"{name}.__dict__[{attribute!r}] = {self.value(value)}")
+            else:  # an object whose __dict__ was never asked for keeps its attributes where CPython finds them sooner
+                self.lines.append(f"_setplain({name}, {attribute!r}, {self.value(value)})")
         for attribute, value in recipe.slots.items():
             self.lines.append(f"_setplain({name}, {attribute!r}, {self.value(value)})")
         if base is dict:
@@ -223,6 +245,12 @@ def frame_recipes(frame: FrameRecipe) -> Iterator[Any]:
     yield from frame.stack
     yield from frame.handled
     yield frame.replacement
+
+
+def _goes_through_class(cls: type, name: str) -> bool:
+    """Whether setting an attribute of an instance is left to a descriptor in its class."""
+    found = next((vars(owner)[name] for owner in cls.__mro__ if name in vars(owner)), None)
+    return hasattr(type(found), "__set__") or hasattr(type(found), "__delete__")
 
 
 def sources_in(recipe: Any, seen: set[int] | None = None) -> Iterator[Source]:

@@ -20,18 +20,19 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.frame import NULL, UNBOUND, FrameState
+from ..ir.frame import NULL, UNBOUND, Activation, FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Existing, Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
+from .assembly import assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
 from .prologue import Prologue, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|frames|Suspension|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
 )
 
@@ -64,7 +65,7 @@ class Suspension(list[FrameState]):
 _NATIVE: dict[str, Any] = {
     "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
     "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Suspension": Suspension,
-    "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType,
+    "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
 }  # fmt: skip
 
 
@@ -124,14 +125,14 @@ class Glue:
             contents = ContentsGuards(prologue, tensor_order(segment))
             self.constants["_scan"] = self.constants["_check"].scan
             locked[:0] = [
-                f"if _state := _scan(_tensors, {self.constants['_check'].block}):",
+                "if _state := _scan(_tensors):",
                 "    _state = _check.settle(_state, _tensors)",
                 "    if _state < 0: return _MISS",
                 *contents.lines,
             ]
             for reader, (helper, arguments) in contents.readers.items():
                 self.constants[reader] = self.constants[f"_{helper}"](self.constants["_check"], *arguments)
-        checks = [*prologue.assembled([*rest, *locked, *epilogue.lines, result]), *rest]
+        checks = assembled(prologue, rest, [*locked, *epilogue.lines, result])
         self.constants.update(prologue.constants)
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
@@ -204,6 +205,7 @@ _MOST_WATCHED = 8
 _ON_ERROR = ("except _Exception as _error0: raise _RunNatively from _error0",)
 #: The same for a body that changes tensors: unless it did so already.
 _ON_ERROR_UNCHANGED = (
+    "except _RunNatively: raise",
     "except _Exception as _error0:",
     "    if _before0 != _versions(_tensors, _picks0): raise",
     "    raise _RunNatively from _error0",

@@ -20,14 +20,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..ir.gradients import Unfit
 from ..ir.kernel import Schedule
-from ..ir.loop import Buffer, View
+from ..ir.loop import Buffer, Extern, View
 from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
-
-
-class Unfit(Exception):
-    """A half cannot run for these numbers, or flagged an element that eager refuses: eager is to run instead."""
 
 
 class _HalfWriter(KernelBodyWriter):
@@ -40,6 +37,11 @@ class _HalfWriter(KernelBodyWriter):
         if isinstance(output, View) and output.buffer.kind != "input":
             return f"{self._view(output)}.detach()"
         return self._argument(output)
+
+    def _extern(self, step: Extern) -> None:
+        super()._extern(step)
+        for buffer in step.outputs:
+            self.lines.append(f"if {self._variables[buffer]}.shape != {buffer.meta.shape}: raise _Unfit")
 
 
 def kernel_half(name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any) -> Callable[..., Any]:
@@ -78,7 +80,7 @@ def operator_half(name: str, graph: Graph) -> Callable[..., Any]:
 class _OperatorWriter:
     def __init__(self, inputs: list[str]) -> None:
         self.inputs = iter(inputs)
-        self.constants: dict[str, Any] = {"_settle": settle, "math": math}
+        self.constants: dict[str, Any] = {"_settle": settle, "math": math, "_Unfit": Unfit}
         self.lines: list[str] = []
 
     def write(self, graph: Graph) -> tuple[list[str], dict[str, Any]]:
@@ -136,9 +138,10 @@ def settle(tensor: torch.Tensor, shape: Any, stride: Any, dtype: torch.dtype) ->
     """What an operator returned, in the layout that later operators were made for.
 
     Raises:
-        AssertionError: where it is of another shape, so that what was compiled is wrong.
+        Unfit: where it is of another shape, so that what was compiled is wrong.
     """
-    assert tensor.shape == shape and tensor.dtype == dtype, f"an operator returned {tensor.shape}, not {shape}"
+    if tensor.shape != shape or tensor.dtype != dtype:
+        raise Unfit
     return torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
 
 

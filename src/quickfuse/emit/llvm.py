@@ -9,6 +9,8 @@ The module has one function a level, from the one that Python calls down to the 
     NAME.row      the reduced axes (`llvm_rows.py`), or
     NAME.block    the reduced axes for a block of columns (`llvm_columns.py`)
 
+The last two are in `llvm_serial.py` for what goes along an axis in order: scans and scatters.
+
 What a unit of work is, `KernelBody.units` says.
 """
 
@@ -21,9 +23,10 @@ from quickfuse.emit.llvm_columns import column_functions
 from quickfuse.emit.llvm_loop import loop_function
 from quickfuse.emit.llvm_math import Module, Target, host_target, memory_type
 from quickfuse.emit.llvm_rows import row_function
+from quickfuse.emit.llvm_serial import serial_function
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import short
-from quickfuse.ir.kernel import COLUMN_BLOCK, KernelBody
+from quickfuse.ir.kernel import KernelBody
 
 #: A thread's share of a loop over elements is a multiple of this many, so that vectors are not cut in two.
 SHARE_MULTIPLE = 64
@@ -42,6 +45,8 @@ def emit(body: KernelBody, name: str, target: Target | None = None) -> str:
     module = Module(target or host_target())
     if not body.reduced:
         loop = loop_function(body, name, module)
+    elif body.serial:
+        loop = serial_function(body, name, module)
     elif body.columns:
         loop = column_functions(body, name, module)
     else:
@@ -64,7 +69,7 @@ def _check(body: KernelBody) -> None:
     if any(slot.by_value for slot in body.slots):
         raise Unsupported("operands by value in a CPU kernel")
     for slot, value in body.stores:
-        if body.slots[slot].access == "flag":
+        if body.slots[slot].access == "flag" or (body.serial and not body.columns):
             continue
         axis = body.rows_ndim - 1 if body.columns else body.ndim - 1
         if body.ndim and body.slots[slot].strides[axis] == 0 and (body.columns or not body.once_a_row(slot)):
@@ -134,7 +139,7 @@ def _member(name: str, body: KernelBody) -> list[str]:
         pointers.append(pointer)
     bounds = [f"i64 %i{k}" for k in moved]
     if body.columns:
-        lines += _column_bounds(axes[-1])
+        lines += _column_bounds(axes[-1], body.column_block)
         bounds += ["i64 %c.begin", "i64 %c.end"]
     elif not body.reduced:
         bounds = ["i64 0", f"i64 %size{body.ndim - 1}", *bounds]
@@ -152,11 +157,11 @@ def _member(name: str, body: KernelBody) -> list[str]:
     ]
 
 
-def _column_bounds(axis: int) -> list[str]:
+def _column_bounds(axis: int, block: int) -> list[str]:
     """The columns of block %i{axis}."""
     return [
-        f"  %c.begin = mul i64 %i{axis}, {COLUMN_BLOCK}",
-        f"  %c.next = add i64 %c.begin, {COLUMN_BLOCK}",
+        f"  %c.begin = mul i64 %i{axis}, {block}",
+        f"  %c.next = add i64 %c.begin, {block}",
         "  %c.late = icmp sgt i64 %c.next, %columns",
         "  %c.end = select i1 %c.late, i64 %columns, i64 %c.next",
     ]
@@ -176,8 +181,8 @@ def _row_loads(body: KernelBody, axes: range) -> list[str]:
     for axis in axes if body.reduced else range(body.ndim) if axes else ():
         load("%columns" if body.columns and axis == axes[-1] else f"%size{axis}", "i64", axis)
     if body.columns:
-        lines.append(f"  %columns.up = add i64 %columns, {COLUMN_BLOCK - 1}")
-        lines.append(f"  %size{axes[-1]} = udiv i64 %columns.up, {COLUMN_BLOCK}")
+        lines.append(f"  %columns.up = add i64 %columns, {body.column_block - 1}")
+        lines.append(f"  %size{axes[-1]} = udiv i64 %columns.up, {body.column_block}")
     for k, slot in enumerate(body.slots):
         load(f"%s{k}", "ptr", body.slot_word(k))
         for axis in axes:

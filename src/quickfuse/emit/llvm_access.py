@@ -71,17 +71,39 @@ class Vectors:
         element, vector = memory_type(dtype), code.type(memory_type(dtype))
         if mask:
             inside = code.binary("and", "i1", inside, mask)
-        if self.body.slots[slot].strides[self.axis] == 1 and not along:
-            here = code.let(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
-            where, kind, pointers = self._address(code, slot, here, index), "load", "ptr"
-        else:
-            where, kind, pointers = self._lanes(code, slot, pointer, index), "gather", code.type("ptr")
-            offsets = offset if along else code.splat_here(offset, "i64")
-            where = code.let(f"getelementptr {element}, {self._kind(code, slot)} {where}, {code.type('i64')} {offsets}")
+        where, kind, pointers = self._picked(code, slot, pointer, index, offset, along)
         symbol = _masked(code, kind, element)
         code.module.declare(symbol, vector, [pointers, "i32", code.type("i1"), vector])
         operands = f"{pointers} {where}, i32 {dtype.itemsize}, {code.type('i1')} {inside}, {vector} zeroinitializer"
         return from_memory(code, code.let(f"call {vector} @{symbol}({operands})", f"s{slot}"), dtype)
+
+    def put(
+        self, code: Code, slot: int, value: str, pointer: str, index: str, mask: str, offset: str, inside: str, along: bool
+    ) -> None:  # fmt: skip
+        """Store to where `pick` loads from. The elements of a vector are distinct."""
+        dtype = self.body.slots[slot].dtype
+        element = memory_type(dtype)
+        if mask:
+            inside = code.binary("and", "i1", inside, mask)
+        where, kind, pointers = self._picked(code, slot, pointer, index, offset, along)
+        symbol = _masked(code, "store" if kind == "load" else "scatter", element)
+        code.module.declare(symbol, "void", [code.type(element), pointers, "i32", code.type("i1")])
+        stored = f"{code.type(element)} {to_memory(code, value, dtype)}"
+        operands = f"{stored}, {pointers} {where}, i32 {dtype.itemsize}, {code.type('i1')} {inside}"
+        code.lines.append(f"  call void @{symbol}({operands})")
+
+    def _picked(
+        self, code: Code, slot: int, pointer: str, index: str, offset: str, along: bool
+    ) -> tuple[str, str, str]:  # fmt: skip
+        """Where the elements of `pick` are, how they are loaded, and the type of the address or addresses."""
+        element = memory_type(self.body.slots[slot].dtype)
+        if self.body.slots[slot].strides[self.axis] == 1 and not along:
+            here = code.let(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+            return self._address(code, slot, here, index), "load", "ptr"
+        where = self._lanes(code, slot, pointer, index)
+        offsets = offset if along else code.splat_here(offset, "i64")
+        where = code.let(f"getelementptr {element}, {self._kind(code, slot)} {where}, {code.type('i64')} {offsets}")
+        return where, "gather", code.type("ptr")
 
     def _lanes(self, code: Code, slot: int, pointer: str, index: str) -> str:
         """Where each lane of the vector at `index` is; a single address for a slot that does not move."""
@@ -152,6 +174,14 @@ def pick_number(code: Code, op: Op, pointer: str, offset: str, inside: str) -> s
     safe = code.let(f"select i1 {inside}, ptr {where}, ptr %row")
     raw = code.let(f"load {element}, ptr {safe}", f"s{slot}")
     return from_memory(code, code.let(f"select i1 {inside}, {element} {raw}, {element} {_zero(element)}"), dtype)
+
+
+def put_number(code: Code, slot: int, dtype: torch.dtype, value: str, pointer: str, offset: str, inside: str) -> None:
+    """Store to the element that is `offset` behind `pointer` if `inside`."""
+    element = memory_type(dtype)
+    where = code.let(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
+    safe = code.let(f"select i1 {inside}, ptr {where}, ptr %nowhere")
+    code.lines.append(f"  store {element} {to_memory(code, value, dtype)}, ptr {safe}")
 
 
 def _zero(element: str) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-from quickfuse.emit.llvm_math import VALUE_TYPES, Code, literal, value_type
+from quickfuse.emit.llvm_functions import FUNCTIONS
+from quickfuse.emit.llvm_math import VALUE_TYPES, Code, Target, literal, value_type
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Op
 
@@ -53,6 +54,15 @@ LIBM = frozenset(
 )
 
 
+def is_call(op: Op, target: Target) -> bool:
+    """Whether an operation is a call of a function, which may change all vector registers."""
+    return op.name in LIBM and op.dtype.is_floating_point and not _is_inline(op.name, value_type(op.dtype), target)
+
+
+def _is_inline(name: str, element: str, target: Target) -> bool:
+    return name in FUNCTIONS and element == "float" and target.has_fma
+
+
 def emit_op(code: Code, op: Op, args: list[str]) -> str:
     """Append the instructions of `op` on the named operands; return the name of the result."""
     if op.name in CONVERSIONS:
@@ -66,6 +76,8 @@ def emit_op(code: Code, op: Op, args: list[str]) -> str:
         return code.binary(INSTRUCTIONS[op.name][kind], element, args[0], args[1], op.name)
     if op.name in INTRINSICS and kind in INTRINSICS[op.name]:
         return code.intrinsic(INTRINSICS[op.name][kind], element, args)
+    if _is_inline(op.name, element, code.module.target):
+        return FUNCTIONS[op.name](code, args[0])
     if op.name in LIBM and kind == "f":
         return code.math(op.name, element, args)
     if op.name in RULES:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from quickfuse.emit.llvm_access import (
     Vectors,
     index_vector,
@@ -24,7 +26,7 @@ from quickfuse.emit.llvm_access import (
     store_number,
 )  # fmt: skip
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
-from quickfuse.emit.llvm_ops import LIBM, emit_op
+from quickfuse.emit.llvm_ops import LIBM, emit_op, is_call
 from quickfuse.emit.llvm_values import Node, number_values, shared_number
 from quickfuse.ir.expr import PICK, Expr
 from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad, SlotPlace
@@ -299,6 +301,7 @@ class _InnerLoop:
         self.before = Code(rows.module)
         self.code = Code(rows.module, rows.lanes, self.before)
         self.access = Vectors(rows.body, rows.axis, self.before)
+        self.narrow = self._narrow_sums()
         self.numbers = dict(rows.outside)
         for number in sorted(self.wanted):
             node = rows.nodes[number]
@@ -343,13 +346,21 @@ class _InnerLoop:
         began with, hence the `phi`s after it."""
         rows, code, name = self.rows, self.code, f"{self.prefix}.{part}"
         index, size, step = f"%{name}.i", f"%size{rows.axis}", rows.lanes * copies
-        sums = [[f"%{name}.sum{k}.{c}" for c in range(copies)] for k, _ in reductions]
+        sums = [[f"%{name}.sum{k}.{c}" for c in range(1 if k in self.narrow else copies)] for k, _ in reductions]
         code.lines = []
         ends = [list(row) for row in sums]
+        together: dict[int, list[str]] = {k: [] for k in self.narrow}
         for c in range(copies):
             at = index if c == 0 else code.let(f"add i64 {index}, {c * rows.lanes}")
-            for row, (_, reduction), value in zip(ends, reductions, self._element(at, ""), strict=True):
-                row[c] = rows.combined(code, reduction, value, row[c])
+            values = self._element(at, "")
+            for row, (k, reduction) in zip(ends, reductions, strict=True):
+                if k in self.narrow:
+                    together[k].append(self._lanes_of(self.narrow[k], values))
+                else:
+                    row[c] = rows.combined(code, reduction, self._lanes_of(rows.reduction_roots[k], values), row[c])
+        for row, (k, reduction) in zip(ends, reductions, strict=True):
+            if k in self.narrow:
+                row[0] = rows.combined(code, reduction, self._widened_sum(together[k]), row[0])
         body, code.lines = code.lines, []
         totals = [self._together(row, r) for row, (_, r) in zip(ends, reductions, strict=True)]
         phis, joins = [], []
@@ -357,7 +368,7 @@ class _InnerLoop:
             reductions, types, state.sums, sums, ends, totals, strict=True
         ):
             neutral = code.const(value_type(reduction.value.dtype), _identity(reduction))
-            for c in range(copies):
+            for c in range(len(row)):
                 phis.append(f"  {row[c]} = phi {type_} [ {start if c == 0 else neutral}, %{state.label} ], "
                             f"[ {ended[c]}, %{name} ]")  # fmt: skip
             joins.append(f"  %{name}.left{k} = phi {type_} [ {start}, %{state.label} ], [ {total}, %{name}.after ]")
@@ -380,9 +391,32 @@ class _InnerLoop:
         ]
         return _State(f"%{name}.end", f"{name}.done", [f"%{name}.left{k}" for k, _ in reductions])
 
+    def _narrow_sums(self) -> dict[int, int]:
+        """Sums in float64 of float32 values: reduction -> the node of these.
+
+        A few at a time are added up in float32 before they are converted, which would take longer than the additions.
+        Eager's sums are in float32 altogether.
+        """
+        rows = self.rows
+        found = {}
+        for k in self.one_pass.reductions:
+            root = rows.nodes[rows.reduction_roots[k]]
+            if rows.body.reductions[k].combine == "add" and _is_cast(root.expr) and root.varying:
+                assert isinstance(root.expr, Op)
+                if (root.expr.args[0].dtype, root.expr.dtype) == (torch.float32, torch.float64):
+                    found[k] = root.args[0]
+        return found
+
+    def _widened_sum(self, values: list[str]) -> str:
+        """The sum of a few float32 vectors, in pairs, in float64."""
+        while len(values) > 1:
+            pairs = [self.code.binary("fadd", "float", x, y) for x, y in zip(values[::2], values[1::2], strict=False)]
+            values = pairs + values[len(values) - len(values) % 2 :]
+        return self.code.convert("fpext", "float", values[0], "double")
+
     def _unroll(self) -> int:
         exprs = [self.rows.nodes[number].expr for number in self.wanted]
-        if any(isinstance(expr, Op) and expr.name in LIBM for expr in exprs):
+        if any(isinstance(expr, Op) and is_call(expr, self.rows.module.target) for expr in exprs):
             return 1
         return next((unroll for count, unroll in _UNROLL.items() if len(exprs) <= count), 1)
 
@@ -399,7 +433,8 @@ class _InnerLoop:
         mask = inside(code, f"%{name}.n")
         values = self._element(begin, mask)
         stores = []
-        for value, total, (k, reduction) in zip(values, sums, reductions, strict=True):
+        for total, (k, reduction) in zip(sums, reductions, strict=True):
+            value = self._lanes_of(rows.reduction_roots[k], values)
             element = value_type(reduction.value.dtype)
             value = code.select(mask, element, value, code.const(element, _identity(reduction)))
             stores.append((k, code.type(element), rows.combined(code, reduction, value, total), total))
@@ -418,8 +453,8 @@ class _InnerLoop:
             *(f"  store {type_} %{name}.sum{k}, ptr %sum{k}" for k, type_, _, _ in stores),
         ]
 
-    def _element(self, index: str, mask: str) -> list[str]:
-        """One vector: loads, values, stores. Returns the values of the pass's reductions."""
+    def _element(self, index: str, mask: str) -> dict[int, str]:
+        """One vector: loads, values, stores. Returns the values by node."""
         rows, code = self.rows, self.code
         values: dict[int, str] = {}
         for number in sorted(self.wanted):
@@ -444,7 +479,7 @@ class _InnerLoop:
             slot = rows.body.stores[k][0]
             value = self._lanes_of(rows.store_roots[k], values)
             self.access.store(code, slot, value, self.pointers[slot], index, mask)
-        return [self._lanes_of(rows.reduction_roots[k], values) for k in self.one_pass.reductions]
+        return values
 
     def _pick(self, node: Node, values: dict[int, str], index: str, mask: str) -> str:
         """Through the slot's own pointer: what `numbers` has for the place may be a row's first element."""

@@ -9,7 +9,7 @@ import torch
 from quickfuse.emit.llvm_math import Code, literal, value_type
 from quickfuse.emit.llvm_ops import convert
 from quickfuse.ir.expr import HALF_TYPES, Expr
-from quickfuse.ir.kernel import ArgScalar, Const, Index, KernelBody, Op, Reduced, SlotLoad, SlotPlace, walk
+from quickfuse.ir.kernel import ArgScalar, Const, Index, KernelBody, Op, Reduced, SlotLoad, SlotPlace, SlotPrevious, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def number_values(body: KernelBody, axis: int) -> tuple[list[Node], list[int]]:
 def _varies(body: KernelBody, leaf: Expr, axis: int) -> bool:
     if isinstance(leaf, (SlotLoad, SlotPlace)):
         return body.ndim > 0 and body.slots[leaf.slot].strides[axis] != 0
-    if isinstance(leaf, Reduced):
+    if isinstance(leaf, (Reduced, SlotPrevious)):
         return body.columns
     return isinstance(leaf, Index) and leaf.axis == axis
 
@@ -58,6 +58,8 @@ def _varies(body: KernelBody, leaf: Expr, axis: int) -> bool:
 def _is_within(body: KernelBody, leaf: Expr) -> bool:
     if isinstance(leaf, (SlotLoad, SlotPlace)):
         return body.reduced > 0 and not body.once_a_row(leaf.slot)
+    if isinstance(leaf, (Reduced, SlotPrevious)):
+        return body.serial
     return isinstance(leaf, Index) and leaf.axis >= body.rows_ndim
 
 

@@ -7,7 +7,6 @@ to compile it grows with their number, and each check costs tens of nanoseconds.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -17,7 +16,7 @@ import torch
 
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source
-from .walk import AFTER, FEWEST_STATEMENTS, WALK, Walk
+from .walk import AFTER, WALK, Walk
 
 #: Lists shorter than this are unrolled.
 SMALLEST_FAMILY = 4
@@ -53,11 +52,11 @@ class Prologue:
         """`remember` makes what tells whether a walk is unchanged (see `launch.unchanged`), where there is such a thing.
         `changing` are sources that lead to another object at every call, or to one that the segment changes."""
         self.lines: list[str] = []
-        self._parts = (self.lines, self.lines, self.lines)
-        self._walk: Walk | None = None
-        self._walk_guards: list[Guard] = []
-        self._read_in_walk: dict[str, list[Source] | Source] = {}
-        self._remember = remember
+        self.parts = (self.lines, self.lines, self.lines)
+        self.walk: Walk | None = None
+        self.walk_guards: list[Guard] = []
+        self.read_in_walk: dict[str, list[Source] | Source] = {}
+        self.remember = remember
         self.constants: dict[str, Any] = {}
         self.guards = guards
         self._names: dict[Source, str] = {}
@@ -84,8 +83,8 @@ class Prologue:
                 if guard.kind in ("absent", "keys") and _is_plain(guard):
                     self._family_keys.setdefault((guard.kind, placed[0], guard.value), set()).add(placed[1])
         if remember is not None:
-            self._parts = ([], [], self.lines)
-            self._walk = Walk(guards, self._relatives, changing)
+            self.parts = ([], [], self.lines)
+            self.walk = Walk(guards, self._relatives, changing)
 
     # families ---------------------------------------------------------------------------------------------------
 
@@ -142,7 +141,7 @@ class Prologue:
         return placed[0].members.values() if placed is not None else (source,)
 
     def _part(self, source: Source) -> int:
-        return self._walk.part(source) if self._walk is not None else AFTER
+        return self.walk.part(source) if self.walk is not None else AFTER
 
     def _fetch_family(self, family: Family) -> str:
         """The variable that holds the values of a family's members, in the order of their indices."""
@@ -182,7 +181,7 @@ class Prologue:
             expression = self._lookup(table, source_list, part)
         family.variable = self._assign(expression, "list", part)
         if part == WALK:
-            self._read_in_walk[family.variable] = [family.members[index] for index in indices]
+            self.read_in_walk[family.variable] = [family.members[index] for index in indices]
         return family.variable
 
     def _items(self, family: Family, source_list: str) -> str:
@@ -215,7 +214,7 @@ class Prologue:
     def _assign(self, expression: str, label: str, part: int) -> str:
         name = f"_{label}{self._counter}"
         self._counter += 1
-        self._parts[part].append(f"{name} = {expression}")
+        self.parts[part].append(f"{name} = {expression}")
         return name
 
     def name(self, source: Source) -> str:
@@ -240,7 +239,7 @@ class Prologue:
         part = self._part(source)
         name = self._assign(self._path(source), "v", part)
         if part == WALK:
-            self._read_in_walk[name] = source
+            self.read_in_walk[name] = source
         return name
 
     def _path(self, source: Source) -> str:
@@ -295,9 +294,9 @@ class Prologue:
                 continue
             if guard.kind == "requires_grad" and guard.source in tensors:
                 continue  # checked with the tensor
-            part = self._walk.part_of_guard(guard) if self._walk is not None else AFTER
+            part = self.walk.part_of_guard(guard) if self.walk is not None else AFTER
             if part == WALK:
-                self._walk_guards.append(guard)
+                self.walk_guards.append(guard)
             placed = self._place(guard.source) if guard.source is not None else None
             if placed is not None and guard.kind in ("type", "length", "is", "requires_grad"):
                 key = (guard.kind, placed[0])
@@ -312,40 +311,8 @@ class Prologue:
             else:
                 self._check(self._condition(guard), part)
 
-    def assembled(self, later: Iterable[str]) -> list[str]:
-        """All statements, where those in `later` come behind them."""
-        before, walk, after = self._parts
-        if self._walk is None or self._remember is None:
-            return self.lines
-        used = set(_VARIABLE.findall("\n".join([*after, *later])))
-        needed = [name for name in _set_in(walk) if name in used]
-        if len(walk) < FEWEST_STATEMENTS or any(name not in self._read_in_walk for name in needed):
-            return [*before, *walk, *after]
-        results: list[Source] = []
-        unpacked = []
-        for name in needed:
-            found = self._read_in_walk[name]
-            end = len(results) + (len(found) if isinstance(found, list) else 1)
-            unpacked.append(f"{name} = _known0[{f'{len(results)}:{end}' if isinstance(found, list) else len(results)}]")
-            results += found if isinstance(found, list) else [found]
-        steps, numbers, roots = self._walk.steps(self._walk_guards, results)
-        walked = self._remember(steps, numbers)
-        self.constants["_walk0"], self.constants["_scan0"] = walked, walked.scan
-        return [
-            *before,
-            f"_roots0 = [{', '.join(self.names(roots))}]",
-            f"_known0 = _scan0(_roots0, {walked.block})",
-            "if _known0 is None:",
-            "    _note0 = _walk0.begin(_roots0)",
-            *(f"    {line}" for line in walk),
-            "    if _note0 is not None: _walk0.finish(_note0)",
-            *(["else:"] if unpacked else []),
-            *(f"    {line}" for line in unpacked),
-            *after,
-        ]
-
     def _check(self, condition: str, part: int) -> None:
-        self._parts[part].append(f"if {condition}: return _MISS")
+        self.parts[part].append(f"if {condition}: return _MISS")
 
     def _check_family(self, kind: str, family: Family, part: int) -> None:
         """One check for all guards of a kind on a family's members."""
@@ -439,15 +406,6 @@ class Prologue:
 
     def _key(self, key: Any) -> str:
         return self.name(key) if isinstance(key, Source) else self.constant(key)
-
-
-#: Variables that a prologue assigns, and names that look like one.
-_VARIABLE = re.compile(r"\b_[a-z]+\d+\b")
-
-
-def _set_in(lines: list[str]) -> list[str]:
-    """The variables that these statements assign."""
-    return [line.partition(" = ")[0] for line in lines if not line.startswith("if ")]
 
 
 def contents_in(expr: NumberExpr) -> list[Source]:

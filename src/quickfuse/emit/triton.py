@@ -112,6 +112,8 @@ def emit(body: KernelBody, name: str) -> str:
     """
     if body.device_type != "cuda":
         raise Unsupported(f"Triton code for the device type {body.device_type}")
+    if body.serial or any(slot.access == "flag" for slot in body.slots):
+        raise Unsupported("scans, scatters and checked indices in Triton")
     functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)
     text = "\n\n\n".join("\n".join(function) for function in functions)
     return "\n".join([*_header(body, text), "", "", text, ""])

@@ -8,13 +8,15 @@ A prologue has three parts. What is in the second one is skipped while the objec
 * AFTER:  facts about what the walk leads to that may change without a change of a container: numbers, gradients
 
 So that a number that changes does not spoil the walk, numbers that are inputs are read afterwards, and a dictionary or
-list with such a number in it does not take part; nor does a container that the captured code itself changes.
+list with such a number in it does not take part; nor does a container that the captured code itself changes, nor the
+globals of the user's modules: in a script those change all the time.
 """
 
 from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
 BEFORE, WALK, AFTER = range(3)
 
 #: A walk of fewer statements than this takes no longer than asking whether it has to be made.
-FEWEST_STATEMENTS = 6
+FEWEST_STATEMENTS = 8
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _KEYS = (str, int, bool, float, type(None))
@@ -44,7 +46,8 @@ class Walk:
         self._types |= {g.source: g.value for g in guards if g.kind == "type" and g.source}
         fixed = {g.source for g in guards if g.kind == "equal" and type(g.value) in PLAIN_VALUES}
         self._loose = {g.source for g in guards if g.kind == "equal"} - fixed
-        self._numbers = {s for s, kind in self._types.items() if kind in (int, float, complex)} - fixed
+        numbers = {s for s, kind in self._types.items() if kind in (int, float, complex)} - fixed
+        self._numbers = {s for s in numbers if self._types.get(s.base) is not tuple}
         self._changing = set(changing)
         for number in self._numbers:
             base = number.base
@@ -54,6 +57,7 @@ class Walk:
         self._parts: dict[Source, int] = {}
         self._containers: dict[Source, bool] = {}
         self._roots: dict[Source, None] = {}
+        self._libraries: dict[int, Source] = {}
 
     # sorting ----------------------------------------------------------------------------------------------------
 
@@ -70,6 +74,8 @@ class Walk:
 
     def _own_part(self, source: Source) -> int:
         base, key = source.base, source.key
+        if self.library(source) is not None and source not in self._numbers and source not in self._loose:
+            return WALK
         if base is None:
             return BEFORE
         key_part = self.part(key) if isinstance(key, Source) else BEFORE
@@ -93,14 +99,24 @@ class Walk:
             return type(source.key) is int and source.key >= 0
         return isinstance(source.key, Source) or type(source.key) in _KEYS
 
+    def library(self, source: Source) -> Source | None:
+        """The globals of the module of PyTorch's that a source is in, as a source, if it is in one."""
+        if source.kind == "global":
+            table = source.owner
+        elif source.kind == "attr" and source.base is not None and type(source.base.owner) is ModuleType:
+            table = vars(source.base.owner)
+        else:
+            return None
+        if not str(table.get("__name__")).startswith("torch.") or source.key not in table:
+            return None
+        return self._libraries.setdefault(id(table), Source("constant", None, "globals", table))
+
     def is_container(self, source: Source) -> bool:
-        """Whether a source leads to a module or container that takes part, as do all that are read together with it."""
+        """Whether a source leads to a module or container that takes part, as do all like it that are read with it."""
         known = self._containers.get(source)
         if known is None:
-            relatives = list(self._relatives(source))
-            known = all(map(self._may_be_opened, relatives))
-            for relative in relatives:
-                self._containers[relative] = known
+            like_it = [s for s in self._relatives(source) if s in self._types]
+            known = self._containers[source] = all(map(self._may_be_opened, (source, *like_it)))
         return known
 
     def _may_be_opened(self, source: Source) -> bool:
@@ -131,9 +147,15 @@ class Walk:
             if self.is_container(guard.source) and all(self.part(s) == WALK for s in sources if s is not guard.source):
                 return WALK
             return BEFORE if parts == {BEFORE} else AFTER
-        elif guard.kind in ("condition", "requires_grad") and WALK in parts:
+        elif guard.kind == "type" and parts == {BEFORE} and guard.source is not None and self._is_only_walked(guard.source):
+            return WALK
+        elif guard.kind == "requires_grad" and WALK in parts:
             return AFTER
         return parts.pop() if len(parts) == 1 else AFTER if parts else BEFORE
+
+    def _is_only_walked(self, root: Source) -> bool:
+        """Whether nothing follows a path from this root before the walk."""
+        return self.is_container(root) and all(self.part(child) == WALK for child in root.children.values())
 
     # the walk as data -------------------------------------------------------------------------------------------
 
@@ -176,10 +198,14 @@ class _Steps:
             step: tuple[Source, str, int, Any] = (source, "root", -1, len(self.roots))
             self.roots.append(source)
         else:
-            assert source.base is not None
-            base = self.add(source.base)
-            self.opened.add(source.base)
-            if isinstance(source.key, Source):
+            library = self._walk.library(source)
+            container = library if library is not None else source.base
+            assert container is not None
+            base = self.add(container)
+            self.opened.add(container)
+            if library is not None:
+                step = (source, "item", base, source.key)
+            elif isinstance(source.key, Source):
                 step = (source, "lookup", base, self.add(source.key))
             else:
                 step = (source, "dict" if _is_namespace(source) else source.kind, base, source.key)

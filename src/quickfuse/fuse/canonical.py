@@ -13,8 +13,20 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.boxes import disjoint
-from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Scalar
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Reduced, Reduction, RowLength, Slot, SlotLoad, SlotPlace
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Previous, Scalar
+from quickfuse.ir.kernel import (
+    ArgScalar,
+    KernelBody,
+    Member,
+    Reduced,
+    Reduction,
+    RowLength,
+    Scatter,
+    Slot,
+    SlotLoad,
+    SlotPlace,
+    SlotPrevious,
+)  # fmt: skip
 from quickfuse.ir.loop import FLAG, Access, Buffer
 
 from .collapse import Collapsed, collapse, collapse_rows
@@ -105,7 +117,7 @@ class Canonicalizer:
         indexed = tuple(sorted(operands.axes))
         reduced, columns = 0, False
         if loop.reduced:
-            collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced)
+            collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced, loop.serial)
         else:
             collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed)
         slots = self._make_slots(loop, operands, collapsed)
@@ -129,11 +141,14 @@ class Canonicalizer:
         """
         codes = self._codes
         numbers = tuple(
-            [(codes.setdefault(u.reading.code, len(codes)), u.store.combine) for u in loop.units if u.reading and u.store]
-        )
+            [
+                (codes.setdefault(u.reading.code, len(codes)), u.store.combine, u.store.offset is None)
+                for u in loop.units if u.reading and u.store
+            ]
+        )  # fmt: skip
         return (
             loop.device.type, len(collapsed.sizes), slots, numbers, tuple(loop.kept), tuple(operands.links),
-            tuple(operands.stored), tuple(operands.scalars.values()),
+            tuple(operands.stored), tuple(operands.scalars.values()), loop.serial,
             tuple([collapsed.axis(axis) for axis in sorted(operands.axes)]),
         )  # fmt: skip
 
@@ -164,7 +179,7 @@ def _first_stored(loop: MergedLoop, operands: _Operands) -> int:
 
 def _row_length(loop: MergedLoop) -> int:
     """How many elements a row has; -1 without reductions. A `Count` of as many is what a kernel finds out itself."""
-    return math.prod(loop.shape[k] for k in loop.reduced) if loop.reduced else -1
+    return math.prod(loop.shape[k] for k in loop.reduced) if loop.reduced and not loop.serial else -1
 
 
 def _collect(loop: MergedLoop) -> _Operands:
@@ -232,15 +247,23 @@ class _Builder:
                 self.reduced[unit.store.access.buffer] = Reduced(len(reductions), unit.store.value.dtype)
                 reductions.append(Reduction(unit.store.combine, self._value(unit.store.value)))
         values = [self.reduced.get(store.access.buffer) or self._value(store.value) for store in self.loop.stores]
+        plain = [k for k, store in enumerate(self.loop.stores) if store.offset is None]
+        scattered = [
+            Scatter(slot, self._value(store.offset), self._value(store.inside), value)
+            for slot, store, value in zip(self.operands.stored, self.loop.stores, values, strict=True)
+            if store.offset is not None and store.inside is not None
+        ]
         return KernelBody(
             self.loop.device.type,
             len(self.collapsed.sizes),
             slots,
             tuple(self.operands.scalars.values()),
-            tuple(zip(self.operands.stored, values, strict=True)),
+            tuple([(self.operands.stored[k], values[k]) for k in plain]),
             reduced,
             columns,
             tuple(reductions),
+            self.loop.serial,
+            tuple(scattered),
         )
 
     def _value(self, root: Expr) -> Expr:
@@ -277,6 +300,9 @@ class _Builder:
             if node.access.buffer in self.reduced:
                 return self.reduced[node.access.buffer]
             return SlotLoad(self.operands.number(node.access), node.dtype)
+        if isinstance(node, Previous):
+            stored = zip(self.operands.stored, self.loop.stores, strict=True)
+            return SlotPrevious(next(k for k, s in stored if s.access.buffer is node.buffer), node.dtype)
         if isinstance(node, Place):
             return SlotPlace(self.operands.number(node.access), node.dtype)
         if isinstance(node, Scalar):

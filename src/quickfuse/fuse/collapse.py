@@ -38,16 +38,23 @@ def collapse(shape: tuple[int, ...], operands: tuple[Strides, ...], order_by: in
 
 @lru_cache(maxsize=4096)
 def collapse_rows(
-    shape: tuple[int, ...], operands: tuple[Strides, ...], indexed: tuple[int, ...], reduced: tuple[int, ...]
+    shape: tuple[int, ...],
+    operands: tuple[Strides, ...],
+    indexed: tuple[int, ...],
+    reduced: tuple[int, ...],
+    serial: bool = False,
 ) -> tuple[Collapsed, int, bool]:
     """Collapse the axes of a loop that reduces some. Returns also how many reduced ones are left, which come last, and
     whether vectors are to lie along the last axis before those.
+
+    The axis that a serial loop goes along is left as it is.
     """
     order_by = _main_operand(shape, operands)
     moving = [k for k, size in enumerate(shape) if size != 1]
     kept = [k for k in moving if k not in reduced]
     rows = _merged(shape, operands, kept, order_by, indexed)
-    inner = _merged(shape, operands, [k for k in moving if k in reduced], order_by, indexed)
+    along = list(reduced) if serial else [k for k in moving if k in reduced]
+    inner = _merged(shape, operands, along, order_by, indexed)
     collapsed = _collapsed(shape, operands, rows + inner)
     columns = bool(rows) and _in_columns(collapsed, len(inner), collapsed.strides[order_by])
     return collapsed, len(inner), columns

@@ -57,10 +57,10 @@ class InputStores:
         return [unit for unit in self.stores if unit.shape != find(unit).shape]
 
     def _come_after_flags(self) -> None:
-        """No input changes before it is known that the graph need not run in eager mode."""
+        """No input changes before it is known that the graph need not run in eager mode, and that no call fails."""
         flags = [unit for unit in self.analysis.units if unit.store is not None and unit.store.combine == FLAG]
-        if flags:
-            last = max(flags, key=lambda unit: unit.level)
+        calls = [unit for unit in self.analysis.units if unit.extern is not None and unit.extern.may_fail]
+        for last in [max(units, key=lambda unit: unit.level) for units in (flags, calls) if units]:
             for unit in self.stores:
                 self.before[unit].append(Edge(last, unit, joined=False, flows=False))
 

@@ -52,7 +52,7 @@ def _split(program: Program) -> list[Unit]:
     for step in program.steps:
         if isinstance(step, Loop):
             for store in step.stores:
-                units.append(Unit(len(units), step.shape, step.device, store, read(store.value)))
+                units.append(Unit(len(units), step.shape, step.device, store, read(*store.roots)))
         else:
             reads = list(_buffers((step.args, step.kwargs)))
             units.append(Unit(len(units), (), None, extern=step, reads=reads))
@@ -106,6 +106,12 @@ class _Analysis:
                 stored = writer.store.access if writer.store is not None else None
                 if len(writers) == 1 or stored is None or not disjoint(unit.shape, access, writer.shape, stored):
                     found.append(Meeting(writer, access, stored))
+        if unit.store is not None and unit.store.offset is not None:  # the rest of the buffer is as others left it
+            target = unit.store.access
+            for writer in self.writers[target.buffer]:
+                if writer is unit:
+                    break
+                found.append(Meeting(writer, target, writer.store.access if writer.store is not None else None))
         for buffer in unit.reads:
             if buffer.kind != "input":
                 found += [Meeting(writer) for writer in self.writers.get(buffer, ())]

@@ -25,7 +25,7 @@ class MergedLoop:
     """The units of one loop. A value that one unit stores and another one loads is used where it is computed.
 
     `kept[k]` says whether unit k's store is done; of others only the value is used. `reduced` are the axes that the
-    loop's reductions reduce, if it has any.
+    loop's reductions reduce, if it has any, or the one that is gone through in order, if `serial`.
     """
 
     shape: Shape
@@ -34,6 +34,7 @@ class MergedLoop:
     level: int
     units: list[Unit]
     kept: list[bool]
+    serial: bool = False
 
     @property
     def stores(self) -> list[Store]:
@@ -72,9 +73,11 @@ def _join_common_loads(units: list[Unit]) -> None:
 
 def _may_share(one: Unit, two: Unit) -> bool:
     """Whether units of one shape may be in one kernel for the sake of common loads."""
-    if one.reduced == two.reduced:
+    if (one.reduced, one.serial) == (two.reduced, two.serial):
         return True
-    return agree([one, two]) and keeps_threads_busy(one.shape, one.reduced or two.reduced or ())
+    if one.serial or two.serial or not agree([one, two]):
+        return False
+    return keeps_threads_busy(one.shape, one.reduced or two.reduced or ())
 
 
 def _needed(program: Program, dependences: Dependences) -> set[Buffer]:
@@ -99,7 +102,8 @@ def _loop(component: list[Unit], needed: set[Buffer]) -> MergedLoop:
         buffer = unit.store.access.buffer
         kept[unit] = buffer.kind != "temp" or buffer in needed
     units = _used(component, kept)
-    return MergedLoop(first.shape, first.reduced or (), first.device, first.level, units, [kept[u] for u in units])
+    kept_ones = [kept[u] for u in units]
+    return MergedLoop(first.shape, first.reduced or (), first.device, first.level, units, kept_ones, first.serial)
 
 
 def _used(component: list[Unit], kept: dict[Unit, bool]) -> list[Unit]:

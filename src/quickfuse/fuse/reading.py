@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Scalar
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Previous, Scalar
 from quickfuse.ir.loop import Access
 
 
@@ -30,11 +30,11 @@ class Reading:
     axes: tuple[int, ...]
 
 
-def read(root: Expr) -> Reading:
-    """Read an expression. Takes part in every compilation, for every parameter of a model: it has to be quick."""
+def read(root: Expr, *others: Expr) -> Reading:
+    """Read an expression, or several. Takes part in every compilation, for every parameter of a model: it is to be quick."""
     reader = _Reader()
     number, code, leaf = reader.number, reader.code, reader.leaf
-    stack = [root]
+    stack = [*others, root]
     while stack:
         node = stack[-1]
         if type(node) is not Op:
@@ -56,6 +56,7 @@ def read(root: Expr) -> Reading:
             number[id(node)] = len(number)
         stack.pop()
     code.append(number[id(root)])
+    code += [number[id(other)] for other in others]
     return Reading(tuple(code), reader.accesses, reader.scalars, tuple(reader.axes))
 
 
@@ -87,6 +88,8 @@ class _Reader:
         elif type(node) is Index:
             self.axes[node.axis] = None
             self.code.append(("index", node.axis))
+        elif type(node) is Previous:
+            self.code.append(("previous", node.dtype))
         elif type(node) is Place:
             access = node.access
             loose = Access(access.buffer, access.offset, access.strides, loose=True)

@@ -21,7 +21,12 @@ _ROWS, _SMALL = 16, 1 << 16
 
 
 def reduced_axes(shape: Shape, store: Store) -> Shape | None:
-    """The axes that a reduction reduces; None for any other store, and none for a flag: its kernel is to reduce nothing."""
+    """The axes that a reduction reduces, or the one that a scan or scatter goes along; None for any other store.
+
+    There are none for a flag, so that its kernel reduces nothing.
+    """
+    if store.along >= 0:
+        return (store.along,)
     if store.combine is None:
         return None
     if store.combine == FLAG:

@@ -62,7 +62,8 @@ def _combine_single_loops(groups: list[list[Candidate]], canonicalizer: Canonica
             result.append(group)
             continue
         loop = group[0].loop
-        key = (loop.level, loop.device, loop.shape, loop.reduced, group[0].collapsed.groups, group[0].body.columns)
+        form = (loop.shape, loop.reduced, loop.serial, group[0].collapsed.groups, group[0].body.columns)
+        key = (loop.level, loop.device, form)
         alike.setdefault(key, []).append(group[0])
     for candidates in alike.values():
         for chunk in _chunks(candidates):
@@ -90,7 +91,7 @@ def _combined(loops: list[MergedLoop]) -> MergedLoop:
     first = loops[0]
     units = [unit for loop in loops for unit in loop.units]
     kept = [k for loop in loops for k in loop.kept]
-    return MergedLoop(first.shape, first.reduced, first.device, first.level, units, kept)
+    return MergedLoop(first.shape, first.reduced, first.device, first.level, units, kept, first.serial)
 
 
 def _named(steps: list[KernelCall | Extern]) -> list[KernelCall | Extern]:

@@ -17,7 +17,8 @@ from .rows import Shape, embedding, reduced_axes
 class Unit:
     """A store with the shape of its loop and what is known of its value, or a call of PyTorch and what it reads.
 
-    `parent` links units that are joined, and their root's `reduced` are the axes that their kernel reduces, if it does.
+    `parent` links units that are joined, and their root's `reduced` are the axes that their kernel reduces, if it does; if
+    `serial`, it goes along the only one in order.
     `native` is what a unit was before it was moved to the index space of a kernel with reductions.
     """
 
@@ -31,6 +32,7 @@ class Unit:
     level: int = 0
     parent: Unit | None = None
     reduced: Shape | None = None
+    serial: bool = False
     native: tuple[Shape, Store, Reading] | None = None
 
     @property
@@ -46,6 +48,7 @@ class Unit:
         self.restore()
         self.level, self.parent = 0, None
         self.reduced = None if self.store is None else reduced_axes(self.shape, self.store)
+        self.serial = self.store is not None and self.store.along >= 0
 
     def move(self, index_map: IndexMap, space: Shape) -> None:
         """Become the same unit over the indices of `space`."""
@@ -79,6 +82,7 @@ def union(one: Unit, two: Unit) -> Unit:
         one, two = two, one
     two.parent = one
     one.reduced = one.reduced if two.reduced is None else two.reduced
+    one.serial = one.serial or two.serial
     return one
 
 
@@ -86,7 +90,7 @@ def agree(units: list[Unit]) -> bool:
     """Whether units may be in one kernel, as far as its index space goes."""
     roots = {id(root): root for root in map(find, units)}
     spaces = {(root.shape, root.device) for root in roots.values()}
-    return len(spaces) <= 1 and len({root.reduced for root in roots.values()} - {None}) <= 1
+    return len(spaces) <= 1 and len({(r.reduced, r.serial) for r in roots.values() if r.reduced is not None}) <= 1
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +131,7 @@ def least_level(before: Unit, *, joined: bool) -> int:
 
 def way_into(unit: Unit, roots: list[Unit]) -> IndexMap | None:
     """How a unit of another shape may be in the index space of units with reductions."""
-    reduced = next((root.reduced for root in roots if root.reduced), None)
+    reduced = next((root.reduced for root in roots if root.reduced and not root.serial), None)
     if unit.shape == roots[0].shape or unit.reduced is not None or reduced is None:
         return None
     return embedding(unit.shape, roots[0].shape, reduced)

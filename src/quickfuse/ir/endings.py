@@ -11,6 +11,7 @@ import dis
 import functools
 import gc
 import itertools
+import sys
 from collections.abc import Sequence
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
@@ -29,15 +30,22 @@ _ORDINARY = frozenset({
 #: Iterators that keep others.
 _HOLDERS = (map, filter, zip, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.cycle)
 _DEEPEST = 4
+#: The frame's, and the argument.
+_OWN_REFERENCES = 2
 
-#: (index of the frame, "L" for a variable or "S" for a value of the stack, index)
+#: (index of the frame, "L" for a variable, "S" for a value of the stack or "A" for the frame's activation, index)
 Slot = tuple[int, str, int]
 
 
 def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
-    """The slots of suspended frames with objects whose end can be seen: mostly none."""
+    """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none."""
     found: list[tuple[Slot, Any]] = []
     for depth, frame in enumerate(frames):
+        if frame.activation is not None:
+            if sys.getrefcount(frame.activation) > _OWN_REFERENCES:
+                found.append(((depth, "A", 0), frame.activation))
+            else:  # the exception is gone
+                frame.activation = None
         for place, values in (("L", frame.locals), ("S", frame.stack)):
             for index, value in enumerate(values):
                 if type(value) not in _ORDINARY and ends_visibly(value):

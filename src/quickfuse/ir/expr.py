@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from .loop import Access
+    from .loop import Access, Buffer
 
 #: name -> (number of arguments, meaning). x, y: both of one type unless stated; result of the same type unless stated.
 SCALAR_OPS: dict[str, tuple[int, str]] = {
@@ -77,7 +77,7 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
 
 
 class Expr:
-    """Base of the kinds of node: `Load`, `Place`, `Const`, `Scalar`, `Index`, `Count` and `Op`."""
+    """Base of the kinds of node: `Load`, `Place`, `Previous`, `Const`, `Scalar`, `Index`, `Count` and `Op`."""
 
     __slots__ = ()
     dtype: torch.dtype
@@ -103,6 +103,17 @@ class Place(Expr):
 
     def __str__(self) -> str:
         return f"&{self.access}"
+
+
+@dataclass(frozen=True, slots=True)
+class Previous(Expr):
+    """What the element held that is stored to, in the value of a scatter."""
+
+    buffer: Buffer
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"previous({self.buffer})"
 
 
 @dataclass(frozen=True, slots=True)

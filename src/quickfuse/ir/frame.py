@@ -33,6 +33,20 @@ UNBOUND = Marker("UNBOUND")
 NULL = Marker("NULL")
 
 
+class Activation:
+    """What keeps the variables of a frame that is in an exception's traceback, and goes on.
+
+    CPython has one object for the running function and for the traceback: as long as the exception lives, so do the
+    function's variables, after its end too. Here the traceback's entry has a frame of its own, which refers to this
+    object, and the suspended frame puts its variables there at its end.
+    """
+
+    __slots__ = ("variables",)
+
+    def __init__(self) -> None:
+        self.variables: list[Any] = []
+
+
 class FrameState:
     """One suspended frame.
 
@@ -44,10 +58,11 @@ class FrameState:
     * `handled` are the exceptions whose handlers are running, innermost last; None for what was handled outside.
     * `replacement` is what the caller gets in place of the frame's return value: the new object, for an `__init__` that
       runs as part of a call of its class. `UNBOUND` for other frames.
+    * `activation` is set while the frame may be in a traceback.
     """
 
     __slots__ = (
-        "code", "globals", "handled", "keyword_names", "lasti", "locals", "position", "replacement",
+        "activation", "code", "globals", "handled", "keyword_names", "lasti", "locals", "position", "replacement",
         "stack",
     )  # fmt: skip
 
@@ -71,10 +86,18 @@ class FrameState:
         self.keyword_names = keyword_names
         self.handled: list[BaseException | None] = [] if handled is None else handled
         self.replacement = replacement
+        self.activation: Activation | None = None
+
+    def end(self) -> None:
+        """The frame is done."""
+        if self.activation is not None:
+            self.activation.variables = self.locals
+        self.forget()
 
     def forget(self) -> None:
-        """Let go of the values: the frame is done. An exception that passed it may keep the frame itself, by way of the
-        driver's frames in its traceback."""
+        """Let go of the values: others describe the frame from here on, or it is done. An exception that passed it may
+        keep this object, by way of the driver's frames in its traceback."""
+        self.activation = None
         self.locals = []
         self.stack = []
         self.handled = []

@@ -16,6 +16,11 @@ class NothingToDifferentiate(Unsupported):
     """Operands need gradients, and no result does: the graph may be compiled as if nothing did."""
 
 
+class Unfit(Exception):
+    """A compiled half cannot run for these values: a number is too large, an element is one that eager refuses, or an
+    operator returned another shape than it says. Eager is to run instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A view operator: `function(tensor, *args, **kwargs)`, or entry `index` of the list that it returns."""

@@ -36,8 +36,9 @@ from .loop import Buffer, Extern, HostScalar, Program
 class Slot:
     """One operand of a body.
 
-    `strides`: the stride class for each axis (0, 1 or None; -1 on the last one, which vectors lie along). `access`: "r", "w", "rw" or "flag". `by_value`: the operand
-    is a number of the host (float64 or int64) that differs between the members of a GPU kernel, passed in the value table.
+    `strides`: the stride class for each axis (0, 1 or None; -1 on the last one, which vectors lie along).
+    `access`: "r", "w", "rw" or "flag". `by_value`: the operand is a number of the host (float64 or int64) that differs
+    between the members of a GPU kernel, passed in the value table.
     """
 
     dtype: torch.dtype
@@ -70,6 +71,17 @@ class SlotPlace(Expr):
 
     def __str__(self) -> str:
         return f"&s{self.slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPrevious(Expr):
+    """What the element of a slot held that a scatter stores to (the leaf that stands for `Previous` within a body)."""
+
+    slot: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"previous(s{self.slot})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,16 @@ class Reduction:
     value: Expr
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scatter:
+    """A store to the element that is `offset` behind a slot's, where `inside` holds: see `Store.along`."""
+
+    slot: int
+    offset: Expr
+    inside: Expr
+    value: Expr
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One way through a row: the reductions (by number) and stores (by position among the body's) that happen in it."""
@@ -120,8 +142,9 @@ class Pass:
     stores: tuple[int, ...]
 
 
-#: How many elements of the last unreduced axis are one unit of work of a body with `columns`.
-COLUMN_BLOCK = 64
+#: How many elements of the last unreduced axis are one unit of work of a body with `columns`; and of one that only
+#: scatters, for which longer runs of memory are all that counts.
+COLUMN_BLOCK, SCATTER_BLOCK = 64, 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +157,8 @@ class KernelBody:
     `RowLength`. All loads of an index happen before its stores. Distinct slots of a member do not overlap in memory.
     `reduced`: how many of the last axes are reduced. A store whose slot moves along none of them happens once a row.
     `columns`: vectors lie along the last unreduced axis, not along the last reduced one.
+    `serial`: nothing is reduced, but the last axis, which alone counts as reduced, is gone through in order. `Reduced` is
+    what a reduction has got up to the current element, and there may be scatters.
     """
 
     device_type: str
@@ -144,6 +169,8 @@ class KernelBody:
     reduced: int = 0
     columns: bool = False
     reductions: tuple[Reduction, ...] = ()
+    serial: bool = False
+    scatters: tuple[Scatter, ...] = ()
     _key: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -153,8 +180,9 @@ class KernelBody:
 
     @property
     def roots(self) -> list[Expr]:
-        """All values that are computed: of reductions, then of stores."""
-        return [*(reduction.value for reduction in self.reductions), *(value for _, value in self.stores)]
+        """All values that are computed: of reductions, then of stores, then of scatters."""
+        scattered = [root for s in self.scatters for root in (s.offset, s.inside, s.value)]
+        return [*(reduction.value for reduction in self.reductions), *(value for _, value in self.stores), *scattered]
 
     def units(self, sizes: tuple[int, ...]) -> int:
         """Units of work of a member, which threads share: elements (one axis), iterations of all axes but the last
@@ -164,7 +192,12 @@ class KernelBody:
         outer = sizes[: self.rows_ndim]
         if not self.columns:
             return math.prod(outer)
-        return math.prod(outer[:-1]) * -(-outer[-1] // COLUMN_BLOCK)
+        return math.prod(outer[:-1]) * -(-outer[-1] // self.column_block)
+
+    @property
+    def column_block(self) -> int:
+        """How many columns are a unit of work."""
+        return SCATTER_BLOCK if self.serial and not self.reductions else COLUMN_BLOCK
 
     def once_a_row(self, slot: int) -> bool:
         """Whether a slot does not move within a row."""
@@ -205,7 +238,8 @@ class KernelBody:
                 number_of[id(node)] = numbers.setdefault(entry, len(numbers))
             stores = tuple((slot, number_of[id(value)]) for slot, value in self.stores)
             reductions = tuple((r.combine, number_of[id(r.value)]) for r in self.reductions)
-            rows = (self.reduced, self.columns, reductions)
+            scatters = tuple([(s.slot, *(number_of[id(v)] for v in (s.offset, s.inside, s.value))) for s in self.scatters])
+            rows = (self.reduced, self.columns, reductions, self.serial, scatters)
             self._key.append((self.device_type, self.ndim, self.slots, self.scalars, tuple(numbers), stores, rows))
         return self._key[0]
 
@@ -239,6 +273,10 @@ class KernelBody:
         return "\n".join([*head, *self._statements()])
 
     def _statements(self) -> list[str]:
+        if self.serial:
+            running = [(f"r{k} {r.combine}=", r.value) for k, r in enumerate(self.reductions)]
+            scattered = [(f"s{s.slot}[{s.offset} if {s.inside}] =", s.value) for s in self.scatters]
+            return ["# in order:", *statements([*running, *map(self._assignment, range(len(self.stores))), *scattered])]
         lines = []
         for one_pass in self.passes() if self.reduced else []:
             reduced = [(f"r{k} {self.reductions[k].combine}=", self.reductions[k].value) for k in one_pass.reductions]

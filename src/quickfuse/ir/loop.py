@@ -72,16 +72,33 @@ class Store:
     not move, values are combined by that operation, in any order. What the buffer held before does not count.
 
     With `combine` = `FLAG` the store is to a flag, which is set if the value holds anywhere, and never cleared.
+
+    With `along`, an axis of the loop, elements are stored in the order of that axis, one after the other. Then `combine`
+    makes a scan: each element is what the values up to there are combined to. Without it the store is a scatter, to the
+    element that is `offset` elements behind `access` where `inside` holds, and nowhere else; what other iterations of the
+    loop store to is never the same element, unless only their indices on that axis differ. A scatter leaves the other
+    elements of the buffer as stores before it have them, and its value may use what the element held: `Previous`.
     """
 
     access: Access
     value: Expr
     combine: str | None = None
+    along: int = -1
+    offset: Expr | None = None
+    inside: Expr | None = None
+
+    @property
+    def roots(self) -> list[Expr]:
+        """All that is computed for an element."""
+        return [root for root in (self.offset, self.inside, self.value) if root is not None]
 
     @property
     def assignment(self) -> str:
         """What stands left of the value: `t[i0] =`, or `t[i0] add=` for a reduction."""
-        return f"{self.access} {self.combine or ''}="
+        if self.offset is not None:
+            return f"{self.access}[{self.offset} if {self.inside}] ="
+        order = f" along i{self.along}" if self.along >= 0 else ""
+        return f"{self.access} {self.combine or ''}{order}="
 
     def __str__(self) -> str:
         return f"{self.assignment} {self.value}"
@@ -125,8 +142,9 @@ class Loop:
 class Extern:
     """A call of a PyTorch operator: `outputs` are bound to what `target(*args, **kwargs)` returns.
 
-    Buffers and host scalar names (as `HostScalar`) may stand anywhere within `args` and `kwargs`. The call runs after that of
-    `after`, for both may draw random numbers.
+    Buffers and host scalar names (as `HostScalar`) may stand anywhere within `args` and `kwargs`. With
+    `draws` it may draw random numbers: it runs after the call `after`, which may, too. With `may_fail` it may raise an
+    exception: no input is stored to before.
     """
 
     target: Callable[..., Any]
@@ -134,6 +152,8 @@ class Extern:
     kwargs: dict[str, Any]
     outputs: list[Buffer]
     after: Extern | None = None
+    draws: bool = False
+    may_fail: bool = False
 
     def __str__(self) -> str:
         name = getattr(self.target, "__name__", str(self.target))
@@ -160,8 +180,9 @@ class Program:
     """A lowered graph. `inputs` has an entry for each placeholder: its buffer, or None for a number.
 
     `outputs` has an entry for each graph output: a buffer (an input buffer: that very tensor), a `HostScalar`,
-    a `View`, a `Number` or a constant. `flag` is a bool that loops set where eager would raise an exception, say for an index out of
-    range. Then nothing that the loops computed is used: the graph runs in eager mode. No input is stored to before.
+    a `View`, a `Number` or a constant.
+    `flag` is a bool that loops set where eager would raise an exception, say for an index out of range. Then nothing that
+    the loops computed is used: the graph runs in eager mode. No input is stored to before.
     """
 
     inputs: list[Buffer | None] = field(default_factory=list)

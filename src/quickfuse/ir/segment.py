@@ -97,10 +97,14 @@ class Call(Recipe):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced(Recipe):
-    """An exception with the traceback that it got where it was raised: (code, globals, position), outermost last."""
+    """An exception with the traceback that it got where it was raised: (code, globals, position), outermost last.
+
+    `running` has the index of the suspended frame that an entry belongs to, None for a frame that is done.
+    """
 
     exception: Recipe
     trace: tuple[tuple[CodeType, dict[str, Any], int], ...]
+    running: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +116,10 @@ class Computed(Recipe):
 
 @dataclass(eq=False, slots=True)
 class FrameRecipe:
-    """How to make an `ir.frame.FrameState`. An entry of `locals` or `stack` that is None is `UNBOUND` or `NULL`."""
+    """How to make an `ir.frame.FrameState`. An entry of `locals` or `stack` that is None is `UNBOUND` or `NULL`.
+
+    `origin` is the index of the frame that the segment began with, where this is the same one and in a traceback.
+    """
 
     code: CodeType
     globals: dict[str, Any]
@@ -122,6 +129,7 @@ class FrameRecipe:
     keyword_names: tuple[str, ...]
     handled: list[Recipe]
     replacement: Recipe | None
+    origin: int | None = None
 
     @property
     def location(self) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import logs
+from ..ir.convolution import SteadyConvolution
 from ..ir.kernel import KernelBody, KernelCall, Schedule
 from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
 from . import bulk_reads, cpu, unchanged
 from .contents import Apart, ContentsReader
+from .packed import packed
 from .tables import CpuCall, Placer
 from .tensor_check import tensor_check
 
@@ -32,6 +34,8 @@ def bind(
             call = _bind_cpu(step, placer, emit_cpu) if step.device.type == "cpu" else _bind_gpu(step, placer, emit_gpu)
             placer.tables.append(call.table)
             calls.append(call)
+        elif isinstance(step.target, SteadyConvolution):
+            step.target = packed(step.target, step.args[1].meta.span_bytes)
     logs.count("kernel launches", len(calls))
     logs.count("operator calls", len(schedule.steps) - len(calls))
     return calls, placer

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import cpu
+from . import builtin, cpu
 
 _TYPE_OFFSET = 8
 _LIST_SIZE_OFFSET = 16
@@ -27,7 +27,8 @@ _DICT_TABLE_OFFSET = 32
 TENSOR_POINTERS = (16, 24, 32, 40)
 TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 
-_API = ("PyObject_GetAttr", "PyDict_GetItemWithError", "PyList_New", "PyObject_Size", "Py_IncRef", "Py_DecRef")
+_API = ("PyObject_GetAttr", "PyDict_GetItemWithError", "PyList_New", "PyObject_Size", "Py_IncRef", "Py_DecRef",
+        "PyErr_Occurred", "PyErr_SetNone", "PyExc_LookupError")  # fmt: skip
 
 
 def python_functions() -> dict[str, Callable[..., Any]]:
@@ -58,18 +59,15 @@ def python_functions() -> dict[str, Callable[..., Any]]:
 def functions() -> dict[str, Callable[..., Any]]:
     """`getattr_each(list, name)` and `getitem_each(list of dictionaries, key)` give lists, and raise what reading one
     element raises; `types_are(list, type)`, `lengths_are(list, n)` and `same_objects(list, list)` give truth values."""
-    if not list_layout_holds():
+    if not list_layout_holds() or not builtin.layout_holds():
         return python_functions()
     names = {name: f"quickfuse_{name}" for name in python_functions()}
-    addresses = cpu.load(_module(handle_offset() or _TYPE_OFFSET), list(names.values()))
-    reading = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)
-    comparing = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.py_object)
-    counting = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64)
-    kinds = {
-        "getattr_each": reading, "getitem_each": reading, "types_are": comparing, "lengths_are": counting,
-        "same_objects": comparing,
-    }  # fmt: skip
-    return {name: kinds[name](addresses[symbol]) for name, symbol in names.items()}
+    ir = [_module(handle_offset() or _TYPE_OFFSET)]
+    for name, symbol in names.items():
+        result, second = "object" if name.endswith("_each") else "truth", "number" if name == "lengths_are" else "object"
+        ir.append(builtin.of_two_arguments(f"{symbol}_call", symbol, result, second))
+    addresses = cpu.load("\n".join(ir), [f"{symbol}_call" for symbol in names.values()])
+    return {name: builtin.two_arguments(name, addresses[f"{symbol}_call"]) for name, symbol in names.items()}
 
 
 def list_layout_holds() -> bool:
@@ -231,6 +229,14 @@ drop:
   call void {{Py_DecRef}}(ptr %made)
   br label %fail
 fail:
+  %error = call ptr {{PyErr_Occurred}}()
+  %untold = icmp eq ptr %error, null
+  br i1 %untold, label %tell, label %leave
+tell:
+  %exception.p = load ptr, ptr {{PyExc_LookupError}}
+  call void {{PyErr_SetNone}}(ptr %exception.p)
+  br label %leave
+leave:
   ret ptr null
 }}
 """)

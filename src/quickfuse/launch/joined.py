@@ -10,6 +10,7 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.gradients import Differentiated
+from ..ir.gradients import Differentiated, Unfit
 from ..ir.values import TensorMeta
 
 
@@ -77,7 +78,8 @@ class JoinedCall:
         self.backwards: dict[frozenset[int], Half | str] = {}
         self.run = run
         self.is_number = is_number
-        self.keeps = keeps
+        self.strong = [k for k, keep in enumerate(keeps) if keep]
+        self.weak = [k for k, keep in enumerate(keeps) if not keep]
         self.mutated = frozenset(made.mutated)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
@@ -97,8 +99,21 @@ class JoinedCall:
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
-        made = _Joined.apply(self, tensors, numbers, *[tensors[k] for k in self.wanted])
+        random_state = _current_random_state(self.devices) if self.draws else None
+        try:
+            made = _apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.wanted])
+        except Unfit:
+            if self.mutated:  # perhaps some of the changes have been made
+                raise
+            if random_state is not None:
+                _set_random_state(random_state, self.devices)
+            return self.run(*self._all_inputs(tensors, numbers))
         return made if self.plain else self._assembled(tensors, made)
+
+    def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
+        """The captured graph's inputs in order."""
+        some, others = iter(tensors), iter(numbers)
+        return [next(others if number else some) for number in self.is_number]
 
     def _assembled(self, tensors: list[Any], made: tuple[Any, ...]) -> list[Any]:
         outputs = []
@@ -126,27 +141,17 @@ class JoinedCall:
 
     def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients, by running the captured graph once more, with autograd."""
-        tensors = node.inputs()
-        known = iter(tensors)
-        numbers = iter(node.numbers)
+        tensors = _inputs(node, self)
         aliases: dict[int, Any] = {}
-        inputs = []
-        with torch.enable_grad(), _random_state(node.random_state):
-            for position, number in enumerate(self.is_number):
-                if number:
-                    inputs.append(next(numbers))
-                    continue
-                tensor = next(known)
-                index = self.tensor_index[position]
-                if index in self.wanted:  # another input may depend on it: only the way through the graph counts
-                    tensor = aliases[index] = tensor.view_as(tensor)
-                elif position in self.mutated:
-                    tensor = tensor.detach().clone()
-                inputs.append(tensor)
-            outputs = self.run(*inputs)
-            pairs = [(outputs[self.result_of[k]], g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
+        with torch.enable_grad(), _random_state(node.random_state, self.devices):
+            for index in self.wanted:  # another input may depend on it: only the way through the graph counts
+                tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
+            for index in {self.tensor_index[k] for k in self.mutated}:
+                tensors[index] = tensors[index].detach().clone()
+            outputs = self.run(*self._all_inputs(tensors, node.numbers))
+            given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
             found = torch.autograd.grad(
-                [o for o, _ in pairs], [aliases[k] for k in self.wanted], [g for _, g in pairs],
+                [outputs[self.result_of[k]] for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
                 create_graph=create_graph, allow_unused=True,
             )  # fmt: skip
         return list(found)
@@ -163,8 +168,10 @@ def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
 
 class _Joined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: JoinedCall, tensors: list[Any], numbers: tuple[Any, ...], *wanted: Any) -> Any:
-        ctx.random_state = _current_random_state(call.devices) if call.draws else None
+    def forward(
+        ctx: Any, call: JoinedCall, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any
+    ) -> Any:
+        ctx.random_state = random_state
         made = call.forward_half.function(tensors, *numbers)
         ctx.call = call
         ctx.numbers = numbers
@@ -172,9 +179,9 @@ class _Joined(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if call.fixed:
             ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
-        kept = [t if keep else weakref.ref(t) for t, keep in zip(tensors, call.keeps, strict=True)]
-        versions = [0 if t.is_inference() else t._version for t in tensors]
-        ctx.inputs = lambda: _inputs(kept, versions, call)
+        ctx.strong = [tensors[k] for k in call.strong]
+        ctx.weak = [_ref(tensors[k]) for k in call.weak]
+        ctx.versions = _versions(tensors)
         return tuple(made[: call.outputs])
 
     @staticmethod
@@ -184,30 +191,54 @@ class _Joined(torch.autograd.Function):
         given = [gradients[k] for k in call.differentiable]
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
-            return (None, None, None, *[None] * len(call.wanted))
+            return (*_NOTHING, *[None] * len(call.wanted))
         if not torch.is_grad_enabled():
             half = call.backward_half(absent)
             if half is not None:
                 tensors = [*saved, *[g for g in given if g is not None]]
-                return (None, None, None, *half(tensors, tuple([ctx.numbers[k] for k in call.numbers])))
-        return (None, None, None, *call.in_eager(ctx, given, torch.is_grad_enabled()))
+                with contextlib.suppress(Unfit):
+                    return (*_NOTHING, *half(tensors, tuple([ctx.numbers[k] for k in call.numbers])))
+        return (*_NOTHING, *call.in_eager(ctx, given, torch.is_grad_enabled()))
 
 
-def _inputs(kept: list[Any], versions: list[int], call: JoinedCall) -> list[Any]:
+#: The gradients of `forward`'s first arguments, which are no tensors.
+_NOTHING = (None,) * 4
+
+
+_ref = weakref.ref
+_version = operator.attrgetter("_version")
+
+#: `_Joined.apply`, without what it does for transforms of torch.func: guards see to it that none is active.
+_apply = torch._C._FunctionBase.__dict__["apply"].__get__(None, _Joined)
+
+
+def _versions(tensors: list[Any]) -> list[int]:
+    """How often tensors were changed. Inference tensors do not count it."""
+    try:
+        return [*map(_version, tensors)]
+    except RuntimeError:
+        return [0 if t.is_inference() else t._version for t in tensors]
+
+
+def _inputs(node: Any, call: JoinedCall) -> list[Any]:
     """A call's inputs.
 
     Raises:
         RuntimeError: where one is gone, or was changed.
     """
-    tensors = [k() if isinstance(k, weakref.ref) else k for k in kept]
+    tensors: list[Any] = [None] * (len(call.strong) + len(call.weak))
+    for index, tensor in zip(call.strong, node.strong, strict=True):
+        tensors[index] = tensor
+    for index, reference in zip(call.weak, node.weak, strict=True):
+        tensors[index] = reference()
     if any(t is None for t in tensors):
         raise RuntimeError(
             "these gradients have to be computed from the inputs of the compiled function, and one of them has been freed. "
             "Keep the inputs until backward() has run, or call the function without compiling it"
         )
     mutated = {call.tensor_index[k] for k in call.mutated}
-    for k, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
-        if k not in mutated and not tensor.is_inference() and tensor._version != version:
+    for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, _versions(tensors), strict=True)):
+        if k not in mutated and before != now:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
                 f"of the compiled function, of shape {list(tensor.shape)}"
@@ -219,15 +250,18 @@ def _current_random_state(devices: list[int]) -> Any:
     return torch.get_rng_state(), [torch.cuda.get_rng_state(k) for k in devices]
 
 
+def _set_random_state(state: Any, devices: list[int]) -> None:
+    torch.set_rng_state(state[0])
+    for device, one in zip(devices, state[1], strict=True):
+        torch.cuda.set_rng_state(one, device)
+
+
 @contextlib.contextmanager
-def _random_state(state: Any) -> Iterator[None]:
+def _random_state(state: Any, devices: list[int]) -> Iterator[None]:
     """Draw the random numbers again that were drawn from this state."""
     if state is None:
         yield
         return
-    devices = list(range(len(state[1])))
     with torch.random.fork_rng(devices=devices):
-        torch.set_rng_state(state[0])
-        for device, one in zip(devices, state[1], strict=True):
-            torch.cuda.set_rng_state(one, device)
+        _set_random_state(state, devices)
         yield

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..ir.values import TensorMeta
-from . import cpu
+from . import builtin, cpu
 from .bulk_reads import TENSOR_POINTERS, TENSOR_TYPES, handle_offset, list_layout_holds, prefetch_ahead
 
 UNCHANGED, MOVED, MISMATCH = 0, 1, -1
@@ -28,6 +28,8 @@ _HEADER = 6
 _ANY = -1
 _OBJECT_TYPE_OFFSET = 8
 _LIST_ITEMS_OFFSET = 24
+
+_NAME = "quickfuse_check_tensors"
 
 #: `c10::TensorImpl::requires_grad() const`, in PyTorch's C++ core library.
 _REQUIRES_GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
@@ -41,11 +43,9 @@ class PythonTensorCheck:
     `requires_grad` says of each whether it takes part in autograd, None where that does not matter.
 
     Calling it with a list of tensors gives `UNCHANGED`, `MOVED` (right, but an address differs: `addresses` is up to
-    date) or `MISMATCH`. That is `settle(scan(tensors, block), tensors)`, where `settle` has something to do only if `scan`
+    date) or `MISMATCH`. That is `settle(scan(tensors), tensors)`, where `settle` has something to do only if `scan`
     did not give `UNCHANGED`.
     """
-
-    block = 0
 
     def __init__(self, expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = ()) -> None:
         self.expected = list(expected)
@@ -54,12 +54,12 @@ class PythonTensorCheck:
         self._last: list[tuple[int, int]] = [(0, 0)] * len(self.expected)
 
     def __call__(self, tensors: list[Any]) -> int:
-        return self.settle(self.scan(tensors, self.block), tensors)
+        return self.settle(self.scan(tensors), tensors)
 
     def settle(self, state: int, tensors: list[Any]) -> int:
         return state
 
-    def scan(self, tensors: list[Any], block: int) -> int:
+    def scan(self, tensors: list[Any]) -> int:
         state = UNCHANGED
         for k, (tensor, (cls, meta)) in enumerate(zip(tensors, self.expected, strict=True)):
             wanted = self._requires_grad[k]
@@ -110,15 +110,16 @@ class NativeTensorCheck:
             records += [*meta.shape, *meta.stride]
         self._records = np.array(records or [0], dtype=np.int64)
         self._offsets = np.array(offsets or [0], dtype=np.int64)
-        self.scan = _native_check()
         self._block = (ctypes.c_int64 * 5)(
             count, self._records.ctypes.data, self._offsets.ctypes.data, self._objects.ctypes.data,
             self.addresses.ctypes.data,
         )  # fmt: skip
-        self.block = ctypes.addressof(self._block)
+        address = _native_check()
+        assert address is not None
+        self.scan = builtin.one_argument(_NAME, address, ctypes.addressof(self._block))
 
     def __call__(self, tensors: list[Any]) -> int:
-        return self.settle(self.scan(tensors, self.block), tensors)
+        return self.settle(self.scan(tensors), tensors)
 
     def settle(self, state: int, tensors: list[Any]) -> int:
         """What a scan's outcome means: it leaves to this method what is seldom so."""
@@ -156,9 +157,9 @@ def _torch_library() -> ctypes.CDLL:
 
 
 @functools.cache
-def _native_check() -> Any:
+def _native_check() -> int | None:
     offset = handle_offset()
-    if offset is None or not list_layout_holds():
+    if offset is None or not list_layout_holds() or not builtin.layout_holds():
         return None
     library = _torch_library()
     addresses = {}
@@ -171,9 +172,8 @@ def _native_check() -> Any:
     if requires_grad is None:
         return None
     addresses["requires_grad"] = requires_grad
-    name = "quickfuse_check_tensors"
-    address = cpu.load(_check_ir(name, offset, addresses), [name])[name]
-    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64)(address)
+    inner = f"{_NAME}_block"
+    return cpu.load(_check_ir(inner, offset, addresses) + builtin.of_one_argument(_NAME, inner, "number"), [_NAME])[_NAME]
 
 
 def _requires_grad_method() -> int | None:

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
-from . import cpu
+from . import builtin, cpu
 from .bulk_reads import list_layout_holds
 
 _TYPE = 8
@@ -52,6 +52,8 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 #: how often it found everything unchanged.
 _BLOCK_WORDS = 7
 _NOTHING_KNOWN = -1
+
+_SCAN = "quickfuse_unchanged"
 
 #: After how many walks a list that was hardly of use is made again, at most.
 _LONGEST_WAIT = 4096
@@ -83,9 +85,10 @@ class _Note:
 
 
 class Unchanged:
-    """What is known about one walk, for the function `scan()`. `block` is the address to give to it.
+    """What is known about one walk.
 
-    Where `scan(roots, block)` gives None, the caller walks by itself, between `begin(roots)` and `finish(note)`.
+    `scan(roots)` gives the values of the results where everything is unchanged. Where it gives None, the caller walks by
+    itself, between `begin(roots)` and `finish(note)`.
     """
 
     def __init__(self, steps: Sequence[Step], results: Sequence[int]) -> None:
@@ -93,9 +96,8 @@ class Unchanged:
         self._steps = list(steps)
         self._results = list(results)
         self._in_use: _Note | None = None
-        self.scan = scan()
         self._block = (ctypes.c_int64 * _BLOCK_WORDS)(_NOTHING_KNOWN)
-        self.block = ctypes.addressof(self._block)
+        self.scan = builtin.one_argument(_SCAN, _native()[0], ctypes.addressof(self._block))
         self._wait = 1
         self._skip = 1
         self._lock = threading.Lock()
@@ -132,7 +134,8 @@ class Unchanged:
         block[4], block[5], block[6] = len(note.results), note.results.ctypes.data, -1
         self._in_use = note
         block[0] = len(note.roots)
-        if self.scan(note.values[: len(note.roots)], self.block) is None:
+        if self.scan(note.values[: len(note.roots)]) is None:
+            self._wait = self._skip = min(2 * self._wait, _LONGEST_WAIT)
             self._forget()
         note.values = []
 
@@ -262,25 +265,20 @@ def helpers() -> dict[str, Callable[..., Any]]:
     return {"unchanged": Unchanged} if _layout_holds() else {}
 
 
-def scan() -> Callable[[list[Any], int], list[Any] | None]:
-    """The native function: the values of the results where everything is unchanged, otherwise None."""
-    return _native()[0]  # type: ignore[no-any-return]
-
-
 @functools.cache
-def _native() -> tuple[Any, Any]:
-    names = ["quickfuse_unchanged", "quickfuse_read_words"]
-    addresses = cpu.load(_scan_ir() + _READ_WORDS, names)
-    scanning = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_int64)(addresses[names[0]])
-    reading = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(addresses[names[1]])
-    return scanning, reading
+def _native() -> tuple[int, Any]:
+    """The address of the scan, and the function that reads words."""
+    ir = [_scan_ir(f"{_SCAN}_block"), builtin.of_one_argument(_SCAN, f"{_SCAN}_block", "object"), _READ_WORDS]
+    addresses = cpu.load("\n".join(ir), [_SCAN, "quickfuse_read_words"])
+    reading = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    return addresses[_SCAN], reading(addresses["quickfuse_read_words"])
 
 
 @functools.cache
 def _layout_holds() -> bool:
     if sys.implementation.name != "cpython" or sys.version_info[:2] not in ((3, 11), (3, 12)) or not list_layout_holds():
         return False
-    return _dict_versions_hold() and _orders_hold() and _instances_hold() and _tuples_hold()
+    return builtin.layout_holds() and _dict_versions_hold() and _orders_hold() and _instances_hold() and _tuples_hold()
 
 
 def _word(address: int) -> int:
@@ -350,16 +348,13 @@ def _tuples_hold() -> bool:
     return _word(id(probe) + _SIZE) == 2 and found == [id(p) for p in probe]
 
 
-def _scan_ir() -> str:
+def _scan_ir(name: str) -> str:
     """LLVM IR of the scan: compare the roots in the list, then all words, then make the list of results."""
-    addresses = {
-        name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in ("PyList_New", "Py_IncRef")
-    }
     fields = "\n".join(
         f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(_BLOCK_WORDS)
     )
     return f"""
-define ptr @quickfuse_unchanged(ptr %list, i64 %block.i) {{
+define ptr @{name}(ptr %list, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
 {fields}
@@ -406,7 +401,7 @@ pair.next:
 collect:
   %hits = add i64 %f6, 1
   store i64 %hits, ptr %f6.p
-  %made = call ptr inttoptr (i64 {addresses["PyList_New"]} to ptr)(i64 %f4)
+  %made = call ptr {builtin.api("PyList_New")}(i64 %f4)
   %failed = icmp eq ptr %made, null
   br i1 %failed, label %fail, label %fill
 fill:
@@ -420,7 +415,7 @@ out.head:
 out.body:
   %value.p = getelementptr ptr, ptr %results, i64 %o
   %value = load ptr, ptr %value.p
-  call void inttoptr (i64 {addresses["Py_IncRef"]} to ptr)(ptr %value)
+  call void {builtin.api("Py_IncRef")}(ptr %value)
   %slot = getelementptr ptr, ptr %slots, i64 %o
   store ptr %value, ptr %slot
   %o.next = add i64 %o, 1
@@ -430,7 +425,7 @@ exit:
 fail:
   ret ptr null
 changed:
-  call void inttoptr (i64 {addresses["Py_IncRef"]} to ptr)(ptr inttoptr (i64 {id(None)} to ptr))
+  call void {builtin.api("Py_IncRef")}(ptr inttoptr (i64 {id(None)} to ptr))
   ret ptr inttoptr (i64 {id(None)} to ptr)
 }}
 """

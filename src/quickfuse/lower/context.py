@@ -15,6 +15,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 from . import ops
 from .adapted import with_part
 from .layout import Layout, Shape, broadcast, costs_at_least, index_map_of, is_dense, overlaps_itself, relayout
+from .memory_order import read_order
 from .parts import replace_part
 from .pieces import count_pieces, simplified, split
 from .promotion import NUMBER, is_float
@@ -122,7 +123,7 @@ class Context:
         view = Layout(tensor.meta.shape, tensor.meta.stride, tensor.offset)
         seen = None if costs_at_least(value, _STORE_BEFORE_REINDEXING) else relayout(value, base, view)
         if seen is None:
-            seen = relayout(self.materialize(storage), base, view)
+            seen = relayout(self.materialize(storage, exactly=True), base, view)
             assert seen is not None, "a stored tensor has its own strides"
         return simplified(seen, view.shape) if self.has_pieces else seen
 
@@ -208,12 +209,14 @@ class Context:
         access = Access(self.program.flag, 0, (0,) * len(shape))
         self.program.steps.append(Loop(shape, [Store(access, condition, FLAG)], _CPU))
 
-    def materialize(self, storage: Storage) -> Load:
-        """What a storage holds, as a load with the storage's strides."""
+    def materialize(self, storage: Storage, *, exactly: bool = False) -> Load:
+        """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the
+        storage's own strides, as views and calls of PyTorch need it.
+        """
         if storage.value is None:
             assert storage.pending is not None
             storage.value = storage.pending()
-        load = self.stored(storage.value, storage.meta)
+        load = self.stored(storage.value, storage.meta if exactly else read_order(storage.value, storage.meta))
         storage.value = load
         return load
 
@@ -223,7 +226,7 @@ class Context:
             return self.stored(ops.const(0, tensor.dtype), tensor.meta, copy=True).access.buffer
         load = _as_load(self.read(tensor), tensor.meta)
         if load is None:
-            self.materialize(tensor.storage)
+            self.materialize(tensor.storage, exactly=True)
             load = _as_load(self.read(tensor), tensor.meta)
             assert load is not None, "a view of a stored tensor has the tensor's strides"
         buffer, meta = load.access.buffer, tensor.meta
@@ -232,7 +235,8 @@ class Context:
         return View(buffer, meta.shape, meta.stride, load.access.offset)
 
     def keep_order(self, step: Extern) -> None:
-        """Let a call run after the others that may draw random numbers."""
+        """Let a call that may draw random numbers run after the others."""
+        step.draws = True
         step.after = self._last_in_order
         self._last_in_order = step
 

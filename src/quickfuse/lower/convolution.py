@@ -8,10 +8,13 @@ come, and outputs of the graph are stored with the strides that eager gives them
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View
 from quickfuse.ir.values import TensorMeta
@@ -24,6 +27,10 @@ from .symbolic import Storage, Tensor, whole_load
 
 #: What oneDNN computes; other types go through kernels that gain nothing.
 _TYPES = frozenset({torch.float32, torch.bfloat16})
+#: From this many elements on it matters in which order a weight lies.
+_LARGE = 4096
+#: So many times larger than the images a weight must be for these to keep their layout.
+_HEAVY = 1
 
 
 @rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1")
@@ -32,8 +39,12 @@ def conv2d(
 ) -> Tensor:
     if isinstance(padding, str):
         raise NoRule
-    stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
-    return convolution(ctx, meta, input, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+    settings = (_pair(stride), _pair(padding), _pair(dilation))
+    known = type(meta) is TensorMeta and None not in map(_integers, settings)
+    if known and _is_steady(ctx, input, weight, groups):
+        steady = SteadyConvolution(*settings, groups, input.meta.shape)
+        return _call(ctx, meta, steady, (channels_last(ctx, input), *_parameters(ctx, weight, bias)))
+    return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
 
 
 @rule("conv_transpose2d", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1")
@@ -55,17 +66,44 @@ def convolution(
     settings = [_integers(value) for value in (stride, padding, dilation, output_padding)]
     if type(transposed) is not bool or type(groups) is not int or None in settings:
         raise NoRule
-    stride, padding, dilation, output_padding = settings
-    operands = (channels_last(ctx, input), ctx.memory(weight), None if bias is None else ctx.memory(bias))
+    if _weighs_more(input, weight, meta):
+        raise NoRule
+    operands = (channels_last(ctx, input), *_parameters(ctx, weight, bias))
+    return _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
+
+
+def _call(ctx: Context, meta: TensorMeta, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Tensor:
     result = ctx.temp(_channels_last_meta(meta))
-    arguments = (*operands, stride, padding, dilation, transposed, output_padding, groups)
-    ctx.program.steps.append(Extern(torch.convolution, arguments, {}, [result]))
+    ctx.program.steps.append(Extern(function, arguments, {}, [result]))
     return Tensor(Storage(meta, whole_load(result)), meta)
+
+
+def _parameters(ctx: Context, weight: Tensor, bias: Any) -> tuple[Any, Any]:
+    return ctx.memory(weight), None if bias is None else ctx.memory(bias)
+
+
+def _weighs_more(input: Tensor, weight: Tensor, meta: TensorMeta) -> bool:
+    """Whether the weight, which would have to be reordered in each call, is larger than the images around it."""
+    return math.prod(weight.meta.shape[2:]) > 1 and weight.meta.numel > _HEAVY * (input.meta.numel + meta.numel)
+
+
+def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
+    """Whether the weight is a large tensor from outside, so that a reordered copy of it is worth keeping.
+
+    Only calls in the user's own graph come here, which needs no gradients. In graphs of gradients, which consist of ATen's
+    operators, weights change with each step.
+    """
+    if not _is_image(input) or not _is_image(weight) or groups != 1 or weight.dtype is not torch.float32:
+        return False
+    if weight.meta.numel < _LARGE or not weight.meta.is_contiguous:
+        return False
+    value = ctx.read(weight)
+    return isinstance(value, Load) and value == whole_load(value.access.buffer) and value.access.buffer.kind == "input"
 
 
 def channels_last(ctx: Context, tensor: Tensor) -> Buffer | View:
     """Memory that holds `tensor` with its channels last."""
-    value = ctx.read(tensor)
+    value = ctx.formula(tensor)
     wanted = _channels_last_meta(tensor.meta)
     load = ctx.stored(value, wanted)
     if tensor.whole and not isinstance(value, Load):

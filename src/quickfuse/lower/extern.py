@@ -21,7 +21,7 @@ from quickfuse.ir.values import TensorMeta
 
 from .adapted import Adapted, OnlyResult, Slot, tensors_in
 from .context import Context
-from .schemas import draws_nothing, makes_new_tensors
+from .schemas import draws_nothing, effects_by_schema, makes_new_tensors, never_fails
 from .symbolic import Storage, Tensor, same_memory, whole_load
 from .views import lazy_bits, view_of
 
@@ -42,6 +42,8 @@ def extern(
     """
     function: Callable[..., Any] = getattr(torch.Tensor, target) if kind == "call_method" else target
     name = name_of(target)
+    if effects is None and isinstance(function, OpOverload):
+        effects = _effects_by_schema(function, args, kwargs, meta)
     if effects is None:
         if not makes_new_tensors(function, name) or kwargs.get("out") is not None:
             raise Unsupported(f"no rule for {name}, which is not known to leave its operands alone")
@@ -50,6 +52,15 @@ def extern(
     if effects or call.needs_adapting or not _is_plain(meta):
         return call.adapted(meta)
     return call.plain(meta)
+
+
+def _effects_by_schema(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Effects | None:
+    """What a call of an operator of ATen does, by its schema; None where that does not say all."""
+    names = [argument.name for argument in overload._schema.arguments]
+    given = [*zip(names, args, strict=False), *kwargs.items()]
+    operands = [(name, sum(not t.is_number for t in _tensors(value))) for name, value in given]
+    returned = [meta] if len(overload._schema.returns) == 1 else list(meta or ())
+    return effects_by_schema(overload, operands, [len(list(_metas(m))) for m in returned])
 
 
 def name_of(target: Any) -> str:
@@ -90,7 +101,7 @@ class _Call:
         return results[0] if single else results
 
     def _add(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any], buffers: list[Buffer]) -> None:
-        step = Extern(function, args, kwargs, buffers)
+        step = Extern(function, args, kwargs, buffers, may_fail=not never_fails(self.name))
         self.ctx.program.steps.append(step)
         if not draws_nothing(self.function, self.name):
             self.ctx.keep_order(step)
@@ -116,9 +127,8 @@ class _Call:
         if len(memory) != len(leaves):
             raise Unsupported(f"the result of {self.name}")
         replaced = self._replaced()
-        others = [k for k, operand in enumerate(memory) if operand is not None and self._is_other_type(leaves[k], operand)]
-        new = [k for k, operand in enumerate(memory) if operand is None or k in others]
-        views = self._views(leaves, [None if k in new else operand for k, operand in enumerate(memory)])
+        views = self._views(leaves, memory)
+        new = [k for k in range(len(leaves)) if k not in views]
         if self._only_reshapes(replaced):
             return self._reshaped_in_place(replaced)
         buffers = [self.ctx.temp(_without_gradient(leaves[k])) for k in new]
@@ -135,9 +145,10 @@ class _Call:
         for k, buffer in zip(replaced, copies, strict=True):
             self._replace(self.operands[k], buffer, k in layouts)
         made = dict(zip(new, [_result(self.ctx, buffer) for buffer in buffers], strict=True))
-        for k in others:
-            self.ctx.aliases.append((self.operands[memory[k] or 0].storage, made[k].storage))
-        results = iter([made[k] if k in made else views[k]() for k in range(len(leaves))])
+        for k, operand in enumerate(memory):
+            if operand is not None and k in made:
+                self.ctx.aliases.append((self.operands[operand].storage, made[k].storage))
+        results = iter([made[k] if k in made else views[k] for k in range(len(leaves))])
         return _with_leaves(meta, results)
 
     def _check_overlaps(self) -> None:
@@ -185,33 +196,37 @@ class _Call:
 
     # --- results that share memory ---
 
-    def _views(self, leaves: list[TensorMeta], memory: Sequence[int | None]) -> dict[int, Callable[[], Any]]:
-        """How the results that share an operand's memory are made, once that is written."""
-        found: dict[int, Callable[[], Any]] = {}
+    def _views(self, leaves: list[TensorMeta], memory: Sequence[int | None]) -> dict[int, Tensor]:
+        """The results that are operands or views of operands, by position.
+
+        Others share an operand's memory in a way that none of our views can, as another type above all: a call of PyTorch
+        makes them, which is right as long as nobody writes to that memory.
+        """
+        found: dict[int, Tensor] = {}
         for k, (leaf, operand) in enumerate(zip(leaves, memory, strict=True)):
             if operand is None:
                 continue
             tensor = self.operands[operand]
-            if operand in self.effects.written or operand in dict(self.effects.reshaped):
-                found[k] = lambda tensor=tensor: tensor
+            if operand in self._replaced():
+                found[k] = tensor
                 continue
-            found[k] = lambda tensor=tensor, leaf=leaf, k=k: self._view(tensor, leaf, k)
+            seen = self._view(tensor, leaf, k)
+            if seen is not None:
+                found[k] = seen
+            elif tensor.storage.mutated:
+                raise Unsupported(f"{self.name}, whose result is memory that was written to as another type")
         return found
 
-    def _is_other_type(self, leaf: TensorMeta, operand: int) -> bool:
-        """Whether a result is an operand's memory as another type: a call of PyTorch makes it, as none of our views can."""
-        tensor = self.operands[operand]
-        if leaf.dtype == tensor.dtype and lazy_bits(leaf) == lazy_bits(tensor.meta):
-            return False
-        if tensor.storage.mutated or operand in self._replaced():
-            raise Unsupported(f"{self.name}, whose result is memory that was written to as another type")
-        return True
-
-    def _view(self, tensor: Tensor, leaf: TensorMeta, position: int) -> Any:
+    def _view(self, tensor: Tensor, leaf: TensorMeta, position: int) -> Tensor | None:
         def result(*args: Any, **kwargs: Any) -> Any:
             return list(tensors_in(self.function(*args, **kwargs)))[position]
 
-        return view_of(tensor, result, self.args, self.kwargs, leaf)
+        if leaf.dtype != tensor.dtype or lazy_bits(leaf) != lazy_bits(tensor.meta):
+            return None
+        try:
+            return view_of(tensor, result, self.args, self.kwargs, leaf)
+        except Unsupported:
+            return None
 
     def _only_reshapes(self, replaced: list[int]) -> bool:
         """Whether the call is one like `x.t_()`, which looks at the same memory in another way."""

@@ -16,6 +16,7 @@ from . import ops, views
 from .calls import made, rule
 from .context import Context
 from .layout import Shape
+from .memory_order import read_order
 from .picking import I64, source
 from .promotion import SUPPORTED
 from .rules import NoRule
@@ -108,7 +109,8 @@ def _stored(ctx: Context, meta: TensorMeta, axis: int, segments: list[Segment]) 
         length = sum(segment.length for segment in chunk)
         shape = (*meta.shape[:axis], length, *meta.shape[axis + 1 :])
         its_meta = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
-        parts.append(ctx.fresh(its_meta, ctx.stored(along(ctx, shape, axis, chunk), its_meta)))
+        value = along(ctx, shape, axis, chunk)
+        parts.append(ctx.fresh(its_meta, ctx.stored(value, read_order(value, its_meta))))
     return joined(ctx, meta, parts, axis)
 
 

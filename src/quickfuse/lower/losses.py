@@ -12,14 +12,14 @@ import torch
 from torch.nn import functional
 
 from quickfuse.ir.expr import Expr, Index
-from quickfuse.ir.loop import Extern
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
 from .context import Context
-from .layout import Shape
+from .layout import Shape, costs_at_least
+from .picking import at
 from .promotion import COMPUTE, Promotion, common_dtype, is_float
 from .reductions import log_softmax_of
 from .rules import NoRule, operand, promotion_key
@@ -141,13 +141,12 @@ def kl_div(
 # --- of classes ---
 
 
-def checked_targets(target: torch.Tensor, classes: int, ignored: int) -> torch.Tensor:
-    """`target`, if all its elements are classes or ignored; else eager's error is raised, by eager."""
-    wrong = target[((target < 0) | (target >= classes)) & (target != ignored)]
-    if wrong.numel():
-        functional.nll_loss(torch.zeros(1, classes), wrong[:1], ignore_index=ignored)
-        raise IndexError(f"Target {int(wrong[0])} is out of bounds.")
-    return target
+#: A value of a class that takes as long as this many additions is not computed once more for the target alone.
+_COMPUTE_ONCE_MORE = 200
+
+
+def _within(target: Expr, classes: int) -> Expr:
+    return ops.bit_and(ops.ge(target, ops.const(0, I64)), ops.lt(target, ops.const(classes, I64)))
 
 
 class Classes:
@@ -170,18 +169,14 @@ class Classes:
         self.value = ops.via(ctx.read(input), self.compute)
         rows = tuple([tuple([int(j == k) for j in range(len(shape))]) for k in kept])
         self._by_row = IndexMap((0,) * len(kept), rows, len(shape))
-        if checked:
-            self._check(target, shape[self.axis], ignored)
-        self.target = reindex(ctx.read(target), self._by_row)
+        known = ctx.read(target)
+        self.target = reindex(known, self._by_row)
         self.is_target = ops.eq(Index(self.axis), self.target)
         self.is_ignored = ops.eq(self.target, ops.const(ignored, I64))
+        if checked:
+            valid = ops.bit_or(_within(known, shape[self.axis]), ops.eq(known, ops.const(ignored, I64)))
+            ctx.raise_where(ops.bit_not(valid), self.rows)
         self.weight = self._weights(weight)
-
-    def _check(self, target: Tensor, classes: int, ignored: int) -> None:
-        """A call that raises eager's error. Its result is not used: it is the target itself, which may change later."""
-        buffer = self.ctx.temp(target.meta)
-        memory = self.ctx.memory(target)
-        self.ctx.program.steps.append(Extern(checked_targets, (memory, classes, ignored), {}, [buffer]))
 
     def _weights(self, weight: Any) -> Expr | None:
         if weight is None:
@@ -198,7 +193,14 @@ class Classes:
         return ops.via(reindex(self.ctx.read(tensor), self._by_row), self.compute)
 
     def of_target(self, value: Expr) -> Expr:
-        """A value of each class, at the target. One addition of a row is not of zero, so the sum is exact."""
+        """A value of each class, at the target: that element alone, unless it takes long to compute once more.
+
+        Of a sum over the classes all terms but one are zero, so it is exact.
+        """
+        if not costs_at_least(value, _COMPUTE_ONCE_MORE):
+            ndim = len(self.shape)
+            known = ops.where(_within(self.target, self.shape[self.axis]), self.target, ops.const(0, I64))
+            return at(value, [known if k == self.axis else k for k in range(ndim)], ndim, None)
         zero = ops.like(value, 0)
         return ops.via(self.space.sum(ops.where(self.is_target, value, zero)), value.dtype)
 

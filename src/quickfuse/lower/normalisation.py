@@ -204,7 +204,7 @@ class BatchNormalised:
     ) -> None:
         compute = self.compute = computed_in(input)
         shape = input.meta.shape
-        value = ops.via(ctx.read(input), compute)
+        value = ops.via(ctx.read(input) if training is True else ctx.formula(input), compute)
         self.space = Space(ctx, shape, tuple(k for k in range(len(shape)) if k != 1), input.meta.device)
         if training is True:
             self._by_batch(value, eps)

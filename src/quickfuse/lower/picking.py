@@ -13,6 +13,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 from . import ops
 from .context import Context
 from .layout import Shape, costs_at_least, is_dense
+from .memory_order import read_order
 from .rules import NoRule
 from .symbolic import Tensor
 
@@ -32,7 +33,8 @@ def source(ctx: Context, tensor: Tensor, limit: int = _STORE_BEFORE_PICKING) -> 
     meta = tensor.meta
     if tensor.whole and is_dense(meta.shape, meta.stride):
         return ctx.materialize(tensor.storage)
-    return ctx.stored(value, TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device))
+    dense = TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+    return ctx.stored(value, read_order(value, dense))
 
 
 def at(value: Expr, axes: Sequence[int | Expr], ndim: int, inside: Expr | None) -> Expr:

@@ -1,10 +1,9 @@
-"""Rules of operators that put a tensor into a larger one, or keep a part of one: scatters of slices, triangles, diagonals."""
+"""Rules of operators that put a tensor into a larger one, or keep a part of one: scatters of slices, triangles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-
 
 from torch.nn import functional
 

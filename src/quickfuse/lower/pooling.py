@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -129,7 +129,7 @@ def _max_pool(
             element = ops.via(element, dtype)
             element = element if inside is None else ops.where(inside, element, least)
             best = element if best is None else ops.maximum(best, element)
-        return made(ctx, meta, ops.via(best, meta.dtype))  # type: ignore[arg-type]
+        return _kept(ctx, made(ctx, meta, ops.via(best, meta.dtype)))  # type: ignore[arg-type]
     best, found = least, windows.first_position()
     for element, inside, place in windows.elements():
         element = ops.via(element, dtype)
@@ -151,12 +151,20 @@ def _register_max_pool(ndim: int) -> None:
     ) -> Any:  # fmt: skip
         return _max_pool(ctx, meta, ndim, bool(return_indices), input, kernel_size, stride, padding, dilation)
 
-    @rule(f"max_pool{ndim}d_with_indices", "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False",
+    @rule(f"max_pool{ndim}d_with_indices",
+          "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False return_indices=True",
           [getattr(functional, f"max_pool{ndim}d_with_indices")])  # fmt: skip
     def max_pool_with_indices(
-        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any
-    ) -> Any:
+        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any,
+        return_indices: Any,
+    ) -> Any:  # fmt: skip
         return _max_pool(ctx, meta, ndim, True, input, kernel_size, stride, padding, dilation)
+
+
+def _kept(ctx: Context, result: Tensor) -> Tensor:
+    """A result that is stored before it is used, for it is read from many elements: users would each read all of them."""
+    ctx.materialize(result.storage)
+    return result
 
 
 # --- averages ---
@@ -181,7 +189,7 @@ def _register_avg_pool(ndim: int) -> None:
             count: Expr = ops.const(divisor_override, dtype)
         else:
             count = _count(windows, dtype, bool(count_include_pad))
-        return made(ctx, meta, ops.via(ops.div(total, count), meta.dtype))
+        return _kept(ctx, made(ctx, meta, ops.via(ops.div(total, count), meta.dtype)))
 
 
 def _sum(windows: Windows, dtype: torch.dtype) -> Expr:

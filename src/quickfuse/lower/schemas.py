@@ -7,7 +7,7 @@ saying so. Of these only the ones listed here are known.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -15,17 +15,33 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from quickfuse.ir.effects import Effects
+
 #: Composed operators whose results are always new memory, whatever the arguments. Functions in Python included.
 _COMPOSED = frozenset(
     "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d softmax log_softmax "
     "layer_norm group_norm rms_norm normalize cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
-    "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance stack hstack vstack "
+    "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity pairwise_distance tensor stack hstack vstack "
     "dstack norm std var std_mean var_mean max min outer inner isclose diff argsort max_pool1d max_pool2d max_pool3d "
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
 )
 
 #: Of these, those that may draw random numbers.
 _MAY_DRAW = frozenset({"scaled_dot_product_attention"})
+
+#: Operators that PyTorch composes of others, none of which draws random numbers: by name, and by the beginning of it.
+_DRAW_NOTHING = frozenset("einsum pad interpolate tensordot kron embedding_bag cdist cov corrcoef".split())
+_FAMILIES_THAT_DRAW_NOTHING = ("fft_", "linalg_")
+
+#: Operators that raise no exception on operands of shapes and types that they take, whatever these hold.
+_NEVER_FAIL = frozenset(
+    "matmul mm bmm mv dot addmm addmv addr addbmm baddbmm linear bilinear outer inner einsum tensordot "
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution convolution_backward "
+    "scaled_dot_product_attention sort argsort topk kthvalue median mode cumsum cumprod logcumsumexp cummax cummin "
+    "cat stack hstack vstack dstack clone norm std var std_mean var_mean max min pad interpolate lstm gru rnn_tanh "
+    "rnn_relu native_dropout dropout rand randn rand_like randn_like randint randint_like randperm bernoulli bernoulli_ "
+    "uniform_ normal_ to".split()
+)
 
 #: Operators that change an operand although their schema does not say so.
 _UNDECLARED = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
@@ -55,10 +71,46 @@ def draws_nothing(function: Any, name: str) -> bool:
     """Whether an operator surely draws no random numbers."""
     if name in _COMPOSED:
         return name not in _MAY_DRAW
+    if name in _DRAW_NOTHING or name.startswith(_FAMILIES_THAT_DRAW_NOTHING):
+        return True
     if isinstance(function, FunctionType):
         return False
     overloads = [function] if isinstance(function, OpOverload) else list(_overloads(name))
     return bool(overloads) and not any(torch.Tag.nondeterministic_seeded in o.tags or _is_composed(o) for o in overloads)
+
+
+def never_fails(name: str) -> bool:
+    """Whether an operator raises no exception for what its operands hold."""
+    return name in _NEVER_FAIL or name.endswith("_backward")
+
+
+def effects_by_schema(
+    overload: OpOverload, operands: Sequence[tuple[str, int]], leaves: Sequence[int]
+) -> Effects | None:
+    """What a call of an operator of ATen does; None where its schema does not say all.
+
+    `operands` are the arguments that are given, with the number of tensors in each; `leaves` are those of each result.
+    """
+    schema = overload._schema
+    unknown = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+    name = schema.name.partition("::")[2]
+    if name in _UNDECLARED or _is_composed(overload) or any(tag in overload.tags for tag in unknown):
+        return None
+    first: dict[str, int] = {}
+    written: list[int] = []
+    total = 0
+    sets = {argument.name: argument.alias_info for argument in schema.arguments}
+    for name, count in operands:
+        first[name] = total
+        if sets[name] is not None and sets[name].is_write:
+            written += range(total, total + count)
+        total += count
+    memory: list[int | None] = []
+    for result, count in zip(schema.returns, leaves, strict=True):
+        mine = result.alias_info
+        sources = [n for n in first if mine is not None and sets[n] is not None and sets[n].before_set & mine.before_set]
+        memory += [first[sources[0]] if sources else None] * count
+    return Effects(tuple(memory), tuple(written))
 
 
 def _is_torch_builtin(function: Any) -> bool:

@@ -32,17 +32,20 @@ from . import (  # noqa: F401
     native_forms,
     normalisation,
     placing,
-    pooling,
-    upsampling,
     pointwise_gradients,
+    pooling,
     reduction_gradients,
     reductions,
+    scans,
+    scatters,
+    upsampling,
 )  # fmt: skip
 from .calls import FUNCTION_RULES, RULES
 from .context import Context
 from .foreach import foreach
 from .indexing import getitem
 from .rules import EVALUATORS, Evaluator, NoRule, into
+from .scatters import setitem
 from .symbolic import Tensor
 from .transfer import CONVERSIONS, convert
 from .views import VIEW_ATTRIBUTES, VIEW_NAMES, element_view, is_basic_index, view
@@ -137,8 +140,11 @@ def _setitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta:
     if type(tensor) is Tensor and type(index) is Tensor and index.meta.shape == tensor.meta.shape:
         into(ctx, EVALUATORS["masked_fill"], tensor, (tensor, index, value), {})
         return
-    if type(tensor) is not Tensor or not is_basic_index(index):
-        raise Unsupported("assignment to elements that a tensor selects")
+    if type(tensor) is Tensor and not is_basic_index(index):
+        setitem(ctx, tensor, index, value)
+        return
+    if type(tensor) is not Tensor:
+        raise Unsupported("assignment to elements of something that is no tensor")
     part = element_view(tensor, index)
     into(ctx, EVALUATORS["copy"], part, (part, value), {})
 

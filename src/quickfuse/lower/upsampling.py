@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from quickfuse.ir.expr import Expr, Index
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import RULES, made, rule
 from .context import Context
 from .picking import I64, at, source
 from .promotion import COMPUTE, is_float
@@ -117,6 +117,35 @@ def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, 
     second = ops.minimum(ops.add(first, ops.const(1, I64)), ops.const(old - 1, I64))
     far = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), ops.const(0.0, dtype)), ops.const(1.0, dtype))
     return [(first, ops.sub(ops.const(1.0, dtype), far)), (second, far)]
+
+
+#: Mode of `interpolate` -> for images of one, two and three axes: the operator, and whether it takes `align_corners`.
+_MODES: dict[str, list[tuple[str, bool]]] = {
+    "nearest": [(f"upsample_nearest{n}d", False) for n in (1, 2, 3)],
+    "nearest-exact": [(f"_upsample_nearest_exact{n}d", False) for n in (1, 2, 3)],
+    "linear": [("upsample_linear1d", True)],
+    "bilinear": [("", True), ("upsample_bilinear2d", True)],
+    "trilinear": [("", True), ("", True), ("upsample_trilinear3d", True)],
+}
+
+
+@rule("", "input size=None scale_factor=None mode='nearest' align_corners=None recompute_scale_factor=None antialias=False",
+      [functional.interpolate])  # fmt: skip
+def interpolate(
+    ctx: Context, meta: Any, input: Any, size: Any, scale_factor: Any, mode: Any, align_corners: Any,
+    recompute_scale_factor: Any, antialias: Any,
+) -> Tensor:  # fmt: skip
+    ndim = len(input.meta.shape) - 2
+    forms = _MODES.get(mode, [])
+    if not 0 < ndim <= len(forms) or not forms[ndim - 1][0] or antialias or (size is None) == (scale_factor is None):
+        raise NoRule
+    name, aligns = forms[ndim - 1]
+    scales = None
+    if scale_factor is not None and not recompute_scale_factor:
+        scales = list(scale_factor) if isinstance(scale_factor, (list, tuple)) else [scale_factor] * ndim
+    options = (bool(align_corners),) if aligns else ()
+    upsampled: Tensor = RULES[name](ctx, (input, None, *options, *([scales] if scales else [])), {}, meta)
+    return upsampled
 
 
 for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):

@@ -47,6 +47,8 @@ def view(
         Unsupported: where the result depends on tensors' contents or on the host's numbers.
     """
     tensor = args[0] if args else kwargs["input"]
+    if type(tensor) is not Tensor:
+        raise NoRule
     described = _describe(function, args, kwargs, tensor)
     if isinstance(described, list):
         return [_make(ctx, tensor, d, m) for d, m in zip(described, meta, strict=True)]

@@ -1,0 +1,39 @@
+"""How a temporary lies in memory. A tensor's strides say how its views look at it; where nobody looks, the order of axes is
+ours to choose: that of what the value is read from, so that loops go through all their operands in one order.
+
+So what is computed from images with channels last has its channels last, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from quickfuse.ir.expr import Expr, Load, Place, walk
+from quickfuse.ir.values import TensorMeta
+
+from .layout import Shape, is_dense
+
+
+def read_order(value: Expr, meta: TensorMeta) -> TensorMeta:
+    """The layout for a temporary that holds `value`: that of `meta`, or dense with the axes as most operands have them."""
+    plain = type(meta) is TensorMeta and len(meta.shape) > 1 and is_dense(meta.shape, meta.stride)
+    if not plain or isinstance(value, Load):
+        return meta
+    moving = [k for k, size in enumerate(meta.shape) if size > 1]
+    orders = Counter(
+        _order(node.access.strides, moving)
+        for node in walk(value)
+        if isinstance(node, (Load, Place)) and all(node.access.strides[k] > 0 for k in moving)
+    )
+    own = _order(meta.stride, moving)
+    if not orders or orders[own] == max(orders.values()):
+        return meta
+    stride, step = [1] * len(meta.shape), 1
+    for k in reversed(orders.most_common(1)[0][0]):
+        stride[k], step = step, step * meta.shape[k]
+    return TensorMeta(meta.dtype, meta.shape, tuple(stride), meta.device)
+
+
+def _order(strides: Shape, axes: list[int]) -> Shape:
+    """The axes from the one with the largest steps to the one with the smallest."""
+    return tuple(sorted(axes, key=lambda k: -strides[k]))

@@ -1,0 +1,91 @@
+"""Rules of cumulative operators: along an axis, each result is what the elements up to there are combined to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from quickfuse.ir.expr import Expr, Index, Load
+from quickfuse.ir.loop import Access, Loop, Store
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from . import ops
+from .calls import made, rule
+from .context import Context
+from .promotion import COMPUTE, is_float
+from .rules import NoRule
+from .symbolic import Tensor
+
+I64 = torch.int64
+
+
+def scan(ctx: Context, value: Expr, combine: str, meta: TensorMeta, axis: int) -> Expr:
+    """What the elements of each row up to the current one are combined to. It is stored at once, at each element."""
+    if meta.shape[axis] == 1:
+        return value
+    temp = ctx.temp(TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device))
+    access = Access(temp, 0, temp.meta.stride)
+    ctx.program.steps.append(Loop(meta.shape, [Store(access, value, combine, along=axis)], meta.device))
+    return Load(access, value.dtype)
+
+
+class _Row:
+    """A tensor that is gone through along an axis."""
+
+    def __init__(self, ctx: Context, input: Any, dim: Any, meta: Any) -> None:
+        if type(input) is not Tensor or type(meta) is not TensorMeta or type(dim) is not int:
+            raise NoRule
+        ndim = len(meta.shape)
+        if input.meta.shape != meta.shape or not ndim or not meta.numel or not -ndim <= dim < ndim:
+            raise NoRule
+        self.axis = dim % ndim
+        self.meta = meta
+        self.value = ctx.read(input)
+
+    def result(self, ctx: Context, meta: TensorMeta, value: Expr) -> Tensor:
+        """Stored in the kernel of the scan: there the type that it is computed in needs no memory."""
+        value = ops.via(value, meta.dtype)
+        dense = TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
+        return made(ctx, meta, ctx.stored(value, dense, copy=True))
+
+
+#: What sums and products of a type are formed in: as eager does.
+_WIDE = {torch.float32: torch.float64}
+
+
+def _register_sum(name: str, combine: str) -> None:
+    @rule(name, "input dim dtype=None")
+    def cumulative(ctx: Context, meta: Any, input: Any, dim: Any, dtype: Any) -> Tensor:
+        row = _Row(ctx, input, dim, meta)
+        if meta.dtype not in COMPUTE:
+            raise NoRule
+        compute = _WIDE.get(meta.dtype, COMPUTE[meta.dtype])
+        value = ops.via(row.value, meta.dtype, compute)
+        return row.result(ctx, meta, scan(ctx, value, combine, meta, row.axis))
+
+
+_register_sum("cumsum", "add")
+_register_sum("cumprod", "mul")
+
+
+def _register_extremum(name: str, largest: bool) -> None:
+    @rule(name, "input dim")
+    def cumulative(ctx: Context, meta: Any, input: Any, dim: Any) -> Any:
+        if not isinstance(meta, (list, tuple)) or len(meta) != 2:
+            raise NoRule
+        row = _Row(ctx, input, dim, meta[0])
+        value = ops.via(row.value, COMPUTE[input.dtype])
+        if value.dtype is torch.bool:
+            raise NoRule
+        best = scan(ctx, value, "maximum" if largest else "minimum", meta[0], row.axis)
+        taken = ops.ge(value, best) if largest else ops.le(value, best)
+        if is_float(value.dtype):
+            taken = ops.bit_or(taken, ops.isnan(value))
+        place = ops.where(taken, Index(row.axis), ops.const(0, I64))
+        places = scan(ctx, place, "maximum", meta[1], row.axis)
+        return [row.result(ctx, meta[0], best), row.result(ctx, meta[1], places)]
+
+
+_register_extremum("cummax", True)
+_register_extremum("cummin", False)
