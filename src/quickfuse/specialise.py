@@ -144,7 +144,6 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
     with logs.stage("kernels"):
         calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu)
     body = kernel_body(segment, schedule, calls, placer)
-    body.repeatable = not segment.mutated
     return body, len(calls)
 
 

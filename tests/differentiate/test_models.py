@@ -15,7 +15,10 @@ def images(*shape, count=3):
 
 
 def test_mlp() -> None:
-    check_model(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3)), *images(4, 6))
+    def make():
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 3))
+
+    check_model(make, *images(4, 6))
 
 
 def test_frozen_layers() -> None:
@@ -146,5 +149,5 @@ def test_shared_and_unused_parameters() -> None:
     check_model(Model, *images(3, 4))
 
 
-def test_weight_norm_and_spectral_shapes() -> None:
-    check_model(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)).requires_grad_(), *images(3, 4), fallback=True)
+def test_weight_norm() -> None:
+    check_model(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), *images(3, 4), fallback=True)

@@ -165,7 +165,8 @@ PROGRAMS = [
     (same_output_twice, x), (view_of_an_output, x), (view_of_an_input, x, w), (views_only_of_a_hidden_tensor, x),
     (transposed_output, x), (slice_of_a_hidden_tensor, x), (sum_of_all, x), (passes_the_gradient_on, x, w), (reductions, x),
     (matrix_products, x, w), (indexing, x, index), (where_and_masks, x, w), (cat_and_stack, x, w), (losses, x, w, index),
-    (conversions, x), (constants, x), (gelu_and_friends, x), (normalised, x, w), (no_gradient_for_an_output, x), (expanded, x),
+    (conversions, x), (constants, x), (gelu_and_friends, x), (normalised, x, w), (no_gradient_for_an_output, x),
+    (expanded, x),
 ]  # fmt: skip
 
 

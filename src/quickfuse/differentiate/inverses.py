@@ -70,6 +70,10 @@ def _split(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> A
     return emit(aten.slice_scatter.default, parent, part, dim, start, min(start + length, meta.shape[dim]))
 
 
+def _strided(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> Any:
+    return emit(aten.as_strided_scatter.default, parent, part, *step.args, **dict(step.kwargs))
+
+
 def _unbound(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> Any:
     return emit(aten.select_scatter.default, parent, part, step.args[0] if step.args else 0, step.index)
 
@@ -81,5 +85,5 @@ _INVERSES: dict[Any, Inverse] = {
     aten.squeeze.dims: _reshaped, aten.t.default: _transposed, aten.transpose.int: _transposed,
     aten.permute.default: _permuted, aten.slice.Tensor: _sliced, aten.select.int: _selected,
     aten.diagonal.default: _diagonal, aten.split.Tensor: _split, aten.split_with_sizes.default: _split,
-    aten.unbind.int: _unbound,
+    aten.unbind.int: _unbound, aten.as_strided.default: _strided,
 }  # fmt: skip

@@ -138,6 +138,8 @@ class _Tracing:
             return self._number(node, args, meta)
         check_use(node)
         made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+        if type(made) is TracedTensor and type(meta) is TensorMeta and not _agree(made.meta, meta):
+            raise Unsupported(f"{node.name} is {meta} in the captured graph and {made.meta} in the trace")
         for tensor in traced_in(made):
             if tensor.requires_grad and tensor.is_leaf and tensor.memory.input is None:
                 raise Unsupported(f"{node.name}, a tensor made inside that is a leaf of autograd's graph")
@@ -183,7 +185,7 @@ class _Tracing:
         if memory.version == kept.version:
             return kept.tensor
         meta = kept.tensor.meta
-        return make_traced(meta, Memory(kept.node, meta), (), kept.node, kept.tensor.storage_offset())
+        return make_traced(meta, Memory(kept.node, meta), (), kept.node, int(kept.tensor.storage_offset()))
 
     # backward ---------------------------------------------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class _Tracing:
             [tensor for tensor, _ in values], [self.traced_inputs[k] for k in wanted],
             [tangent for _, tangent in values], allow_unused=True,
         )  # fmt: skip
-        nodes = [recorder.node_of(g) if g is not None else None for g in gradients]
+        nodes = [recorder.node_of(g) if type(g) is TracedTensor else None for g in gradients]
         self._keep_apart(gradients, nodes)
         written = {
             t.memory.input: t.memory.node
@@ -238,7 +240,7 @@ class _Tracing:
             nodes.append(node)
         return nodes
 
-    def _keep_apart(self, gradients: Sequence[Any], nodes: list[Node | None]) -> None:
+    def _keep_apart(self, gradients: Sequence[Any], nodes: list[Any]) -> None:
         """Gradients that share memory without being the same are copied: each becomes some tensor's `grad`."""
         owners: dict[int, Node] = {}
         for k, (gradient, node) in enumerate(zip(gradients, nodes, strict=True)):
@@ -251,6 +253,15 @@ class _Tracing:
     def _bytes(self) -> int:
         memories = {id(m): m for m in self.saved.values() if m.input is None}
         return sum(m.meta.span_bytes for m in memories.values())
+
+
+def _agree(one: TensorMeta, other: TensorMeta) -> bool:
+    """Whether two stages agree about a tensor. Strides of axes without several elements mean nothing."""
+    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+        return False
+    return 0 in one.shape or all(
+        a == b or n == 1 for n, a, b in zip(one.shape, one.stride, other.stride, strict=True)
+    )
 
 
 def tangent_layout(meta: TensorMeta) -> TensorMeta:

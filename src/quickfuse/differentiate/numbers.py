@@ -17,8 +17,9 @@ from ..ir.values import NumberMeta
 #: Functions whose number operands may be marks: they compute alike for all values. (A power has formulas of its own for
 #: some exponents, a dropout for some probabilities.)
 _ARITHMETIC = frozenset(
-    "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv add_ sub_ "
-    "mul_ div_ __radd__ __rmul__ __rsub__ __rtruediv__ __add__ __sub__ __mul__ __truediv__ full_like new_full fill_".split()
+    "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv add_ "
+    "sub_ mul_ div_ addcmul addcdiv addcmul_ addcdiv_ addmm addmv addr baddbmm addbmm __radd__ "
+    "__rmul__ __rsub__ __rtruediv__ __add__ __sub__ __mul__ __truediv__ full_like new_full fill_".split()
 )
 
 

@@ -22,7 +22,6 @@ from .cut import ENDLESS, Network
 from .joint import Joint
 from .recompute import Recipe, is_cheap, is_view_target, memory_root, recipe_of, size_of, tensors_before
 
-
 #: Bytes count before the number of tensors.
 _SCALE = 1 << 16
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-import operator
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ _CHEAP = frozenset(
     f"aten::{name}"
     for name in (
         "_to_copy clone copy empty_like zeros_like ones_like full_like new_zeros new_ones new_full new_empty "
-        "new_empty_strided empty empty_strided zeros ones full scalar_tensor arange fill zero slice_backward select_backward "
-        "threshold_backward constant_pad_nd lift_fresh tril triu"
+        "new_empty_strided empty empty_strided zeros ones full scalar_tensor arange fill zero slice_backward "
+        "select_backward threshold_backward constant_pad_nd lift_fresh tril triu"
     ).split()
 )
 

@@ -18,7 +18,8 @@ from ..errors import Unsupported
 from ..ir.gradients import Step
 from ..ir.values import TensorMeta
 from .inverses import write_through
-from .shapes import Out, Spec, is_view, map_spec, spec_of, traced_in
+from .layouts import Out, Spec
+from .shapes import is_view, map_spec, spec_of, traced_in
 from .traced import Memory, TracedTensor, make_traced
 
 aten = torch.ops.aten
@@ -142,6 +143,8 @@ class Recorder(TorchDispatchMode):
             return self._batch_norm(args)
         if is_view(function):
             return self._view(function, args, kwargs)
+        if function is aten.native_batch_norm_backward.default and args[7]:  # it has no use for running statistics then
+            args = (*args[:3], None, None, *args[5:])
         if torch.Tag.nondeterministic_seeded in function.tags and not _is_deterministic(function, args):
             self._note_draw()
         kwargs = {k: v for k, v in kwargs.items() if v is not None and not (k == "pin_memory" and v is False)}
@@ -173,7 +176,7 @@ class Recorder(TorchDispatchMode):
             return make_traced(meta, Memory(node, meta), (), node)
         node = self.node_of(tensor)
         path = (*tensor.path, Step(function))
-        return make_traced(tensor.meta, tensor.memory, path, node, tensor.storage_offset())
+        return make_traced(tensor.meta, tensor.memory, path, node, int(tensor.storage_offset()))
 
     def _view(self, function: Any, args: Any, kwargs: Any) -> Any:
         base = args[0]
@@ -184,10 +187,9 @@ class Recorder(TorchDispatchMode):
         spec = spec_of(function, args, kwargs)
         options = self._operands(kwargs)
         node = self._node(function, (self.node_of(base), *[self._operand(a) for a in args[1:]]), options, spec)
-        absolute = function is aten.as_strided.default
-        offset = 0 if absolute else base.storage_offset()
-        if absolute and (len(args) < 4 or args[3] is None):
-            offset = base.storage_offset()
+        offset = int(base.storage_offset())
+        if function is aten.as_strided.default and (base.path or base.memory.input is not None or offset):
+            raise Unsupported("a view by strides of a part of a tensor, or of an input")
 
         def seen(out: Out, index: int | None) -> TracedTensor:
             own = node if index is None else self._element(node, index)
@@ -262,10 +264,19 @@ def _functional_form(function: Any) -> Any:
         return _FUNCTIONAL[name]
     base, _, overload = name.removeprefix("aten::").partition(".")
     packet = getattr(aten, base.removesuffix("_"), None) if base.endswith("_") and name.startswith("aten::") else None
-    functional = getattr(packet, overload or "default", None)
-    if functional is None or functional._schema.is_mutable or is_view(functional):
-        raise Unsupported(f"{name}, which has no form that leaves its operand alone")
-    return functional
+    overloads = [] if packet is None else [overload or "default", *packet.overloads()]
+    for candidate in overloads:
+        functional = getattr(packet, candidate, None)
+        if functional is not None and _takes_the_same(functional, function) and not is_view(functional):
+            return functional
+    raise Unsupported(f"{name}, which has no form that leaves its operand alone")
+
+
+def _takes_the_same(functional: Any, function: Any) -> bool:
+    if functional._schema.is_mutable:
+        return False
+    mine, theirs = functional._schema.arguments, function._schema.arguments
+    return [(a.name, str(a.type)) for a in mine] == [(a.name, str(a.type)) for a in theirs]
 
 
 def _is_deterministic(function: Any, args: Any) -> bool:

@@ -1,0 +1,91 @@
+"""What forward keeps for backward: never more than eager, and less where it can be computed again cheaply."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import networkx
+import pytest
+import torch
+from torch import nn
+
+from differentiate.test_models import Block, Language
+from differentiate.twins import compiled
+from quickfuse.differentiate.cut import ENDLESS, Network
+from vision import vision_models
+
+
+def saved_bytes(model: nn.Module, run, *batch) -> int:
+    """Bytes of the distinct memory that a forward pass keeps, without parameters, buffers and inputs."""
+    run(model, *batch)  # compiles
+    known = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers(), *batch]}
+    kept: dict[int, int] = {}
+    alive = []
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = run(model, *batch)
+    del result
+    return sum(kept.values())
+
+
+def share(model: nn.Module, *batch) -> float:
+    """Our saved bytes as a share of eager's."""
+    eager = saved_bytes(copy.deepcopy(model), type(model).forward, *batch)
+    return saved_bytes(model, compiled(type(model).forward), *batch) / eager
+
+
+def test_transformer_block_keeps_less() -> None:
+    assert share(Block(32, 4), torch.randn(2, 16, 32)) < 0.75
+
+
+def test_language_model_keeps_less() -> None:
+    assert share(Language(), torch.randint(0, 20, (3, 8))) < 0.8
+
+
+def test_densenet_keeps_less() -> None:
+    models = vision_models()
+    model = models.DenseNet(growth_rate=8, block_config=(3, 3), num_init_features=16, num_classes=10)
+    assert share(model, torch.randn(2, 3, 32, 32)) < 0.7
+
+
+@pytest.mark.parametrize(
+    "model, shape",
+    [
+        (nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), (4, 8)),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Dropout(), nn.MaxPool2d(2)), (2, 3, 12, 12)),
+        (nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1), nn.LayerNorm(8), nn.Tanh(), nn.Sigmoid()), (4, 8)),
+    ],
+)
+def test_never_more_than_eager(model, shape) -> None:
+    assert share(model, torch.randn(shape)) <= 1.0
+
+
+def test_minimum_cuts_are_networkx() -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        count = rng.randrange(4, 14)
+        edges = {}
+        for _ in range(rng.randrange(5, 40)):
+            tail, head = rng.sample(range(count), 2)
+            if head != 0 and tail != 1:
+                edges[tail, head] = rng.choice([1, 2, 5, 9, ENDLESS])
+        network = Network()
+        for _ in range(count - 2):
+            network.node()
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(range(count))
+        for (tail, head), capacity in edges.items():
+            network.edge(tail, head, capacity)
+            graph.add_edge(tail, head, capacity=capacity)
+        expected = networkx.minimum_cut_value(graph, 0, 1)
+        if expected < ENDLESS:
+            side = network.before_sink()
+            assert sum(c for (t, h), c in edges.items() if t not in side and h in side) == expected
