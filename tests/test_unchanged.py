@@ -345,7 +345,7 @@ def known(steps: list[Step], roots: list[Any], results: list[int]) -> Unchanged:
 
 
 def look(walk: Unchanged, roots: list[Any]) -> Any:
-    return walk.scan(roots, walk.block)
+    return walk.scan(roots)
 
 
 def test_numbers_in_lists_are_kept() -> None:

@@ -79,6 +79,8 @@ def compare(
     """
     quickfuse.reset()
     before, config.raise_internal_errors = config.raise_internal_errors, True
+    collecting = gc.isenabled()
+    gc.disable()  # when cycles are collected, and generators in them closed, depends on all that the process does
     try:
         left, right = load(source), load(source)
         runs = Run(left, left.function), Run(right, compiler(right.function))
@@ -91,6 +93,8 @@ def compare(
                 return found
     finally:
         config.raise_internal_errors = before
+        if collecting:
+            gc.enable()
     return None
 
 

@@ -141,13 +141,16 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
         frame = Frame(state.code, state.globals, deliver, None)
         frame.position = state.position
         frame.keyword_names = state.keyword_names
+        if state.activation is not None:
+            frame.origin = depth
+            frame.in_traceback = True
         for index, (name, value) in enumerate(zip(local_names(state.code), state.locals, strict=True)):
             if value is not UNBOUND:
                 source = _slot(i, frames, depth, "locals", index, repr(name))
                 frame.locals[index] = _variable(i, value, source)
         for index, value in enumerate(state.stack):
             source = _slot(i, frames, depth, "stack", index, str(index))
-            frame.stack.append(NULL if value is NULL else i.outside.wrap(value, source))
+            frame.stack.append(NULL if value is NULL or value is UNBOUND else i.outside.wrap(value, source))
         for index, exception in enumerate(state.handled):
             source = _slot(i, frames, depth, "handled", index, str(index))
             frame.exceptions.append(i.outside.wrap(exception, source))

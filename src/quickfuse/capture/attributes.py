@@ -323,6 +323,15 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     trusted = is_trusted_module(owner.__module__) and _in_trusted_code(i)
     if not trusted and isinstance(raw, CODE_TYPES):
         i.outside.guard("is", _class_source(i, owner).attr("__dict__").item(name), raw)
+    elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
+        source = _class_source(i, owner).attr("__dict__").item(name)
+        i.outside.guard("is", source, raw)
+        i.outside._remember(raw, source)
+
+
+def _is_python_descriptor(raw: Any) -> bool:
+    """Whether a class attribute is an object whose class says in Python how it is read or set."""
+    return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
 
 
 def _guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
@@ -370,8 +379,8 @@ def _bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> No
         then(MethodType(raw.__func__, kind))
     elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
-    elif isinstance(type(raw).__dict__.get("__get__"), FunctionType):
-        call(i, type(raw).__dict__["__get__"], (raw, instance, kind), {}, then)
+    elif isinstance(getter := lookup_class(type(raw), "__get__")[1], FunctionType):
+        call(i, getter, (raw, instance, kind), {}, then)
     elif type(raw) is _TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):
@@ -429,7 +438,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         then(stored)
         return
     instance = _instance_dict(base)
-    if stored is not DELETED and instance is not None and name in instance:
+    if stored is not DELETED and instance is not None and name in _own_names(i, instance):
         then(_instance_value(i, base, instance, name))
         return
     outside = i.outside.is_outside(base)
@@ -485,7 +494,8 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         source = i.outside.source_of(base)
         then(i.outside.wrap(value, source.attr(name)) if source is not None else value)
         return
-    if isinstance(type(raw).__dict__.get("__get__"), FunctionType) or type(raw) is _TUPLE_FIELD:
+    if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is _TUPLE_FIELD:
+        guard_class_attribute(i, type(base).__mro__, owner, name, raw)
         _bind(i, raw, base, type(base), then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
@@ -504,6 +514,12 @@ def _dict_source(i: Interpreter, base: Any) -> Source:
     if source is None:
         raise Unsupported(f"a {type(base).__name__} without a path to it")
     return source.attr("__dict__")
+
+
+def _own_names(i: Interpreter, instance: dict[str, Any]) -> Any:
+    """The keys of an object's `__dict__`, as the captured code left it."""
+    shadow = i.outside.stand_in(instance)
+    return shadow.entries if type(shadow) is ShadowDict and shadow.changes else instance
 
 
 def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: str) -> Any:
@@ -539,7 +555,7 @@ def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
 
 def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     """`object.__setattr__(base, name, value)`."""
-    _, raw = lookup_class(type(base), name)
+    owner, raw = lookup_class(type(base), name)
     if isinstance(raw, property):
         if raw.fset is None:
             raise_program(i, AttributeError(f"property '{name}' of '{type(base).__name__}' object has no setter"))
@@ -549,7 +565,12 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         i.set_traceback(base, value)
         return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-        raise Unsupported(f"setting the attribute {name} through a descriptor")
+        setter = lookup_class(type(raw), "__set__")[1]
+        if not isinstance(setter, FunctionType):
+            raise Unsupported(f"setting the attribute {name} through a descriptor")
+        guard_class_attribute(i, type(base).__mro__, owner, name, raw)
+        i.call_now(setter, (raw, base, value))
+        return
     if id(base) in i.created:
         i.native(object.__setattr__, base, name, value)
         return

@@ -23,7 +23,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS, others_marked
-from . import attributes, builtin_calls, containers, torch_calls, transforms
+from . import attributes, builtin_calls, containers, getters, library, torch_calls, transforms
 from .attributes import PeerModule, lookup_class
 from .construction import construct, make
 from .frame import Frame
@@ -63,6 +63,10 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     handler = _handler_of(function)
     if handler is not None:
         then(_handle(i, handler, function, args, kwargs))
+    elif (equivalent := _equivalent_of(function)) is not None:
+        call(i, equivalent, args, kwargs, then)
+    elif kind in getters.KINDS:
+        then(getters.call(i, function, args, kwargs))
     elif kind is TensorMethod:
         then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
     elif kind is ContainerMethod:
@@ -122,6 +126,14 @@ def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwarg
 def _handler_of(function: Any) -> Callable[..., Any] | None:
     try:
         return builtin_calls.HANDLERS.get(function) or torch_calls.HANDLERS.get(function)
+    except TypeError:
+        return None
+
+
+def _equivalent_of(function: Any) -> Any:
+    """The Python function that stands in for a native one, if there is one."""
+    try:
+        return library.EQUIVALENTS.get(function)
     except TypeError:
         return None
 
@@ -246,7 +258,10 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         then(torch_calls.tensor_operator(i, function, left, right))
         return
     if left_kind is Symbol or right_kind is Symbol:
-        then(_number_operator(i, function, left, right))
+        if _has_operators(left_kind) or _has_operators(right_kind):
+            _object_operator(i, function, left, right, then)
+        else:
+            then(_number_operator(i, function, left, right))
         return
     if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)):
         then(i.native(function, left, right))
@@ -256,6 +271,19 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         then(_container_operator(i, function, left, right))
         return
     _object_operator(i, function, left, right, then)
+
+
+#: Plain values that no operator of a class of the user's can come from.
+_NUMBERS = (int, float, bool, complex)
+
+
+def _has_operators(kind: type) -> bool:
+    """Whether a class is Python, so that it may say what operators do."""
+    is_python = bool(kind.__flags__ & (1 << 9)) and kind not in _STAND_INS
+    return is_python and not issubclass(kind, (*_NUMBERS, str, torch.Tensor))
+
+
+_STAND_INS = (Symbol, TensorProxy, ShadowContainer, ShadowDict)
 
 
 def _is_a_type(value: Any) -> bool:
@@ -343,10 +371,14 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
         name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
     reflected = _REFLECTED_COMPARISON.get(name, name if name in ("__eq__", "__ne__") else f"__r{name[2:]}")
     direct, swapped = (left, name, right), (right, reflected, left)
-    derived = type(right) is not type(left) and issubclass(type(right), type(left))
+    left_type, right_type = attributes.builtin_type(left), attributes.builtin_type(right)
+    derived = right_type is not left_type and issubclass(right_type, left_type)
     attempts += [swapped, direct] if derived else [direct, swapped]
     for receiver, method, operand in attempts:
-        found = lookup_class(type(receiver), method)[1]
+        kind = attributes.builtin_type(receiver)
+        if kind in _NUMBERS:  # which know nothing of objects
+            continue
+        found = lookup_class(kind, method)[1]
         if not isinstance(found, FunctionType):
             if method == "__ne__" and found is object.__ne__:  # which inverts what `__eq__` says
                 equal = lookup_class(type(receiver), "__eq__")[1]

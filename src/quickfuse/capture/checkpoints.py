@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dis
 import operator
 from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +14,7 @@ from torch.utils import checkpoint as torch_checkpoint
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
+from .frame import Frame
 from .transforms import Captured, capture_function, created, named, same_slots, tree
 from .values import TensorProxy
 
@@ -44,6 +47,8 @@ def checkpoint(
         type(v) is TensorProxy and v.meta.requires_grad for v in pytree.tree_leaves(args)
     ):
         raise Unsupported("a reentrant checkpoint of tensors that do not require gradients, which warns")
+    if _variables_change(i, function):
+        raise Unsupported("a checkpoint of a function whose variables change before the backward pass")
     effects = i.outside.effect_count()
     leaves = pytree.tree_leaves((args, kwargs))
     metas = [v.meta if type(v) is TensorProxy else None for v in leaves]
@@ -53,11 +58,42 @@ def checkpoint(
     return _node(i, captured, args, kwargs, options)
 
 
+def _variables_change(i: Interpreter, function: Any) -> bool:
+    """Whether a variable that an inner function shares with the running functions may be assigned to again: the backward
+    pass calls the function once more, and finds what is there then."""
+    cells = getattr(function, "__closure__", None) or () if type(function) is FunctionType else ()
+    shared = {id(cell) for cell in cells if id(cell) in i.created}
+    for frame in i.frames if shared else ():
+        for index, cell in enumerate(frame.locals):
+            if id(cell) in shared and _is_assigned_later(frame, index, frame.names[index]):
+                return True
+    return False
+
+
+def _is_assigned_later(frame: Frame, index: int, name: str) -> bool:
+    instructions = frame.decoded.instructions
+    position = frame.lasti
+    for k, instruction in enumerate(instructions):
+        if instruction.name == "JUMP_BACKWARD" and k > position:
+            position = min(position, instruction.value)  # a loop: what is in front comes again
+    later = instructions[position:]
+    if any(o.name in ("STORE_DEREF", "DELETE_DEREF") and o.arg == index for o in later):
+        return True
+    return any(_assigns(c, name) for c in frame.code.co_consts if isinstance(c, CodeType))
+
+
+def _assigns(code: CodeType, name: str) -> bool:
+    """Whether an inner function assigns to a variable of the one around it."""
+    if name not in code.co_freevars:
+        return False
+    stores = any(o.opname in ("STORE_DEREF", "DELETE_DEREF") and o.argval == name for o in dis.get_instructions(code))
+    return stores or any(_assigns(c, name) for c in code.co_consts if isinstance(c, CodeType))
+
+
 def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     function, graph = captured.function, captured.function.graph
     _check_new(captured, graph)
-    operands = [v for v in (*leaves, *captured.brought_in)]
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     places = [v for v in leaves if type(v) is TensorProxy] + captured.brought_in
     written = [places[inputs.index(node)] for node in i.graph.contents.take_written(graph)]
@@ -72,7 +108,7 @@ def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: d
     structure = tuple([v.meta if type(v) is TensorProxy else v for v in same_slots(captured)])
     i.graph.only_pytorch = "a checkpoint"
     results = i.graph.call(
-        "call_function", named(call, "checkpoint"), (operands[: len(leaves)], operands[len(leaves) :]), {}, structure
+        "call_function", named(call, "checkpoint"), (leaves, list(captured.brought_in)), {}, structure
     )
     for node in _nodes_of(results):
         node.meta["reaches"] = connected

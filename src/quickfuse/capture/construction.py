@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
+from . import getters
 from .attributes import guard_class_attribute, lookup_class
 from .frame import Constructed
 from .values import ABSENT, contains_symbolic, is_constant
@@ -39,6 +40,9 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         instance = i.mark_created(types.SimpleNamespace())
         instance.__dict__.update(kwargs)
         then(instance)
+        return
+    if cls in getters.KINDS:
+        then(getters.make(i, cls, args, kwargs))
         return
     if cls in _PLAIN_CLASSES:
         plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)

@@ -29,13 +29,14 @@ from ..ir.segment import (
     Traced,
 )
 from ..ir.source import Source
+from . import getters, library
 from .attributes import lookup_class
 from .builtin_calls import type_of
 from .frame import Constructed, Frame, GeneratorValue
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .liveness import live_locals
 from .outside import CODE_TYPES, SEQUENCE_TYPES
-from .revival import call_with_keywords, ended_generator, make_exception, make_function, make_partial
+from .revival import call_with, call_with_keywords, ended_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
     ContainerMethod,
@@ -112,6 +113,14 @@ class RecipeBook:
         if kind is functools.partial:
             keywords = self.recipe(dict(value.keywords))
             return Call(make_partial, [self.recipe(value.func), self.recipe(value.args), keywords])
+        if kind in getters.KINDS:
+            maker, arguments, keywords = getters.parts(value)
+            return Call(call_with, [Constant(maker), self.recipe(arguments), self.recipe(keywords)])
+        if kind is types.SimpleNamespace and id(value) in self.i.created:
+            keywords = self.recipe(dict(value.__dict__))
+            return Call(call_with, [Constant(kind), Constant(()), keywords])
+        if kind is bytearray and id(value) in self.i.created:
+            return Call(bytearray, [Constant(bytes(value))])
         if kind in _DICTS:
             return self._dict(value)
         if kind is collections.defaultdict:
@@ -227,6 +236,8 @@ class RecipeBook:
         return Call(put_together, parts)
 
     def _generator(self, generator: GeneratorValue) -> Recipe:
+        if generator.frame.globals is vars(library):
+            raise Unsupported("an iterator of itertools that outlives the captured code")
         if generator.done:
             return Call(ended_generator, [Constant(generator.frame.code), Constant(generator.frame.globals)])
         self.generators.add(id(generator))
@@ -244,7 +255,11 @@ class RecipeBook:
         if isinstance(exception, AttributeError):
             made.args.append(self.recipe({"name": exception.name, "obj": exception.obj}))
         trace = self.i.traces.get(id(exception))
-        return Traced(made, tuple(trace)) if trace else made
+        if not trace:
+            return made
+        entries = tuple([(frame.code, frame.globals, position) for frame, position in trace])
+        running = {id(frame): index for index, frame in enumerate(self.i.frames)}
+        return Traced(made, entries, tuple([running.get(id(frame)) for frame, _ in trace]))
 
     def _traceback(self, traceback: Any) -> Recipe:
         """The traceback that an exception had when it had passed fewer frames: without the outermost entries."""
@@ -284,11 +299,12 @@ class RecipeBook:
                 None if v is UNBOUND or (n not in live and not all_variables and _holds_tensors_only(v)) else self.recipe(v)
                 for n, v in zip(names, frame.locals, strict=True)
             ],
-            [None if v is NULL else self.recipe(v) for v in frame.stack],
+            [None if v is NULL or v is UNBOUND else self.recipe(v) for v in frame.stack],
             frame.position,
             frame.keyword_names,
             [self.recipe(e) for e in frame.exceptions],
             self.recipe(frame.on_result.instance) if type(frame.on_result) is Constructed else None,
+            frame.origin,
         )
 
     # effects ----------------------------------------------------------------------------------------------------

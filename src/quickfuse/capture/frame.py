@@ -15,8 +15,8 @@ class Frame:
     """`locals` holds values by the index that the bytecode uses; cells and free variables hold `CellType` objects."""
 
     __slots__ = (
-        "code", "decoded", "exceptions", "function_source", "generator", "globals", "keyword_names", "lasti", "locals",
-        "loops", "names", "on_result", "position", "stack",
+        "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "keyword_names", "lasti",
+        "locals", "loops", "names", "on_result", "origin", "position", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +35,10 @@ class Frame:
         self.keyword_names: tuple[str, ...] = ()
         self.exceptions: list[BaseException | None] = []
         self.generator: GeneratorValue | None = None
+        #: The index of the suspended frame that this one goes on from, where that is in a traceback.
+        self.origin: int | None = None
+        #: Whether the frame is in the traceback of an exception, which may keep its variables beyond its end.
+        self.in_traceback = False
         #: For each loop that came round: when it did so first, and how far capture had come then.
         self.loops: dict[int, tuple[int, int]] = {}
 

@@ -8,7 +8,7 @@ from types import FunctionType
 #: Modules whose functions do nothing with tensors of a graph, talk to the world, or look at the interpreter itself: a
 #: call is one step in Python. A name covers its submodules.
 _LEFT_TO_PYTHON = (
-    "argparse ast asyncio atexit base64 builtins calendar code codecs concurrent configparser csv ctypes datetime decimal "
+    "argparse ast asyncio atexit base64 builtins calendar code codecs concurrent configparser copy csv ctypes datetime decimal "
     "difflib dis email fileinput fnmatch ftplib genericpath getpass gettext glob gzip hashlib heapq html http importlib "
     "inspect io ipaddress json linecache locale logging lzma mailbox mimetypes multiprocessing ntpath os pathlib pdb pickle "
     "pickletools pkgutil platform posixpath pprint profile queue random re secrets selectors shelve shlex shutil signal "

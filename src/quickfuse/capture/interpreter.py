@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, TracebackType
 from typing import Any, NamedTuple
 
 from ..errors import Unsupported
@@ -77,7 +77,7 @@ class Interpreter:
         self.created: dict[int, Any] = {}
         self.results: list[Any] = []
         #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
-        self.traces: dict[int, list[tuple[Any, Any, int]]] = {}
+        self.traces: dict[int, list[tuple[Frame, int]]] = {}
         #: What stands for the traceback of an exception, by its identity: see `traceback_of`.
         self.tracebacks: dict[int, TracebackStandIn] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
@@ -177,16 +177,23 @@ class Interpreter:
 
     def _unwind(self, exception: BaseException, depth: int) -> None:
         """Give an exception to the innermost handler, popping frames as CPython does."""
+        if id(exception) not in self.created and self.outside.is_outside(exception):
+            raise Unsupported("raising an exception from outside")  # its traceback gets an entry for each frame
         self._chain(exception)
         trace = self.traces.setdefault(id(exception), [])
         while len(self.frames) > depth:
             frame = self.frames[-1]
-            here = (frame.code, frame.globals, frame.lasti)
             if not trace or not _is_reraise(frame):
-                trace.append(here)
+                trace.append((frame, frame.lasti))
             handler = frame.decoded.handler_for(frame.lasti)
             if handler is not None:
+                frame.in_traceback = True
+                gone = frame.stack[handler.depth :]
                 del frame.stack[handler.depth :]
+                if self.ending:
+                    for value in gone:
+                        self.let_go(value)
+                gone.clear()
                 if handler.push_lasti:
                     frame.stack.append(frame.lasti)
                 frame.stack.append(exception)
@@ -381,8 +388,9 @@ class Interpreter:
             raise Unsupported(VISIBLE_ENDING)
 
     def leave(self, frame: Frame) -> None:
-        """A frame is done, and lets go of its values. Those of the outermost one live until the segment's end."""
-        if self.ending and self.frames:
+        """A frame is done, and lets go of its values. Those of the outermost one live until the segment's end, those of
+        one in a traceback perhaps longer."""
+        if self.ending and (self.frames or frame.in_traceback):
             for value in (*frame.locals, *frame.stack):
                 self.let_go(value)
         frame.locals.clear()
@@ -405,10 +413,8 @@ class Interpreter:
         for known in self.tracebacks.values():
             if known.exception is exception and known.entries == entries:
                 return known.traceback
-        try:
-            raise ValueError
-        except ValueError as error:
-            traceback = error.__traceback__
+        # Of a frame that has no caller: one that had would keep the interpreter's own frames.
+        traceback = TracebackType(None, (nothing for nothing in ()).gi_frame, 0, 1)
         self.tracebacks[id(traceback)] = TracebackStandIn(traceback, exception, entries)
         return traceback
 

@@ -105,9 +105,9 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
 def _infer_with_autocast(function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
     """The rules of this package know nothing of autocast: PyTorch is asked."""
     device = result_device(tensors, args, kwargs)
-    if isinstance(function, _NATIVE) and device.type == "cpu" and is_elementwise(function, kwargs) and tensors:
-        if not any(0 in t.meta.shape or isinstance(t.meta, LazyMeta) for t in tensors):
-            return _elementwise(function, args, kwargs, tensors, grad, device)
+    plain = tensors and not any(0 in t.meta.shape or isinstance(t.meta, LazyMeta) for t in tensors)
+    if plain and isinstance(function, _NATIVE) and device.type == "cpu" and is_elementwise(function, kwargs):
+        return _elementwise(function, args, kwargs, tensors, grad, device)
     result = probe(function, args, kwargs, tensors, grad, device)
     return result or run_without_data(function, args, kwargs, tensors, grad, device)
 

@@ -85,7 +85,8 @@ def op_LOAD_FAST_AND_CLEAR(i: Interpreter, f: Frame, arg: int, value: Any) -> No
 
 def op_STORE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     old = f.locals[arg]
-    value = f.locals[arg] = f.stack.pop()
+    value = f.stack.pop()
+    f.locals[arg] = UNBOUND if value is NULL else value  # a variable that a comprehension had put aside
     if type(value) is TensorProxy:
         i.graph.note_variable(value, f.names[arg], f)
     if i.ending:

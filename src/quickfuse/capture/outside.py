@@ -61,13 +61,15 @@ LARGEST_CONTAINER = 100_000
 _UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
 
 _STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
+#: What captured code runs in place of native functions.
+_OUR_LIBRARY = "quickfuse.capture.library"
 
 
 @functools.lru_cache(maxsize=4096)
 def is_trusted_module(name: str | None) -> bool:
     """Whether a module's functions and classes may be assumed not to be replaced: PyTorch and the standard library."""
     top = (name or "").partition(".")[0]
-    return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__")
+    return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__") or name == _OUR_LIBRARY
 
 
 class Outside:
@@ -469,7 +471,9 @@ class Outside:
             return proxy.source
         if type(key) in (str, int, bool, float, type(None)):
             return key
-        if isinstance(key, CODE_TYPES) or type(key) in (tuple, torch.device, torch.dtype):
+        if isinstance(key, type) or is_constant(key):
+            return key
+        if isinstance(key, CODE_TYPES):
             raise Unsupported(f"a dictionary key of type {type(key).__name__}")
         source = self._sources.get(id(key))
         if source is None:

@@ -62,3 +62,7 @@ def make_exception(
 def call_with_keywords(function: Any, first: Any, keywords: dict[str, Any]) -> Any:
     """A function that another function makes of one, by options."""
     return function(first, **keywords)
+
+
+def call_with(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return function(*args, **keywords)

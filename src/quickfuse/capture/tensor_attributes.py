@@ -37,10 +37,6 @@ _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
     "is_nested": lambda m: False,
 }
 
-#: Attributes that are operators.
-_OPERATORS = {"T": "t", "mT": "mT", "data": "detach"}
-
-
 #: What a functional transform makes different of what it seems.
 _OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn"})
 
@@ -75,6 +71,12 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(i.graph.call("call_method", "t", (proxy,), {}))
     elif name == "mT":
         then(i.graph.call("call_method", "transpose", (proxy, -2, -1), {}))
+    elif name == "mH" or (name == "H" and proxy.meta.ndim == 2):
+        then(i.graph.call("call_method", "adjoint", (proxy,), {}))
+    elif name == "real" and not proxy.meta.dtype.is_complex:
+        then(proxy)
+    elif name in ("real", "imag") and proxy.meta.dtype.is_complex:
+        then(i.graph.call("call_function", getattr(torch, name), (proxy,), {}))
     elif name == "__dict__" or not hasattr(proxy.cls, name):
         _own_attribute(i, proxy, name, then)
     elif callable(getattr(torch.Tensor, name, None)):

@@ -163,7 +163,8 @@ def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in:
     args = (leaves, list(brought_in))
     tensors = [v for v in (*leaves, *brought_in) if type(v) is TensorProxy]
     result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, result_device(tensors))
-    if result.written or result.changed or any(isinstance(leaf, (SameTensor, View)) for leaf in tensors_in(result.structure)):
+    given = any(isinstance(leaf, (SameTensor, View)) for leaf in tensors_in(result.structure))
+    if result.written or result.changed or given:
         raise Unsupported(f"{function.__name__} of a function that returns or changes what it was given")
     i.graph.only_pytorch = "a functional transform"
     results = i.graph.call("call_function", function, args, {}, result.structure)

@@ -113,7 +113,7 @@ class Driver:
         except native.CannotResume:
             refused = True
         except BaseException as error:
-            frames.pop().forget()
+            frames.pop().end()
             if not unwind(frames, error):
                 raise
             return None

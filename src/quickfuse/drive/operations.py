@@ -384,7 +384,7 @@ def return_const(frames: list[FrameState], f: FrameState, arg: int, value: Any) 
 def leave_frame(frames: list[FrameState], result: Any) -> Returned | None:
     done = frames.pop()
     replacement = done.replacement
-    done.forget()
+    done.end()
     if replacement is not UNBOUND:
         if result is not None:
             _refuse_result_of_init(frames, result)

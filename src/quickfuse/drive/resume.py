@@ -48,7 +48,7 @@ GENERATOR = "generator"
 EXIT = "exit"
 #: One instruction only, whose exceptions are for the caller to handle.
 STEP = "step"
-#: Not to run at all, but to raise an exception whose traceback then has the frame.
+#: Not to run at all, but to raise an exception whose traceback then has the frame. What is on the stack is kept with it.
 TRACEBACK = "traceback"
 
 #: The last element of what a function in mode EXIT or STEP returns when it stopped at the exit.
@@ -95,7 +95,7 @@ def resume_function(
     program = program_of(code)
     slots = frame.locals
     bound = [index for index, value in enumerate(slots) if value is not UNBOUND]
-    stack = _operands(frame) if mode == STEP else [] if mode == TRACEBACK else frame.stack
+    stack = _operands(frame) if mode == STEP else frame.stack
     handles = bool(frame.handled) and mode not in (STEP, TRACEBACK)
     shape = Shape(
         mode,
@@ -313,7 +313,8 @@ class _Builder:
     def _raise(self) -> None:
         writer = self.writer
         self._load(_EXCEPTION)
-        writer.emit("DELETE_DEREF", self.state)
+        if not self.shape.nulls:
+            writer.emit("DELETE_DEREF", self.state)
         self.locations.add(writer.units)
         writer.emit("RAISE_VARARGS", 1)
         self.locations.add(1, location_at(self.code, self.program.units[self.shape.position]))

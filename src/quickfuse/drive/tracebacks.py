@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from ..ir.bytecode import local_names
-from ..ir.frame import UNBOUND, FrameState
+from ..ir.frame import UNBOUND, Activation, FrameState
 from .callers import is_own
 from .resume import TRACEBACK, resume_function
 
@@ -29,21 +30,26 @@ def add_user_frames(exception: BaseException, frames: Sequence[FrameState]) -> N
     del exception  # see `_frame_that_raises`
 
 
-def traced(exception: BaseException, trace: Sequence[tuple[CodeType, dict[str, Any], int]]) -> BaseException:
+def traced(
+    exception: BaseException,
+    trace: Sequence[tuple[CodeType, dict[str, Any], int]],
+    activations: Sequence[Activation | None] = (),
+) -> BaseException:
     """Give an exception the traceback entries of where captured code raised it: (code, globals, position), innermost
-    first."""
+    first, with the activations of those frames that go on."""
     found: list[TracebackType | None] = [None]
 
     def make() -> None:
-        for code, globals_, position in trace:
+        for (code, globals_, position), activation in itertools.zip_longest(trace, activations):
             frame = FrameState(code, globals_, [UNBOUND] * len(local_names(code)), [], position + 1)
-            found[0] = entry(frame, position, found[0])
+            frame.activation = activation
+            found[0] = entry(frame, position, found[0], variables=activation is None)
 
     # In a thread of its own, since the caller has the exception in a variable: see `_frame_that_raises`.
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
-    exception.__traceback__ = found[0]
+    exception.__traceback__ = found.pop()  # the frames made have the list
     return exception
 
 
@@ -59,12 +65,17 @@ def entry(
 ) -> TracebackType:
     """A traceback entry for a suspended frame at an instruction, with its variables where the frame is done.
 
-    The entry of a frame that goes on has none: a variable that holds the exception would keep it, and all that the others
-    hold, alive, since nothing clears it in the entry when the user's handler ends.
+    The entry of a frame that goes on has its `Activation`: variables of its own would keep their values alive, when the
+    frame goes on and lets go of them.
     """
     position = max(position, 0)
+    kept: list[Any] = []
+    if not variables:
+        if frame.activation is None:
+            frame.activation = Activation()
+        kept.append(frame.activation)
     values = frame.locals if variables else [UNBOUND] * len(frame.locals)
-    moved = FrameState(frame.code, frame.globals, values, [], position)
+    moved = FrameState(frame.code, frame.globals, values, kept, position)
     function, resume = resume_function(moved, TRACEBACK, exception=_Probe())
     return TracebackType(following, _frame_that_raises(function), resume.lasti, resume.line)
 
@@ -80,5 +91,8 @@ def _frame_that_raises(function: Callable[[], Any]) -> FrameType:
         function()
     except _Probe as probe:
         assert probe.__traceback__ is not None and probe.__traceback__.tb_next is not None
-        return probe.__traceback__.tb_next.tb_frame
+        try:
+            return probe.__traceback__.tb_next.tb_frame
+        finally:
+            probe.__traceback__ = probe.__context__ = None
     raise AssertionError

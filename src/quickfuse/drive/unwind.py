@@ -50,6 +50,6 @@ def unwind(frames: list[FrameState], exception: BaseException, reraised: bool = 
             frame.keyword_names = ()
             del exception, stack  # or it would be kept by this function's frame, which the frames in its traceback keep
             return True
-        frames.pop().forget()
+        frames.pop().end()
     del exception
     return False

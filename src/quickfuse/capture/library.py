@@ -1,0 +1,177 @@
+"""Native functions of the standard library, written in Python: what capture follows in their place.
+
+They do what the documentation of `itertools`, `operator` and `functools` says, for all that captured code can see.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+
+def _accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
+    iterator = iter(iterable)
+    total = initial
+    if initial is None:
+        for first in iterator:
+            total = first
+            break
+        else:
+            return
+    yield total
+    for element in iterator:
+        total = total + element if func is None else func(total, element)
+        yield total
+
+
+def _filterfalse(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
+    for element in iterable:
+        if not (element if function is None else function(element)):
+            yield element
+
+
+def _dropwhile(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
+    iterator = iter(iterable)
+    for element in iterator:
+        if not function(element):
+            yield element
+            break
+    yield from iterator
+
+
+def _compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
+    for element, selected in zip(data, selectors, strict=False):
+        if selected:
+            yield element
+
+
+def _groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
+    iterator = iter(iterable)
+    pending: list[Any] = []  # an element that was read, and its key
+
+    def read() -> bool:
+        for element in iterator:
+            pending.append((element, element if key is None else key(element)))
+            return True
+        return False
+
+    def group(wanted: Any) -> Iterator[Any]:
+        while pending and pending[0][1] == wanted:
+            element, _ = pending.pop()
+            yield element
+            if not read():
+                return
+
+    read()
+    while pending:
+        wanted = pending[0][1]
+        members = group(wanted)
+        yield wanted, members
+        for _ in members:  # what the program left over
+            pass
+
+
+def _tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    iterator = iter(iterable)
+    queues: list[deque[Any]] = [deque() for _ in range(n)]
+
+    def branch(mine: deque[Any]) -> Iterator[Any]:
+        while True:
+            if not mine:
+                for element in iterator:
+                    for queue in queues:
+                        queue.append(element)
+                    break
+                else:
+                    return
+            yield mine.popleft()
+
+    return tuple([branch(queue) for queue in queues])
+
+
+def _cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Any:
+    return functools.partial(_Compared, mycmp)
+
+
+class _Compared:
+    def __init__(self, compare: Callable[[Any, Any], Any], obj: Any) -> None:
+        self.compare = compare
+        self.obj = obj
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.compare(self.obj, other.obj) < 0)
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.compare(self.obj, other.obj) > 0)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.compare(self.obj, other.obj) == 0)  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _neg(a: Any, /) -> Any:
+    return -a
+
+
+def _pos(a: Any, /) -> Any:
+    return +a
+
+
+def _invert(a: Any, /) -> Any:
+    return ~a
+
+
+def _truth(a: Any, /) -> bool:
+    return bool(a)
+
+
+def _is(a: Any, b: Any, /) -> bool:
+    return a is b
+
+
+def _is_not(a: Any, b: Any, /) -> bool:
+    return a is not b
+
+
+def _contains(a: Any, b: Any, /) -> bool:
+    return b in a
+
+
+def _setitem(a: Any, b: Any, c: Any, /) -> None:
+    a[b] = c
+
+
+def _delitem(a: Any, b: Any, /) -> None:
+    del a[b]
+
+
+def _count_of(a: Any, b: Any, /) -> int:
+    return sum([1 for element in a if element is b or element == b])
+
+
+def _concat(a: Any, b: Any, /) -> Any:
+    return a + b
+
+
+def _iconcat(a: Any, b: Any, /) -> Any:
+    a += b
+    return a
+
+
+def _vars(obj: Any, /) -> Any:
+    return obj.__dict__
+
+
+EQUIVALENTS: dict[Any, Callable[..., Any]] = {
+    itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
+    itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
+    operator.neg: _neg, operator.pos: _pos, operator.invert: _invert, operator.truth: _truth, operator.is_: _is,
+    operator.is_not: _is_not, operator.contains: _contains, operator.setitem: _setitem, operator.delitem: _delitem,
+    operator.countOf: _count_of, operator.concat: _concat, operator.iconcat: _iconcat,
+    vars: _vars,
+}  # fmt: skip
