@@ -67,7 +67,7 @@ OPERATORS: dict[str, Operator] = {
         lambda x, w: functional.rms_norm(x, x.shape[-1:], w), lambda shape: _normalised(shape)[:2], _ROWS
     ),
     "cross entropy": Operator(functional.cross_entropy, _scores, _ROWS),
-    "linear, GELU": Operator(_gelu_mlp, _linear, ((32, 64, 256), (256, 256, 1024), (512, 512, 2048))),
+    "linear and GELU": Operator(_gelu_mlp, _linear, ((32, 64, 256), (256, 256, 1024), (512, 512, 2048))),
     "sum over axis 0": Operator(lambda x: x.sum(0), _tensor, (*_ROWS, *_CUBES)),
     "sum over axis 1": Operator(lambda x: x.sum(1), _tensor, (*_ROWS, *_CUBES)),
     "sum over axis 2": Operator(lambda x: x.sum(2), _tensor, _CUBES),
