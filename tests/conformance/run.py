@@ -50,7 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="*", default=None, choices=DTYPES)
     parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/4 to 4/4")
     parser.add_argument("--samples", type=int, default=None, help="at most so many samples of each operator")
-    parser.add_argument("--seconds", type=float, default=300, help="the time limit of one operator")
+    parser.add_argument("--seconds", type=float, default=1200, help="the time limit of one operator")
     parser.add_argument("--fresh", action="store_true", help="forget the results so far")
     parser.add_argument("--report", action="store_true", help="only write the tables")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -122,6 +122,8 @@ class Worker:
         line = process.stdout.readline() if ready else ""
         if line:
             return json.loads(line)  # type: ignore[no-any-return]
+        if ready:
+            process.wait()  # it has ended by itself
         self.stop()
         what = f"crashed with {process.returncode}" if ready else f"took more than {seconds:.0f} s"
         name = f"{job['operator']} {job['dtype']}"
