@@ -140,6 +140,7 @@ def evaluate_body(body: KernelBody, env: Environment) -> dict[int, torch.Tensor]
 
 REDUCE: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "add": lambda x, axis: x.sum(axis, keepdim=True, dtype=x.dtype),
+    "sum": lambda x, axis: x.sum(axis, keepdim=True, dtype=x.dtype),
     "mul": lambda x, axis: x.prod(axis, keepdim=True, dtype=x.dtype),
     "maximum": lambda x, axis: x.amax(axis, keepdim=True),
     "minimum": lambda x, axis: x.amin(axis, keepdim=True),

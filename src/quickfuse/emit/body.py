@@ -171,6 +171,7 @@ class KernelBodyWriter:
         numbers += [_fits(name) for name in self._integers()]
         call = 0
         dying = self._dying()
+        self._read = self._buffers_read()
         made = {*self.schedule.temps, *self._outputs()}
         last_flag = self._last_flag()
         before: list[str] = []
@@ -239,6 +240,13 @@ class KernelBodyWriter:
         again = ["    _set_random_state(_random)"] if self._draws() else []
         eager = "raise _RunNatively" if self.changes_inputs else self.eager  # which may change some before it fails
         return ["if _flag[0]:", "    _flag[0] = 0", *again, f"    {eager}", "else:", *rest]
+
+    def _buffers_read(self) -> set[Buffer]:
+        """The buffers that a step reads, or that are returned."""
+        found = {buffer for step in self.schedule.steps for buffer in used_by(step)
+                 if not isinstance(step, Extern) or buffer not in step.outputs}  # fmt: skip
+        return found | {o.buffer if isinstance(o, View) else o for o in self.schedule.program.outputs
+                        if isinstance(o, (Buffer, View))}  # fmt: skip
 
     def _dying(self) -> dict[int, list[Buffer]]:
         """The temporaries that no step after step k uses: their memory is free for those that follow."""
@@ -340,6 +348,8 @@ class KernelBodyWriter:
         unpack = f"{', '.join(names)}, = " if len(names) > 1 else f"{names[0]} = "
         self.lines.append(f"{unpack}{target}({', '.join(arguments)})")
         for buffer, name in zip(step.outputs, names, strict=True):
+            if buffer not in self._read:  # which PyTorch may leave out
+                continue
             stride = buffer.meta.stride
             self.lines.append(f"if {name}.stride() != {stride}: {name} = _empty({buffer.meta.shape}, {stride}, "
                               f"dtype={name}.dtype, device={name}.device).copy_({name})")  # fmt: skip

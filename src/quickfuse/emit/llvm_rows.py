@@ -137,7 +137,7 @@ class RowCode:
     def combined(self, code: Code, reduction: Reduction, value: str, accumulated: str) -> str:
         """The new element comes first, so that the accumulator waits for as little as possible."""
         dtype = reduction.value.dtype
-        return emit_op(code, Op(reduction.combine, (reduction.value, reduction.value), dtype), [value, accumulated])
+        return emit_op(code, Op(reduction.operation, (reduction.value, reduction.value), dtype), [value, accumulated])
 
     def identity(self, reduction: Reduction) -> str:
         dtype = reduction.value.dtype
@@ -401,7 +401,7 @@ class _InnerLoop:
         found = {}
         for k in self.one_pass.reductions:
             root = rows.nodes[rows.reduction_roots[k]]
-            if rows.body.reductions[k].combine == "add" and _is_cast(root.expr) and root.varying:
+            if rows.body.reductions[k].combine == "sum" and _is_cast(root.expr) and root.varying:
                 assert isinstance(root.expr, Op)
                 if (root.expr.args[0].dtype, root.expr.dtype) == (torch.float32, torch.float64):
                     found[k] = root.args[0]

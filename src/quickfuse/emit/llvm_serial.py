@@ -57,7 +57,12 @@ class _Serial:
         self.numbers = Code(module) if body.columns else self.inner  # for each element, before its vectors
         self.access = Vectors(body, self.axis, self.once)
         self.values: dict[int, str] = {}
+        #: Where each slot's first element is, and its current one; the first of a vector's columns, and which are in it.
+        self.first: list[str] = []
         self.here: list[str] = []
+        self.column, self.mask = "%c", ""
+        #: The condition of the only scatter, where a branch on it is taken before its vectors.
+        self.decided: int | None = None
         self.running: dict[int, str] = {}
 
     def _widest(self) -> int:
@@ -74,14 +79,13 @@ class _Serial:
         bounds = ["i64 %begin", "i64 %end"] if body.columns else []
         params = ", ".join([*slots, "ptr noalias %row", "ptr noalias %scalars", *outer, *bounds])
         kind = "block" if body.columns else "row"
-        self._values_of_the_row()
-        self._element()
-        phis = [
-            f"  %acc{k} = phi {self._type(k)} [ {start}, %elements.before ], [ {self.running[k]}, %elements.end ]"
-            for k, start in enumerate(map(self._start, range(len(body.reductions))))
-        ]
-        numbers = self.numbers.lines if body.columns else []
-        elements = _loop("i", "elements", "0", "%size", 1, [*phis, *numbers], self.inner.lines)
+        self._numbers()
+        if not body.columns:
+            elements = self._rows()
+        elif body.reductions:
+            elements = self._running_columns()
+        else:
+            elements = self._scattered_columns()
         head = [
             f"define internal void @{self.name}.{kind}({params}) #0 {{",
             "entry:",
@@ -90,14 +94,67 @@ class _Serial:
             "  %size = load i64, ptr %size.at",
             *self.once.lines,
         ]
-        if body.columns:
-            left = ["  %left = sub i64 %end, %c", *self.outer.lines]
-            if body.reductions:  # their running values stay in registers
-                elements = _loop("c", "columns", "%begin", "%end", self.lanes, left, elements)
-            else:  # long runs of memory, one after the other
-                columns = _loop("c", "columns", "%begin", "%end", self.lanes, left, self.inner.lines)
-                elements = _loop("i", "elements", "0", "%size", 1, numbers, columns)
         return [*head, *elements, "  ret void", "}", ""]
+
+    # --- loops ---
+
+    def _rows(self) -> list[str]:
+        self._stores()
+        return _loop("i", "elements", "0", "%size", 1, self._phis(), self.numbers.lines)
+
+    def _running_columns(self) -> list[str]:
+        """A vector of rows after the other, so that running values stay in registers."""
+        left = ["  %left = sub i64 %end, %c"]
+        self.mask = inside(self.outer, "%left")
+        self._vectors()
+        elements = _loop("i", "elements", "0", "%size", 1, self._phis(), [*self.numbers.lines, *self.inner.lines])
+        return _loop("c", "columns", "%begin", "%end", self.lanes, [*left, *self.outer.lines], elements)
+
+    def _scattered_columns(self) -> list[str]:
+        """An element of all rows after the other, so that long runs of memory are gone through.
+
+        Where they are all stored or none, one branch decides, and vectors need no masks.
+        """
+        (_, within, _), *others = self.scattered
+        if not others and not self.body.stores and not self._is_vector(within):
+            self.decided = within
+        self._vectors()
+        whole = _loop("c", "columns", "%begin", "%whole.end", self.lanes, [], [*self.outer.lines, *self.inner.lines])
+        self.outer.lines, self.inner.lines = [], []
+        self.column = "%whole.end"
+        self.mask = inside(self.outer, "%left")
+        self._vectors()
+        self.once.lines += [
+            "  %all = sub i64 %end, %begin",
+            f"  %whole = and i64 %all, {-self.lanes}",
+            "  %whole.end = add i64 %begin, %whole",
+            "  %any.whole = icmp slt i64 %begin, %whole.end",
+            "  %left = sub i64 %end, %whole.end",
+            "  %any.left = icmp sgt i64 %left, 0",
+        ]
+        decide = [] if self.decided is None else [
+            f"  br i1 {self.values[self.decided]}, label %stored, label %tail.after",
+            "stored:",
+        ]  # fmt: skip
+        columns = [
+            *self.numbers.lines,
+            *decide,
+            "  br i1 %any.whole, label %columns.before, label %columns.after",
+            *whole[1:],
+            "  br i1 %any.left, label %tail, label %tail.after",
+            "tail:",
+            *self.outer.lines,
+            *self.inner.lines,
+            "  br label %tail.after",
+            "tail.after:",
+        ]
+        return _loop("i", "elements", "0", "%size", 1, [], columns)
+
+    def _phis(self) -> list[str]:
+        return [
+            f"  %acc{k} = phi {self._type(k)} [ {self._start(k)}, %elements.before ], [ {running}, %elements.end ]"
+            for k, running in sorted(self.running.items())
+        ]
 
     def _type(self, reduction: int) -> str:
         return self.inner.type(value_type(self.body.reductions[reduction].value.dtype))
@@ -110,33 +167,38 @@ class _Serial:
 
     # --- values ---
 
-    def _values_of_the_row(self) -> None:
-        """What does not change along the axis, and how far apart elements are on it."""
+    def _numbers(self) -> None:
+        """All values that are single numbers, except running ones, and where the current element of each slot is."""
         for slot, operand in enumerate(self.body.slots):
             stride = operand.strides[self.last]
-            self.here.append(load_stride(self.body, slot, self.last, self.once) if stride is None else str(stride))
-        self.mask = inside(self.outer, "%left") if self.body.columns else ""
-        pointers = [f"%s{k}" for k in range(len(self.body.slots))]
+            here = load_stride(self.body, slot, self.last, self.once) if stride is None else str(stride)
+            self.first.append(f"%s{slot}")
+            self.here.append(self._moved(slot, here))
         for number, node in enumerate(self.nodes):
-            if not node.within:
-                numbers = self.once
-                self.values[number] = self._value(self.outer, numbers, number, node, pointers)
+            if not self._is_vector(number):
+                code, pointers = (self.numbers, self.here) if node.within else (self.once, self.first)
+                self.values[number] = self._value(code, code, number, node, pointers)
 
-    def _element(self) -> None:
-        pointers = [self._moved(slot, stride) for slot, stride in enumerate(self.here)]
+    def _vectors(self) -> None:
+        """All values that are vectors, and the stores."""
         for number, node in enumerate(self.nodes):
-            if node.within:
-                self.values[number] = self._value(self.inner, self.numbers, number, node, pointers)
+            if self._is_vector(number):
+                code, pointers = (self.inner, self.here) if node.within else (self.outer, self.first)
+                self.values[number] = self._value(code, self.numbers, number, node, pointers)
+        self._stores()
+
+    def _stores(self) -> None:
         for k in range(len(self.body.reductions)):
             self._advance(k)
         for (slot, _), root in zip(self.body.stores, self.store_roots, strict=True):
             dtype = self.body.slots[slot].dtype
             if self.body.columns:
-                self.access.store(self.inner, slot, self._lanes_of(self.inner, root), pointers[slot], "%c", self.mask)
+                value = self._lanes_of(self.inner, root)
+                self.access.store(self.inner, slot, value, self.here[slot], self.column, self.mask)
             else:
-                store_number(self.numbers, self.values[root], dtype, pointers[slot])
+                store_number(self.numbers, self.values[root], dtype, self.here[slot])
         for scatter, roots in zip(self.body.scatters, self.scattered, strict=True):
-            self._scatter(scatter, roots, pointers[scatter.slot])
+            self._scatter(scatter, roots, self.here[scatter.slot])
 
     def _moved(self, slot: int, stride: str) -> str:
         if stride == "0":
@@ -163,21 +225,23 @@ class _Serial:
                 return "%i" if expr.axis == self.last else f"%i{expr.axis}"
             return shared_number(numbers, expr)
         if isinstance(expr, SlotLoad):
-            return self.access.load(vectors, expr.slot, pointers[expr.slot], "%c", self.mask)
+            return self.access.load(vectors, expr.slot, pointers[expr.slot], self.column, self.mask)
         if isinstance(expr, Index):
-            return index_vector(vectors, "%c")
+            return index_vector(vectors, self.column)
         assert isinstance(expr, Op)
         if expr.name == PICK:
             _, offset, within = node.args
             slot, along = slot_of(expr), self._is_vector(offset)
             lanes = self._lanes_of(vectors, within)
-            return self.access.pick(vectors, slot, pointers[slot], "%c", self.mask, values[offset], lanes, along)
+            return self.access.pick(vectors, slot, pointers[slot], self.column, self.mask, values[offset], lanes, along)
         return emit_op(vectors, expr, [self._lanes_of(vectors, arg) for arg in node.args])
 
     def _lanes_of(self, code: Code, number: int) -> str:
         """A value as a vector, if there are columns."""
         if not self.body.columns or self._is_vector(number):
             return self.values[number]
+        if number == self.decided:
+            return code.const("i1", True)
         return code.splat_here(self.values[number], value_type(self.nodes[number].expr.dtype))
 
     def _advance(self, k: int) -> str:
@@ -185,7 +249,7 @@ class _Serial:
         if k not in self.running:
             of = self.body.reductions[k]
             value = self._lanes_of(self.inner, self.reduction_roots[k])
-            combine = Op(of.combine, (of.value, of.value), of.value.dtype)
+            combine = Op(of.operation, (of.value, of.value), of.value.dtype)
             self.running[k] = emit_op(self.inner, combine, [f"%acc{k}", value])
         return self.running[k]
 
@@ -198,7 +262,7 @@ class _Serial:
             place = Op(PICK, (SlotPlace(expr.slot, expr.dtype),), expr.dtype)
             return pick_number(self.numbers, place, pointer, self.values[offset], self.values[within])
         lanes, along = self._lanes_of(self.inner, within), self._is_vector(offset)
-        return self.access.pick(self.inner, expr.slot, pointer, "%c", self.mask, self.values[offset], lanes, along)
+        return self.access.pick(self.inner, expr.slot, pointer, self.column, self.mask, self.values[offset], lanes, along)
 
     def _scatter(self, scatter: Scatter, roots: tuple[int, ...], pointer: str) -> None:
         offset, within, value = roots
@@ -208,7 +272,7 @@ class _Serial:
             return
         code, along = self.inner, self._is_vector(offset)
         lanes, stored = self._lanes_of(code, within), self._lanes_of(code, value)
-        self.access.put(code, scatter.slot, stored, pointer, "%c", self.mask, self.values[offset], lanes, along)
+        self.access.put(code, scatter.slot, stored, pointer, self.column, self.mask, self.values[offset], lanes, along)
 
 
 def _loop(index: str, label: str, begin: str, end: str, step: int, first: list[str], rest: list[str]) -> list[str]:

@@ -34,11 +34,15 @@ def analyse(program: Program) -> Dependences:
     """
     units = _split(program)
     staged = 0
+    floors_known = False
     while True:
         for unit in units:
             unit.begin()
         analysis = _Analysis(units)
         conflicts = analysis.run()
+        if not conflicts and not floors_known and analysis.set_floors():
+            floors_known = True
+            continue
         if not conflicts:
             return Dependences(units, analysis.edges)
         for unit in conflicts:
@@ -127,8 +131,8 @@ class _Analysis:
             return
         level = max([meeting.before.level for meeting in meetings], default=0)
         last = [m for m in meetings if m.before.level == level and m.before.extern is None]
-        joined = _join(unit, last)
-        unit.level = level if joined else level + 1
+        joined = unit.floor <= level and _join(unit, last)
+        unit.level = level if joined else max(level + 1, unit.floor)
         self.edges += [Edge(m.before, unit, joined and m in last) for m in meetings]
 
     def _delay(self) -> None:
@@ -147,6 +151,21 @@ class _Analysis:
                 joined.add(id(union(unit, target)))
                 for edge in edges:
                     edge.joined = True
+
+
+    def set_floors(self) -> bool:
+        """Let the parts of a buffer be stored together, when the last of them can be. Returns whether some are to wait."""
+        users: dict[Unit, int] = {}  # the first level at which something reads a part
+        for edge in self.edges:
+            users[edge.before] = min(users.get(edge.before, edge.after.level), edge.after.level)
+        found = False
+        for buffer, parts in self.writers.items():
+            if len(parts) > 1 and buffer.kind != "input":
+                level = max(unit.level for unit in parts)
+                for unit in parts:
+                    if unit.level < level < users.get(unit, level + 1):
+                        unit.floor, found = level, True
+        return found
 
 
 def _meet(writer: Unit, reader: Unit) -> bool:

@@ -19,6 +19,7 @@ class Unit:
 
     `parent` links units that are joined, and their root's `reduced` are the axes that their kernel reduces, if it does; if
     `serial`, it goes along the only one in order.
+    `floor` is the least level that the unit is to have: what is stored earlier would only take memory.
     `native` is what a unit was before it was moved to the index space of a kernel with reductions.
     """
 
@@ -30,6 +31,7 @@ class Unit:
     extern: Extern | None = None
     reads: list[Buffer] = field(default_factory=list)
     level: int = 0
+    floor: int = 0
     parent: Unit | None = None
     reduced: Shape | None = None
     serial: bool = False

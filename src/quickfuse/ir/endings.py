@@ -29,6 +29,9 @@ _ORDINARY = frozenset({
 })  # fmt: skip
 #: Iterators that keep others.
 _HOLDERS = (map, filter, zip, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.cycle)
+#: Those, and classes of the program's that were met and have no finalizer.
+_ordinary: set[type] = {*_ORDINARY}
+_MOST_CLASSES = 200
 _DEEPEST = 4
 #: The frame's, and the argument.
 _OWN_REFERENCES = 2
@@ -40,23 +43,24 @@ Slot = tuple[int, str, int]
 def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
     """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none."""
     found: list[tuple[Slot, Any]] = []
+    all_ordinary = _ordinary.issuperset
     for depth, frame in enumerate(frames):
+        if frame.activation is None and all_ordinary(map(type, frame.locals)) and all_ordinary(map(type, frame.stack)):
+            continue
         if frame.activation is not None:
             if sys.getrefcount(frame.activation) > _OWN_REFERENCES:
                 found.append(((depth, "A", 0), frame.activation))
             else:  # the exception is gone
                 frame.activation = None
         for place, values in (("L", frame.locals), ("S", frame.stack)):
-            for index, value in enumerate(values):
-                if type(value) not in _ORDINARY and ends_visibly(value):
-                    found.append(((depth, place, index), value))
+            found += [((depth, place, index), value) for index, value in enumerate(values) if ends_visibly(value)]
     return found
 
 
 def ends_visibly(value: Any, depth: int = 0) -> bool:
     """Whether code of the program's runs when nothing refers to an object any more."""
     kind = type(value)
-    if kind in _ORDINARY or depth > _DEEPEST:
+    if kind in _ordinary or depth > _DEEPEST:
         return False
     if kind is GeneratorType:
         frame = value.gi_frame
@@ -66,13 +70,19 @@ def ends_visibly(value: Any, depth: int = 0) -> bool:
             return True
         return any(ends_visibly(part, depth + 1) for part in gc.get_referents(value))
     if kind is CellType:
-        return any(ends_visibly(part, depth + 1) for part in gc.get_referents(value))
+        contents = gc.get_referents(value)  # none where the cell is empty
+        return bool(contents) and ends_visibly(contents[0], depth + 1)
     if kind in _HOLDERS:
         parts = [p for part in gc.get_referents(value) for p in (part if type(part) is tuple else (part,))]
         return any(ends_visibly(part, depth + 1) for part in parts)
     if isinstance(value, BaseException):
         return _exception_ends_visibly(value, depth)
-    return hasattr(kind, "__del__")
+    if hasattr(kind, "__del__"):
+        return True
+    if len(_ordinary) > _MOST_CLASSES:  # they are kept alive
+        _ordinary.intersection_update(_ORDINARY)
+    _ordinary.add(kind)
+    return False
 
 
 def _exception_ends_visibly(exception: BaseException, depth: int) -> bool:

@@ -123,6 +123,11 @@ class Reduction:
     combine: str
     value: Expr
 
+    @property
+    def operation(self) -> str:
+        """What combines two values: an operation of `SCALAR_OPS`."""
+        return "add" if self.combine == "sum" else self.combine
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter:
@@ -144,7 +149,7 @@ class Pass:
 
 #: How many elements of the last unreduced axis are one unit of work of a body with `columns`; and of one that only
 #: scatters, for which longer runs of memory are all that counts.
-COLUMN_BLOCK, SCATTER_BLOCK = 64, 512
+COLUMN_BLOCK, SCATTER_BLOCK = 64, 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -69,7 +69,8 @@ class Store:
     """Write `value` to an element. `value.dtype` is the buffer's dtype.
 
     With `combine` (add, mul, maximum, minimum, and, or), the store is a reduction: along the axes on which `access` does
-    not move, values are combined by that operation, in any order. What the buffer held before does not count.
+    not move, values are combined by that operation, in any order. What the buffer held before does not count. "sum" is
+    "add" where a few values at a time may be added up in the type that they are converted from.
 
     With `combine` = `FLAG` the store is to a flag, which is set if the value holds anywhere, and never cleared.
 
@@ -106,7 +107,7 @@ class Store:
 
 def identity(combine: str, dtype: torch.dtype) -> bool | int | float:
     """The value that changes nothing when it is combined with others by `combine`: what a reduction begins with."""
-    if combine in ("add", "or"):
+    if combine in ("add", "sum", "or"):
         return 0
     if combine in ("mul", "and"):
         return 1

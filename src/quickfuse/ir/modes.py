@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,11 +18,42 @@ def leave_autocast() -> None:
         torch.clear_autocast_cache()
 
 
+_guards = threading.local()
+
+
+def _inference_guards() -> list[Any]:
+    if not hasattr(_guards, "stack"):
+        _guards.stack = []
+    return _guards.stack  # type: ignore[no-any-return]
+
+
+def enter_inference(mode: bool) -> None:
+    """The beginning of a block of inference mode (or, with False, of a block without): a node of graphs."""
+    guard = torch._C._InferenceMode(mode)
+    guard.__enter__()
+    _inference_guards().append(guard)
+
+
+def leave_inference() -> None:
+    _inference_guards().pop().__exit__(None, None, None)
+
+
+def in_inference_mode(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs in inference mode as a whole."""
+
+    def run_inside(*inputs: Any) -> Any:
+        with torch.inference_mode():
+            return run(*inputs)
+
+    return run_inside
+
+
 #: What nodes call that change a setting, and compute nothing.
 MODE_CHANGES: frozenset[Any] = frozenset(
     {
         torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, leave_autocast, torch.clear_autocast_cache,
+        enter_inference, leave_inference,
     }
 )  # fmt: skip
 
@@ -40,14 +72,27 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_or_restore
 
 
+@contextmanager
+def modes_restored() -> Iterator[None]:
+    """What changes settings inside leaves them as it found them."""
+    before = _Settings()
+    try:
+        yield
+    finally:
+        before.restore()
+
+
 class _Settings:
     def __init__(self) -> None:
         self.grad = torch.is_grad_enabled()
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
         self.cache = torch.is_autocast_cache_enabled()
         self.nesting = _nesting()
+        self.inference = len(_inference_guards())
 
     def restore(self) -> None:
+        while len(_inference_guards()) > self.inference:
+            leave_inference()
         torch._C._set_grad_enabled(self.grad)
         for device, enabled, dtype in self.autocast:
             torch.set_autocast_enabled(device, enabled)

@@ -12,7 +12,7 @@ from .bytecode import decode
 from .guard import Guard, NumberExpr
 from .source import Source
 from .trace import Trace
-from .values import NumberMeta, TensorMeta
+from .values import NumberMeta, ObjectMeta, TensorMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class GraphInput:
 
     name: str
     source: Source
-    meta: TensorMeta | NumberMeta
+    meta: TensorMeta | NumberMeta | ObjectMeta
     cls: type
 
 
@@ -185,8 +185,9 @@ class Segment:
     for a segment that begins with a call of `code`, True for one that begins with suspended frames. It ends with the return
     of `result`, or, where `pause` is set, with the suspended `frames`. `operators` is the number of calls in the graph, and
     `performed` that of captured instructions. `examples` are the values of `inputs` in the captured call, until the
-    segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings of PyTorch's (see `ir.modes`), to be restored where a node
-    raises. `only_eager` says why only PyTorch itself can run the graph, if so.
+    segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings
+    of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
+    graph, if so.
     """
 
     code: CodeType

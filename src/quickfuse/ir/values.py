@@ -65,6 +65,16 @@ class NumberMeta:
         return self.kind.__name__ + (" from a tensor" if self.from_tensor else "")
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """Another object that a graph takes: a generator of random numbers."""
+
+    kind: type
+
+    def __str__(self) -> str:
+        return self.kind.__name__
+
+
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The row-major strides of `shape`, with PyTorch's convention that a size of 0 counts as 1."""
     stride = []

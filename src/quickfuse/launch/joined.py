@@ -20,6 +20,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.gradients import Differentiated, Unfit
+from ..ir.modes import modes_restored
 from ..ir.values import TensorMeta
 
 
@@ -70,13 +71,15 @@ class JoinedCall:
         run: Callable[..., Any],
         is_number: list[bool],
         keeps: list[bool],
+        modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
     ) -> None:
-        """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
+        """`modes` are the calls by which the captured graph changes settings that stay changed when it ends. `run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
         tensors are to be held, not only referred to, by a call's node: they live as long anyway."""
         self.forward_half = forward
         self.make_backward = make_backward
         self.backwards: dict[frozenset[int], Half | str] = {}
         self.run = run
+        self.modes = modes
         self.is_number = is_number
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
@@ -101,13 +104,19 @@ class JoinedCall:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
         random_state = _current_random_state(self.devices) if self.draws else None
         try:
-            made = _apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.wanted])
+            if self.differentiable:
+                made = _apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.wanted])
+            else:
+                with torch.no_grad():
+                    made = self.forward_half.function(tensors, *numbers)
         except Unfit:
             if self.mutated:  # perhaps some of the changes have been made
                 raise
             if random_state is not None:
                 _set_random_state(random_state, self.devices)
             return self.run(*self._all_inputs(tensors, numbers))
+        for function, arguments in self.modes:
+            function(*arguments)
         return made if self.plain else self._assembled(tensors, made)
 
     def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
@@ -143,7 +152,7 @@ class JoinedCall:
         """The gradients, by running the captured graph once more, with autograd."""
         tensors = _inputs(node, self)
         aliases: dict[int, Any] = {}
-        with torch.enable_grad(), _random_state(node.random_state, self.devices):
+        with modes_restored(), torch.enable_grad(), _random_state(node.random_state, self.devices):
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
             for index in {self.tensor_index[k] for k in self.mutated}:

@@ -26,6 +26,7 @@ from . import (  # noqa: F401
     convolution,
     creation,
     elementary,
+    gating,
     indexing,
     joining,
     losses,

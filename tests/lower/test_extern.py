@@ -1,0 +1,177 @@
+"""Calls of PyTorch's operators within programs of kernels: what they do to their operands, and what happens if they fail."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import quickfuse
+from operator_cases import breaks, differences, outcome_of
+
+T = torch.Tensor
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+C = torch.complex(X, X.flip(0))
+I = torch.tensor([2, 0])  # noqa: E741
+SINGULAR = torch.zeros(3, 3)
+
+
+def _compare(function: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """Run natively and compiled, twice; returns what the log says about breaks and graphs without kernels."""
+    theirs = copy.deepcopy(args)
+    expected = outcome_of(function, list(theirs))
+    state = torch.get_rng_state()
+    compiled = quickfuse.compile(function)
+    reasons: list[str] = []
+    for _ in range(2):
+        mine = copy.deepcopy(args)
+        with breaks(reasons):
+            found = outcome_of(compiled, list(mine))
+        wrong = list(differences(theirs, mine, "arguments", tolerance=None))
+        if expected[0] == "raised":
+            assert found == expected
+        else:
+            wrong += differences(expected[1], found[1], "result", tolerance=None)
+        assert not wrong, "\n".join(wrong)
+        assert torch.equal(torch.get_rng_state(), state), "other random numbers were drawn"
+    return reasons
+
+
+def _in_order(x: T) -> Any:
+    first = torch.rand(3)
+    second = torch.bernoulli((x.sigmoid() + 1) / 2)  # needs a kernel before
+    third = torch.randn(3)
+    return first, second, third, F.dropout(second, 0.5)
+
+
+def _unused_numbers(x: T) -> Any:
+    torch.rand(5)
+    return x + torch.rand(4)
+
+
+def _assigned(x: T) -> Any:
+    x[1:, 2] = 5
+    x[0, ::2] += 1
+    x[torch.tensor([0, 1])] = 7.0
+    return x * 2
+
+
+def _part_of_an_intermediate(x: T) -> Any:
+    y = x * 2
+    y[:, 1].uniform_()
+    return y, y.sum(), y.t()[1]
+
+
+def _numbers(x: T) -> Any:
+    low = x.min().item()
+    return x.clamp(low / 2), x.roll(1).masked_fill(x > 0, low * low), torch.full_like(x, low)
+
+
+def _out(x: T) -> Any:
+    out = torch.empty(0)
+    torch.cumsum(x, 0, out=out)
+    values, indices = torch.empty(3, 4), torch.empty(3, 4, dtype=torch.int64)
+    torch.sort(x, out=(values, indices))
+    return out + 1, values, indices
+
+
+def _aliases(x: T) -> Any:
+    a, b = torch.broadcast_tensors(x, x[:1])
+    y = x.detach()
+    y.add_(1)
+    return a, b, torch.meshgrid(x[0], x[1], indexing="ij")[0] + 1
+
+
+COMPILED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "random numbers in order": (_in_order, (X,)),
+    "random numbers that nobody uses": (_unused_numbers, (X,)),
+    "in place": (lambda x: (x.normal_(), x.exponential_().add_(1), torch.relu_(x)), (X,)),
+    "assignment": (_assigned, (X,)),
+    "a part in place": (lambda x: (x[0].zero_(), x[:, 1].mul_(2), x + 1), (X,)),
+    "a part of an intermediate": (_part_of_an_intermediate, (X,)),
+    "shapes in place": (lambda x: ((x * 2).t_(), (x + 1).unsqueeze_(0).sum(0), (x * 1).transpose_(0, 1)), (X,)),
+    "numbers of tensors": (_numbers, (X,)),
+    "out": (_out, (X,)),
+    "views": (_aliases, (X,)),
+    "nested results": (lambda x: torch.histogramdd(x, [2, 2, 2, 2]), (X,)),
+    "running statistics": (lambda x, m, v: F.batch_norm(x, m, v, training=True), (X, torch.zeros(4), torch.ones(4))),
+    "complex numbers": (lambda c: (c.clone(), c * 2, c.t().contiguous(), c[0].mul_(2), torch.zeros(2, dtype=c.dtype)), (C,)),
+    "complex to real": (lambda x: (torch.fft.fft(x).abs(), torch.fft.rfft2(x).imag + 1), (X,)),
+    "conjugates": (lambda c: (c.conj(), c.conj().t(), c.adjoint() @ c, torch.cat([c.conj(), c])), (C,)),
+    "as another type": (lambda c: (torch.view_as_real(c), torch.view_as_real(c * 2)[0]), (C,)),
+    "bits": (lambda x: x.view(torch.int32) & 1, (X,)),
+    "empty": (lambda x: (torch.sort(x), torch.linalg.pinv(x)), (torch.empty(3, 0),)),
+}  # fmt: skip
+
+#: What cannot be in a program, with the beginning of the reason.
+LEFT: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "a view as another type that is written to": (lambda c: (torch.view_as_real(c).add_(1), c * 2), (C,), "memory that is"),
+    "two outputs that are one memory": (lambda c: (d := c * 2, torch.view_as_real(d)), (C,), "memory that is"),
+    "a copy of a conjugate": (lambda c: c.conj().t().contiguous(), (C,), "a copy of a tensor"),
+    "the shape of an argument": (lambda x: (x.t_(), x + 1), (X,), "t_ of a tensor from outside"),
+    "another size": (lambda x: (x * 2).resize_(2), (X,), "resize_, which"),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled(name: str) -> None:
+    assert not _compare(*COMPILED[name])
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_left_to_eager(name: str) -> None:
+    function, args, reason = LEFT[name]
+    assert any(f"operator by operator: {reason}" in found for found in _compare(function, args))
+
+
+def _fails_after_a_change(x: T, a: T) -> Any:
+    x.add_(1)
+    return torch.linalg.inv(a)
+
+
+def _fails_before_a_change(x: T, a: T) -> Any:
+    inverse = torch.linalg.inv(a)
+    x.add_(1)
+    return inverse
+
+
+def _fails_after_random_numbers(x: T, a: T) -> Any:
+    noise = torch.rand(3)
+    return torch.linalg.inv(a) + noise
+
+
+def _index_out_of_range(x: T, i: T) -> Any:
+    x.add_(1)
+    noise = torch.rand(4)
+    picked = x[i]
+    x.mul_(2)
+    return picked + noise
+
+
+FAILING: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "after a change": (_fails_after_a_change, (X, SINGULAR)),
+    "before a change": (_fails_before_a_change, (X, SINGULAR)),
+    "after random numbers": (_fails_after_random_numbers, (X, SINGULAR)),
+    "an index": (_index_out_of_range, (X, I + 1)),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_failing(name: str) -> None:
+    """Everything before the failing operator has happened, and nothing after it."""
+    _compare(*FAILING[name])
+
+
+def test_no_history_is_recorded() -> None:
+    weight = X.t().clone().requires_grad_()
+
+    def function(x: T, w: T) -> Any:
+        with torch.no_grad():
+            product = x @ w
+            return product, torch.sort(product)[0], product + 1
+
+    assert not any(result.requires_grad for result in quickfuse.compile(function)(X, weight))
