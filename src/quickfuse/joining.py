@@ -15,20 +15,28 @@ from .emit.halves import kernel_half, operator_half
 from .emit.sources import emit_cpu, emit_gpu
 from .errors import Unsupported
 from .fuse import fuse
+from .ir.gradients import NothingToDifferentiate
+from .ir.modes import MODE_CHANGES
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
 from .launch import bind, tensor_check
 from .launch.joined import Half, JoinedCall
 from .lower import lower
 
+#: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
+_STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
+
 
 def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_source.Body, int]:
     """The body of a segment that needs gradients, and how many kernels its forward half has. `run` is the graph in eager.
 
     Raises:
+        NothingToDifferentiate: where no result has a gradient, so that the captured graph may be lowered as it is.
         Unsupported: with the reason, where gradients are left to eager.
     """
     made = differentiate(segment.graph)
+    if not segment.only_eager and not made.differentiable and not any(r.with_grad and r.of_input for r in made.results):
+        raise NothingToDifferentiate("no output has a gradient")
     if logs.enabled("joint"):
         logs.emit("joint", describe(made))
     order = {source: k for k, source in enumerate(glue_source.tensor_order(segment))}
@@ -45,7 +53,8 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
     examples = [e for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
     keeps = [bool(e.is_leaf and e.requires_grad) for e in examples]
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
-    call = JoinedCall(made, forward_half, make_backward, run, is_number, keeps)
+    modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in _STAYING_MODES]
+    call = JoinedCall(made, forward_half, make_backward, run, is_number, keeps, modes)
     return joined_body(segment, call, forward[1]), forward[2]
 
 

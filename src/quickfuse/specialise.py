@@ -99,7 +99,7 @@ def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
 
 
 def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., Any]) -> tuple[glue_source.Body, int]:
-    if segment.needs_grad:
+    if segment.needs_grad or segment.only_eager:
         try:
             return joined(segment, checked, run)
         except NothingToDifferentiate:
@@ -112,7 +112,7 @@ def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _why_not_kernels(segment: Segment) -> str | None:
-    if segment.only_eager:
+    if segment.only_eager and segment.only_eager != "autocast":
         return segment.only_eager
     for graph_input in segment.inputs:
         meta = graph_input.meta

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
-from ..ir.gradients import NothingToDifferentiate
+from ..ir.modes import modes_restored
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import Marks, check_same, check_use
 from .outputs import OutputPlan
@@ -89,7 +89,8 @@ class _Tracing:
             with torch.autograd.set_multithreading_enabled(False), torch.autograd.set_detect_anomaly(False), self.recorder:
                 torch._C._set_grad_enabled(self.grad_enabled)
                 with hooks:
-                    results = self._forward()
+                    with modes_restored():
+                        results = self._forward()
                 torch._C._set_grad_enabled(True)
                 return self._backward(results)
         except Unsupported:
@@ -208,15 +209,13 @@ class _Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        if not any(o.requires_grad for o in results):
-            raise NothingToDifferentiate("no output has a gradient")
-        if not values:
-            raise Unsupported("outputs whose gradients are those of inputs")
         plan.find_reach([self.traced_inputs[k] for k in wanted], wanted)
-        gradients = torch.autograd.grad(
-            [tensor for tensor, _ in values], [self.traced_inputs[k] for k in wanted],
-            [tangent for _, tangent in values], allow_unused=True,
-        )  # fmt: skip
+        gradients: Sequence[Any] = [None] * len(wanted)
+        if values and wanted:
+            gradients = torch.autograd.grad(
+                [tensor for tensor, _ in values], [self.traced_inputs[k] for k in wanted],
+                [tangent for _, tangent in values], allow_unused=True,
+            )  # fmt: skip
         nodes = [recorder.node_of(g) if type(g) is TracedTensor else None for g in gradients]
         self._keep_apart(gradients, nodes)
         written = {
