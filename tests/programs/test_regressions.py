@@ -291,6 +291,13 @@ def program(x, y, k, z):
         LOG.append('f')
     except RuntimeError as error:
         LOG.append('failed')
+    try:
+        w = x.sum(0)
+        w.sub_(w[-1]).clamp_(-4, 4)
+        LOG.append('g')
+        w[1:].sub_(w[:-1])
+    except RuntimeError as error:
+        LOG.append('failed')
     with torch.no_grad():
         v.add_(1)
         try:

@@ -178,6 +178,8 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     frames = [book.frame(frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
+    if i.graph.differentiable:
+        i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
     if i.ended:
         raise Unsupported(VISIBLE_ENDING)
     for reference in i.generators:
@@ -222,6 +224,8 @@ def _check_surroundings(i: Interpreter) -> None:
         raise Unsupported("an active torch function or dispatch mode")
     if torch.autograd.forward_ad._current_level >= 0:
         raise Unsupported("forward-mode differentiation")
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        raise Unsupported("hooks on what autograd saves")
 
 
 __all__ = ["capture", "may_be_handled", "resume", "user_function"]

@@ -232,6 +232,8 @@ def _module_attribute(i: Interpreter, module: ModuleType, name: str) -> Any:
         return stored
     trusted = is_trusted_module(module.__name__) and _in_trusted_code(i)
     if name not in module.__dict__:
+        if module is torch._VF:  # PyTorch's own functions by another name
+            return getattr(module, name)
         lazy = torch_lazy_module(module, name)
         if lazy is not None:
             return lazy

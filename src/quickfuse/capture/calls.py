@@ -32,6 +32,7 @@ from .metadata import name_of
 from .module_calls import call_object
 from .native_methods import call_method
 from .outside import is_trusted_module
+from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
 from .values import (
     ABSENT,
@@ -140,7 +141,7 @@ def _equivalent_of(function: Any) -> Any:
 
 def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     function, instance = method.__func__, method.__self__
-    if type(instance) is TensorProxy:
+    if type(instance) is TensorProxy and own_member(instance.cls, function.__name__)[1] is not function:
         call(i, TensorMethod(instance, function.__name__), args, kwargs, then)
     else:
         call(i, function, (instance, *args), kwargs, then)
@@ -266,6 +267,9 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)):
         then(i.native(function, left, right))
         return
+    if torch.Size in (left_kind, right_kind) and function in _COMPARISONS:  # sizes compare like the tuples that they are
+        left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
+        left_kind, right_kind = type(left), type(right)
     repeats = function in (operator.mul, operator.imul) and (left_kind in (int, bool) or right_kind in (int, bool))
     if (left_kind in _NATIVE_OPERANDS or repeats) and (right_kind in _NATIVE_OPERANDS or repeats):
         then(_container_operator(i, function, left, right))

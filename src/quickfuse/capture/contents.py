@@ -229,6 +229,9 @@ class Contents:
         """The names of the graph's inputs that calls changed, or may have changed through what shares their memory."""
         return [node.name for node in self._written if node.op == "placeholder"]
 
+    def has_written_inputs(self) -> bool:
+        return any(node.op == "placeholder" for node in self._written)
+
     def take_written(self, graph: torch.fx.Graph) -> list[torch.fx.Node]:
         """The inputs of a nested graph that calls in it changed. They are forgotten here."""
         taken = [node for node in self._written if node.graph is graph]

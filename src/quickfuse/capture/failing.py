@@ -44,11 +44,17 @@ def may_fail(graph: GraphBuilder, target: Any, changed: list[TensorProxy], opera
     if not changed:
         module = getattr(target, "__module__", None) or "torch"
         return module.partition(".")[0] not in ("torch", "_operator")
-    # In place on memory from outside, with other memory from outside: that may be the same memory.
-    outside: set[torch.fx.Node] = set()
-    for operand in operands:
-        outside.update(node for node in owners(graph.node_of(operand)) if node.op == "placeholder")
-    return len(outside) > 1
+    return any(_may_overlap(graph.node_of(tensor), graph.node_of(other)) for tensor in changed for other in operands)
+
+
+def _may_overlap(changed: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether different tensors may share memory: through a view, or because both come from outside."""
+    if changed is other:
+        return False
+    left, right = owners(changed), owners(other)
+    if any(node.op == "placeholder" for node in left) and any(node.op == "placeholder" for node in right):
+        return True
+    return not set(left).isdisjoint(right)
 
 
 def may_be_handled(segment: Segment) -> bool:

@@ -16,7 +16,7 @@ from ..errors import Unsupported
 from . import tensor_attributes
 from .elementwise import is_dense
 from .stand_ins import is_leaf
-from .values import TensorProxy
+from .values import TENSOR_TYPES, TensorProxy
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -157,6 +157,8 @@ def _weights(i: Interpreter, outputs: list[TensorProxy], given: Any) -> list[Ten
 
 def _check_hooks(i: Interpreter, tensor: TensorProxy) -> None:
     """Hooks of the user's run where autograd calls them: with a backward() in Python."""
+    if tensor.cls not in TENSOR_TYPES:
+        raise Unsupported("gradients of a subclass of torch.Tensor")
     if tensor.source is None or tensor.real is None:
         return
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ..ir.guard import NumberExpr
 from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.trace import Trace
-from ..ir.values import NumberMeta, TensorMeta
+from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .autocast import Autocast
 from .contents import Contents
 from .failing import REASON as FAILING
@@ -30,6 +29,7 @@ from .number_operators import kind_depends_on_values, kind_from_tensor, template
 from .outside import is_trusted_module
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .shadow import Shadow
+from .tensor_subclasses import class_of_results, give_class
 from .values import Symbol, TensorProxy, symbolic_leaves
 from .view_groups import ViewGroups
 
@@ -39,6 +39,8 @@ _NEVER_RAISE = frozenset({
     operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.and_, operator.or_, operator.xor, max, min,
 })  # fmt: skip
 
+
+_NO_NODES: Mapping[str, torch.fx.Node] = {}
 
 #: How many operations one number may take, before it is worked out at a break. What is used twice counts twice.
 LARGEST_EXPRESSION = 100
@@ -58,6 +60,7 @@ class GraphBuilder:
         self.nested: list[Nested] = []
         #: Why only PyTorch itself can run this graph, if so.
         self.only_pytorch = ""
+        self._objects: dict[Source, torch.fx.Node] = {}
         self.inputs: list[GraphInput] = []
         self.examples: list[Any] = []
         self.reserved: frozenset[str] = frozenset()
@@ -95,7 +98,9 @@ class GraphBuilder:
             value.node = self._number_node(value)  # the one that it had was within a nested graph
         return value.node if value.node.graph is self.graph else bring_in(self, value, value.node)
 
-    def _placeholder(self, source: Source, meta: TensorMeta | NumberMeta, cls: type, example: Any) -> torch.fx.Node:
+    def _placeholder(
+        self, source: Source, meta: TensorMeta | NumberMeta | ObjectMeta, cls: type, example: Any
+    ) -> torch.fx.Node:
         name = placeholder_name(source)
         while name in self.reserved and str(source) != f"L[{name!r}]":  # an argument that nothing has used yet
             name += "_"
@@ -110,6 +115,15 @@ class GraphBuilder:
         self.inputs.append(GraphInput(node.name, source, meta, cls))
         self.examples.append(example)
         return node
+
+    def object_input(self, source: Source, value: Any) -> torch.fx.Node:
+        """An input that is neither a tensor nor a number: a generator of random numbers."""
+        if self.nested:
+            raise Unsupported(f"a {type(value).__name__} inside of a functional transform or checkpoint")
+        known = self._objects.get(source)
+        if known is None:
+            known = self._objects[source] = self._placeholder(source, ObjectMeta(type(value)), type(value), value)
+        return known
 
     def _number_node(self, symbol: Symbol) -> torch.fx.Node:
         if symbol.operation is None:
@@ -148,16 +162,22 @@ class GraphBuilder:
     # operators --------------------------------------------------------------------------------------------------
 
     def call(
-        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any = None
-    ) -> Any:
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any = None,
+        extra: Mapping[str, torch.fx.Node] = _NO_NODES,
+    ) -> Any:  # fmt: skip
         """Add a call of a PyTorch operator. `kind` is "call_function" or "call_method"; `structure` is what it
-        returns, where that is known.
+        returns, where that is known. `extra` are operands that results do not depend on.
 
         Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
         (`x.numel()`), in which case there is no node.
         """
         tensors = list(_tensors(args)) + list(_tensors(kwargs))
-        function = getattr(torch.Tensor, target) if kind == "call_method" else _operator_behind(target)
+        function = getattr(torch.Tensor, target) if kind == "call_method" else target
+        subclass = class_of_results(tensors)
+        if subclass is not None:
+            self.only_pytorch = "a subclass of torch.Tensor"
+            if kind == "call_method":  # which the class may define anew
+                kind, target = "call_function", function
         if structure is None:
             result = self._result_of(function, args, kwargs, tensors)
         else:
@@ -177,13 +197,15 @@ class GraphBuilder:
                 self._on_autograd_use(tensor)
         self.sync_modes()
         self.operators += 1
-        written = bool(self.mutated) and bool(self.contents.written_inputs())
-        node = self.graph.create_node(kind, target, self._lower_args(args), self._lower_args(kwargs))
+        must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
+        node = self.graph.create_node(kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
         node.meta["trace"] = self._trace()
         node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
-        if written and self.in_try() and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
+        if must_not_fail and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
             raise Unsupported(FAILING)
         value = self._wrap(structure, node, tensors, result.leaves)
+        if subclass is not None:
+            give_class(value, subclass, tensors)
         if self.grad_enabled and any(_meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             self.differentiable = True
         return value
@@ -410,11 +432,6 @@ def _follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
         return False
     made = [_meta_in(s, tensors).dtype for s in tensors_in(structure) if not isinstance(s, SameTensor)]
     return any(dtype.is_floating_point or dtype.is_complex for dtype in made)
-
-
-def _operator_behind(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What PyTorch calls: a function of ours may stand in the graph in its place, with a generator bound to it."""
-    return getattr(target, "captured_operator", target) if type(target) is FunctionType else target
 
 
 def _metas_in(structure: Any, tensors: list[TensorProxy]) -> Any:

@@ -62,7 +62,8 @@ def _is_plain_module(i: Interpreter, module: torch.nn.Module) -> bool:
         return False
     if any(getattr(torch_module, name) for name in _GLOBAL_HOOKS):
         return False
-    shadows = [outside.stand_in(state[name]) for name in _OWN_HOOKS]
+    tables = [state[name] for name in _OWN_HOOKS] + [getattr(torch_module, name) for name in _GLOBAL_HOOKS]
+    shadows = [outside.stand_in(table) for table in tables]
     if any(type(shadow) is ShadowDict and shadow.changes for shadow in shadows):
         return False
     outside.guard("absent", source.attr("__dict__"), _CALLED)

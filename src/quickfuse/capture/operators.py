@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
@@ -14,6 +13,7 @@ import torch
 from ..errors import Unsupported
 from . import gradients
 from .results import OperatorFailed
+from .tensor_subclasses import as_subclass
 from .values import Symbol, TensorProxy, is_constant
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if is_constant(value):
         return value
     if kind is torch.Generator:
-        return _existing(i, value)
+        return value
     if kind is type and value in _DTYPES:
         return _DTYPES[value]
     if kind is _TENSOR_TYPE:
@@ -181,13 +181,13 @@ def _guard_current_device(i: Interpreter, wanted: Any) -> None:
         i.outside.guard("state", None, ("torch.cuda.current_device()", torch.cuda.current_device()))
 
 
-def _existing(i: Interpreter, generator: torch.Generator) -> torch.Generator:
-    """A generator of random numbers that belongs to the user: the captured code uses this very one."""
+def _generator_input(i: Interpreter, generator: torch.Generator) -> torch.fx.Node:
+    """A generator of random numbers that belongs to the user, as an input of the graph."""
     source = i.outside.source_of(generator)
     if source is None:
         raise Unsupported("a generator of random numbers without a path to it")
-    i.outside.guard("is", source, generator)
-    return generator
+    i.outside.guard("equal", source.attr("device"), generator.device)
+    return i.graph.object_input(source, generator)
 
 
 def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -226,6 +226,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         raise Unsupported(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
         return _NUMBERS[name](i, proxy)
+    if name == "as_subclass" and len(args) == 1 and not kwargs:
+        return as_subclass(i, proxy, args[0])
     if name == "backward":
         return _backward(i, proxy, *args, **kwargs)
     if name == "requires_grad_":
@@ -255,25 +257,15 @@ def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any
 
 
 def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    generator = kwargs.get("generator")
-    if generator is not None:
-        function = getattr(torch.Tensor, target) if kind == "call_method" else target
-        kind, target = "call_function", _with_generator(function, generator)
+    extra = {}
+    if kwargs.get("generator") is not None:
+        extra["generator"] = _generator_input(i, kwargs["generator"])
         kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
-    result = i.graph.call(kind, target, args, kwargs)
+        i.graph.only_pytorch = "random numbers of a generator"
+    if any(type(a) is torch.Generator for a in args):
+        raise Unsupported("a generator of random numbers that is no keyword argument")
+    result = i.graph.call(kind, target, args, kwargs, extra=extra)
     return i.mark_created(result) if type(result) is list else result
-
-
-@functools.lru_cache(maxsize=256)
-def _with_generator(function: Callable[..., Any], generator: torch.Generator) -> Callable[..., Any]:
-    """The operator drawing from a generator: a graph has no node for one."""
-
-    def draw(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, generator=generator, **kwargs)
-
-    draw.__name__ = draw.__qualname__ = function.__name__
-    draw.captured_operator = function  # type: ignore[attr-defined]
-    return draw
 
 
 def _is_operand(i: Interpreter, value: Any) -> bool:

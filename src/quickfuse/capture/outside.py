@@ -33,10 +33,12 @@ from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source, SourceRoots
 from .frame import Frame
 from .metadata import meta_of
+from .tensor_subclasses import is_plain_subclass
 from .values import (
     DELETED,
     LAZY,
     PLAIN_TYPES,
+    TENSOR_TYPES,
     ContainerMethod,
     ShadowContainer,
     ShadowDict,
@@ -53,7 +55,6 @@ CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescrip
 
 DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
 SEQUENCE_TYPES = frozenset({list, set, collections.deque})
-TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 _OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
 _VIEW_TYPES = (type({}.keys()), type({}.values()), type({}.items()))
 _CONSTANT_TYPES = (types.GenericAlias, types.UnionType)
@@ -293,7 +294,7 @@ class Outside:
                 self.guard("same", source, proxy.source)
             return proxy  # type: ignore[no-any-return]
         cls = type(value)
-        if cls not in TENSOR_TYPES:
+        if cls not in TENSOR_TYPES and not is_plain_subclass(cls):
             raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
         if value.layout != torch.strided or value.is_neg() or value.is_conj() or value.is_quantized:
             raise Unsupported(f"a tensor that is not plain strided memory ({source})")

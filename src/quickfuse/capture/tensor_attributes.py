@@ -10,7 +10,8 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .stand_ins import is_leaf
-from .values import TensorMethod, TensorProxy
+from .tensor_subclasses import own_member
+from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -49,6 +50,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     """`tensor.name`, given to `then`."""
     if name in proxy.attributes:
         then(proxy.attributes[name])
+    elif proxy.cls not in TENSOR_TYPES and own_member(proxy.cls, name)[1] is not ABSENT:
+        _member_of_subclass(i, proxy, name, then)
     elif name in _OF_AUTOGRAD and _is_transformed(i, proxy):
         raise Unsupported(f"the tensor attribute {name} inside of a functional transform")
     elif name in _FROM_META:
@@ -83,6 +86,20 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(TensorMethod(proxy, name))
     else:
         raise Unsupported(f"the tensor attribute {name}")
+
+
+def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """What the user's class defines, unless the object has an attribute of that name."""
+    from . import attributes
+
+    owner, raw = own_member(proxy.cls, name)
+    if proxy.real is not None and name in proxy.real.__dict__:
+        raise Unsupported(f"the tensor attribute {name}, which its class has too")
+    attributes.guard_class_attribute(i, proxy.cls.__mro__, owner, name, raw)
+    if isinstance(raw, attributes.CODE_TYPES) or hasattr(type(raw), "__get__"):
+        attributes._bind(i, raw, proxy, proxy.cls, then)
+    else:
+        then(i.outside.wrap(raw, attributes._class_source(i, owner).attr(name)))
 
 
 def gradient(i: Interpreter, proxy: TensorProxy) -> Any:

@@ -161,6 +161,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.overrides.is_tensor_like: _is_tensor,
     torch._C._get_tracing_state: _state(lambda: None),
     torch._C._is_tracing: _state(lambda: False),
+    torch._C._len_torch_function_stack: _state(lambda: 0),
+    torch._C._len_torch_dispatch_stack: _state(lambda: 0),
     torch._C._are_functorch_transforms_active: _state(lambda: False),
     torch.autograd.Function.__dict__["apply"].__func__: custom_functions.apply,
     torch.autograd.backward: gradients.backward,

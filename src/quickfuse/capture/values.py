@@ -188,6 +188,9 @@ class NativeHandler:
         self.made_by = made_by
 
 
+#: The classes of tensors that need no thought.
+TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+
 #: Immutable types whose instances are plain constants: comparing values tells all there is to know.
 PLAIN_TYPES: frozenset[type] = frozenset(
     {

@@ -1,0 +1,98 @@
+"""`torch.inference_mode`: the tensors that operators make inside of it know nothing of autograd.
+
+Where all operators of a graph are inside, the graph runs inside as a whole; otherwise nodes switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.modes import enter_inference, leave_inference
+from . import library
+
+if TYPE_CHECKING:
+    from .graph import GraphBuilder
+    from .interpreter import Interpreter
+
+
+class Inference:
+    """Whether the captured program is in inference mode, and how it got there."""
+
+    def __init__(self) -> None:
+        self.on = self._at_start = torch.is_inference_mode_enabled()
+        #: Where capture stood when each block began: the number of instructions before.
+        self.entered_at: list[int] = []
+        self._before: list[tuple[bool, bool]] = []
+        self._pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._operators: set[bool] = set()
+
+    def enter(self, graph: GraphBuilder, mode: bool, performed: int) -> None:
+        self._before.append((self.on, graph.grad_enabled))
+        self.entered_at.append(performed)
+        self.on, graph.grad_enabled = mode, not mode
+        self._pending.append((enter_inference, (mode,)))
+
+    def leave(self, graph: GraphBuilder) -> None:
+        if not self._before:
+            raise Unsupported("leaving an inference mode that began outside")
+        self.on, graph.grad_enabled = self._before.pop()
+        self.entered_at.pop()
+        if self._pending and self._pending[-1][0] is enter_inference:
+            self._pending.pop()
+        else:
+            self._pending.append((leave_inference, ()))
+
+    def sync(self, graph: GraphBuilder) -> None:
+        """Make nodes of what is pending: an operator comes next."""
+        self._flush(graph)
+        self._operators.add(self.on)
+
+    def _flush(self, graph: GraphBuilder) -> None:
+        for function, arguments in self._pending:
+            graph.mode_node(function, arguments)
+        self._pending.clear()
+
+    def finish(self, graph: GraphBuilder) -> bool:
+        """The graph is complete. Returns whether it is to run in inference mode as a whole."""
+        self._flush(graph)
+        if self._at_start or True not in self._operators:
+            return False
+        if False in self._operators:
+            graph.only_pytorch = "inference mode for a part of it"
+            return False
+        for node in list(graph.graph.nodes):
+            if node.target in (enter_inference, leave_inference):
+                graph.graph.erase_node(node)
+        return True
+
+
+class SuspendedInside(Unsupported):
+    """The segment would end in inference mode: it is to end after `stop_at` instructions, in front of it."""
+
+    def __init__(self, stop_at: int) -> None:
+        super().__init__("a break in inference mode")
+        self.stop_at = stop_at
+
+
+def check_left(i: Interpreter) -> None:
+    """A segment cannot end inside: what leads out again is an object of PyTorch's that only a native call makes."""
+    if i.graph.inference.entered_at:
+        raise SuspendedInside(i.graph.inference.entered_at[0])
+
+
+def _enter(i: Interpreter, mode: Any) -> None:
+    if i.graph.nested:
+        raise Unsupported("inference mode inside of a functional transform or checkpoint")
+    i.graph.inference.enter(i.graph, i.truth(mode), i.performed)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch._C._InferenceMode: lambda i, mode: i.call_now(library.InferenceMode, (mode,)),
+    torch.is_inference_mode_enabled: lambda i: i.graph.inference.on,
+    enter_inference: _enter,
+    leave_inference: lambda i: i.graph.inference.leave(i.graph),
+}
