@@ -14,4 +14,6 @@ optimizer 1-10x1024x1024 --params 10 --shape 1024x1024
 optimizer 2-100x64x64 --params 100 --shape 64x64
 optimizer 3-1000x64x64 --params 1000 --shape 64x64
 quickfuse bench pointwise --device cpu --json "$out/pointwise-cpu-10x10.json"
+quickfuse bench guards --json "$out/guards.json"
+quickfuse bench python-loop --json "$out/python-loop.json"
 quickfuse bench compile-time --device cpu --json "$out/compile-time-cpu-10x1024x1024.json"

@@ -15,8 +15,11 @@ from rich.text import Text
 
 from quickfuse import doctor as doctor_
 from quickfuse.bench import compile_time as compile_time_
+from quickfuse.bench import guards as guards_
 from quickfuse.bench import operators as operators_
+from quickfuse.bench import python_loop as python_loop_
 from quickfuse.bench import render
+from quickfuse.bench.figures import Figures
 from quickfuse.bench.machine import show_machine
 from quickfuse.bench.optimizers import OPTIMIZERS
 from quickfuse.bench.report import Report
@@ -161,15 +164,38 @@ def compile_time(
         result.write(json)
 
 
+@bench.command()
+def guards(
+    layers: Annotated[int, typer.Option(min=1, help="How many linear layers the model has.")] = 100,
+    params: Annotated[int, typer.Option(min=1, help="How many parameters the optimizer has.")] = 200,
+    seconds: Annotated[float, typer.Option(help="How long all of it runs.")] = 10.0,
+    json: Json = None,
+) -> None:
+    """What finding out whether compiled code may be used costs: a small function, models, an optimizer step."""
+    with _progress_bar() as progress:
+        found = guards_.measure(layers=layers, params=params, seconds=seconds, progress=progress)
+    _show_figures(found, json)
+
+
+@bench.command("python-loop")
+def python_loop(
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations of each loop.")] = python_loop_.ITERATIONS,
+    seconds: Seconds = 3.0,
+    json: Json = None,
+) -> None:
+    """Loops of plain Python in compiled functions, beside the same without: never slower by more than a constant."""
+    with _progress_bar() as progress:
+        found = python_loop_.measure(iterations=iterations, seconds=seconds, progress=progress)
+    _show_figures(found, json)
+
+
 @app.command()
 def doctor() -> None:
     """Say what was found on this machine, and what that means for quickfuse."""
     findings = doctor_.examine()
     marks = {"good": ("ok", "green"), "limited": ("--", "yellow"), "broken": ("!!", "red")}
     for finding in findings:
-        line = Text.assemble(
-            marks[finding.level], f" {finding.name:<12} ", (finding.found, "bold"), ": ", finding.meaning
-        )
+        line = Text.assemble(marks[finding.level], f" {finding.name:<12} ", (finding.found, "bold"), ": ", finding.meaning)
         console.print(line, soft_wrap=True)
     if any(finding.level == "broken" for finding in findings):
         raise typer.Exit(1)
@@ -198,6 +224,13 @@ def _show(report: Report) -> None:
         _say(line)
     for line in render.summary_lines(report):
         _say(line)
+
+
+def _show_figures(found: Figures, json: Path | None) -> None:
+    _say(show_machine(found.machine))
+    console.print(found.to_table())
+    if json is not None:
+        found.write(json)
 
 
 def _draw(report: Report, path: Path) -> None:

@@ -8,6 +8,7 @@ This package and the tests are the only places that may use PyTorch's own compil
 * `cold`           the first call, each variant in a fresh process (`cold_child`)
 * `steady`         the variants interleaved in one process, beside the bandwidth of a copy
 * `run`            both of them for all variants; `compile_time` the first call by stage
+* `figures`        numbers that only have a limit: the time of `guards`, and of a `python_loop` that is compiled
 * `report`         the numbers, as data and as JSON; `machine` where they were measured
 * `render`, `plot` the numbers for people
 """
