@@ -33,7 +33,7 @@ def write(build: Path, results: Path) -> None:
     (results / "conformance.md").write_text("\n".join(lines).rstrip() + "\n")
     summary = {name: sorted(map(_brief, rs), key=lambda r: (r["operator"], r["dtype"])) for name, rs in found.items() if rs}
     (results / "conformance.json").write_text(_one_line_each(summary))
-    print("\n".join(lines[9:30]))
+    print(f"written: {results / 'conformance.md'}")
 
 
 def _section(title: str, found: list[dict[str, Any]]) -> list[str]:
