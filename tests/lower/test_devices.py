@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from quickfuse.errors import Unsupported
 from quickfuse.fuse import fuse
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern

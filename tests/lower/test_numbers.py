@@ -16,7 +16,7 @@ from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import HostScalar
 from quickfuse.ir.values import NumberMeta, TensorMeta
 from quickfuse.lower import lower
-from schedule_interpreter import Interpreter, assert_same, check, compile_for_test
+from schedule_interpreter import Interpreter, assert_same, check
 
 
 def test_arithmetic_on_the_host() -> None:

@@ -39,9 +39,13 @@ class _HalfWriter(KernelBodyWriter):
         return self._argument(output)
 
     def _extern(self, step: Extern) -> None:
+        start = len(self.lines)
         super()._extern(step)
-        for buffer in step.outputs:
-            self.lines.append(f"if {self._variables[buffer]}.shape != {buffer.meta.shape}: raise _Unfit")
+        checks = [
+            f"if {name} is None or {name}.shape != {buffer.meta.shape}: raise _Unfit"
+            for buffer in step.outputs if buffer in self._read and (name := self._variables[buffer])
+        ]  # fmt: skip
+        self.lines[start + 1 : start + 1] = checks
 
 
 def kernel_half(name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any) -> Callable[..., Any]:
@@ -96,6 +100,11 @@ class _OperatorWriter:
         for node in graph.nodes:
             if node.op == "placeholder":
                 self.names[node] = next(self.inputs)
+                if "lies" in node.meta:  # in another order than the operators were recorded for
+                    name, meta = self.names[node], node.meta["val"]
+                    self.names[node] = f"_v{len(self.names)}"
+                    wanted = self._constant((meta.shape, meta.stride, meta.dtype))
+                    self.lines.append(f"{self.names[node]} = _settle({name}, *{wanted})")
             elif node.op == "output":
                 self.lines.append(f"return [{', '.join([self._value(v) for v in node.args[0]])}]")
             else:
@@ -115,7 +124,8 @@ class _OperatorWriter:
         if isinstance(meta, TensorMeta):
             wanted = self._constant((meta.shape, meta.stride, meta.dtype))
             self.lines.append(
-                f"if {name}.stride() != {meta.stride} or {name}.shape != {meta.shape}: {name} = _settle({name}, *{wanted})"
+                f"if {name} is None or {name}.stride() != {meta.stride} or {name}.shape != {meta.shape}: "
+                f"{name} = _settle({name}, *{wanted})"
             )
 
     def _value(self, value: Any) -> str:
@@ -134,13 +144,13 @@ class _OperatorWriter:
         return name
 
 
-def settle(tensor: torch.Tensor, shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+def settle(tensor: torch.Tensor | None, shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
     """What an operator returned, in the layout that later operators were made for.
 
     Raises:
         Unfit: where it is of another shape, so that what was compiled is wrong.
     """
-    if tensor.shape != shape or tensor.dtype != dtype:
+    if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
         raise Unfit
     return torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
 

@@ -6,10 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from .values import TensorMeta
+
+
+class UnsupportedAt(Unsupported):
+    """Differentiation stops at one `node` of the captured graph."""
+
+    def __init__(self, reason: str, node: Node) -> None:
+        super().__init__(reason)
+        self.node = node
 
 
 class NothingToDifferentiate(Unsupported):

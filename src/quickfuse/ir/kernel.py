@@ -16,7 +16,7 @@ The last `reduced` axes of a body may be reduced: then the axes before them coun
 is gone through in passes, each of which may use what earlier ones have reduced. Softmax has three passes:
 
     r0 maximum= s0
-    r1 add= f64(exp(sub(s0, r0)))
+    r1 sum= f64(exp(sub(s0, r0)))
     s1 = div(exp(sub(s0, r0)), f32(r1))
 """
 

@@ -9,7 +9,7 @@ index, so they cost nothing; a value is stored only where it must be.
 A reduction is a store that combines the values of all elements that it stores to one place:
 
     for i0, i1 in (1024, 1024):
-        t[i0] add= f64(x[1024*i0 + i1])
+        t[i0] sum= f64(x[1024*i0 + i1])
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Store:
 
     @property
     def assignment(self) -> str:
-        """What stands left of the value: `t[i0] =`, or `t[i0] add=` for a reduction."""
+        """What stands left of the value: `t[i0] =`, or `t[i0] sum=` for a reduction."""
         if self.offset is not None:
             return f"{self.access}[{self.offset} if {self.inside}] ="
         order = f" along i{self.along}" if self.along >= 0 else ""

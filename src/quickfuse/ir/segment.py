@@ -187,7 +187,7 @@ class Segment:
     `performed` that of captured instructions. `examples` are the values of `inputs` in the captured call, until the
     segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
-    graph, if so.
+    graph, if so. `inference`: it runs in inference mode.
     """
 
     code: CodeType
@@ -206,6 +206,7 @@ class Segment:
     examples: list[Any] = field(default_factory=list)
     changes_modes: bool = False
     only_eager: str = ""
+    inference: bool = False
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

@@ -25,11 +25,17 @@ from ..ir.values import TensorMeta
 
 
 class Half:
-    """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses."""
+    """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
+    `make_check` makes one for plain tensors of this layout."""
 
-    def __init__(self, function: Callable[..., Any], check: Any, placer: Any, kernels: int, metas: list[TensorMeta]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], check: Any, make_check: Callable[..., Any], placer: Any, kernels: int,
+        metas: list[TensorMeta],
+    ) -> None:  # fmt: skip
         self.function = function
         self.check = check
+        self.make_check = make_check
+        self.plain_check: Any = None
         self.placer = placer
         self.kernels = kernels
         self.metas = metas
@@ -39,24 +45,31 @@ class Half:
         """Run on tensors that may have other strides than expected."""
         with self.lock:
             if self.check is not None:
-                state = self.check(tensors)
+                check = self.check
+                state = check(tensors)
                 if state < 0:
                     tensors = [_laid_out(t, meta) for t, meta in zip(tensors, self.metas, strict=True)]
-                    state = self.check(tensors)
+                    if self.plain_check is None:
+                        self.plain_check = self.make_check([(torch.Tensor, meta) for meta in self.metas])
+                    check = self.plain_check
+                    check.forget()
+                    state = check(tensors)
                     assert state >= 0, "a tensor that was brought into a layout has it"
-                if state and self.placer is not None:
-                    self.placer.place(self.check.addresses)
+                if state:
+                    self.placer.place(check.addresses)
             return self.function(tensors, *numbers)
 
 
 def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    """A tensor with the strides that were compiled for."""
-    if type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_neg() and not tensor.is_conj():
-        if tensor.stride() == meta.stride and tensor.device == meta.device and tensor.dtype == meta.dtype:
-            return tensor
-        tensor = tensor.detach()
-    elif tensor.layout is not torch.strided:
+    """A plain tensor with the strides that were compiled for."""
+    if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
+    elif not tensor.is_neg() and not tensor.is_conj():
+        tensor = tensor.detach()
+        if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device, tensor.dtype) == (
+            meta.stride, meta.device, meta.dtype,
+        ):  # fmt: skip
+            return tensor
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(tensor)
 
 
@@ -73,13 +86,15 @@ class JoinedCall:
         keeps: list[bool],
         modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
     ) -> None:
-        """`modes` are the calls by which the captured graph changes settings that stay changed when it ends. `run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
-        tensors are to be held, not only referred to, by a call's node: they live as long anyway."""
+        """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
+        tensors are to be held, not only referred to, by a call's node. `modes` are the calls by which the graph changes
+        settings that stay changed when it ends."""
         self.forward_half = forward
         self.make_backward = make_backward
         self.backwards: dict[frozenset[int], Half | str] = {}
         self.run = run
         self.modes = modes
+        self.unfit = False
         self.is_number = is_number
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
@@ -102,6 +117,8 @@ class JoinedCall:
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
+        if self.unfit:
+            return self.run(*self._all_inputs(tensors, numbers))
         random_state = _current_random_state(self.devices) if self.draws else None
         try:
             if self.differentiable:
@@ -114,7 +131,9 @@ class JoinedCall:
                 raise
             if random_state is not None:
                 _set_random_state(random_state, self.devices)
-            return self.run(*self._all_inputs(tensors, numbers))
+            outputs = self.run(*self._all_inputs(tensors, numbers))
+            self.unfit = True  # eager raises nothing either: what was compiled is no good
+            return outputs
         for function, arguments in self.modes:
             function(*arguments)
         return made if self.plain else self._assembled(tensors, made)
@@ -173,6 +192,34 @@ def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
         if not number:
             positions[position] = len(positions)
     return positions
+
+
+class Stretch:
+    """A joined call within a larger graph, which verifies its operands itself. What does not fit runs in eager."""
+
+    def __init__(self, call: JoinedCall, check: Any, placer: Any) -> None:
+        self.call = call
+        self.check = check
+        self.placer = placer if placer is not None and placer.tables and placer.position else None
+        self.lock = threading.RLock()
+
+    def __call__(self, values: tuple[Any, ...]) -> Any:
+        """The outputs for these operands: tensors and numbers."""
+        call = self.call
+        tensors = [value for value, number in zip(values, call.is_number, strict=True) if not number]
+        numbers = tuple([value for value, number in zip(values, call.is_number, strict=True) if number])
+        with self.lock:
+            if self.check is not None:
+                state = self.check(tensors)
+                if state < 0:
+                    return call.run(*values)
+                placer = self.placer
+                if placer is not None:
+                    if state:
+                        placer.place(self.check.addresses)
+                    if placer.written and (placer.overlapping or placer.note_changes(tensors)):
+                        return call.run(*values)
+            return call(tensors, numbers)
 
 
 class _Joined(torch.autograd.Function):

@@ -18,7 +18,8 @@ class Slot(NamedTuple):
 class Adapted:
     """A call whose tensors and numbers come one after the other, and fill the slots of `args` and `kwargs`.
 
-    `written` are the tensors that the operator changes: it gets copies. Returned are the tensors at the places `new` of what
+    `written` are the tensors that the operator changes: it gets copies, or memory without contents of those in `filled`,
+    whose contents it does not read. Returned are the tensors at the places `new` of what
     the operator returns, and then the copies. Of an operator that returns one Python number, a 0-dim tensor is returned.
     """
 
@@ -29,6 +30,7 @@ class Adapted:
         kwargs: Any,
         numbers: tuple[int, ...],
         written: tuple[int, ...],
+        filled: frozenset[int],
         new: tuple[int, ...],
     ) -> None:
         self.__name__ = str(getattr(function, "__name__", function))
@@ -37,6 +39,7 @@ class Adapted:
         self.kwargs = kwargs
         self.numbers = numbers
         self.written = written
+        self.filled = filled
         self.new = new
 
     def __call__(self, *values: Any) -> Any:
@@ -44,7 +47,7 @@ class Adapted:
         for k in self.numbers:
             operands[k] = operands[k].item()
         for k in self.written:
-            operands[k] = copied(operands[k])
+            operands[k] = (like if k in self.filled else copied)(operands[k])
         returned = self.function(*_filled(self.args, operands), **_filled(self.kwargs, operands))
         outputs = [operands[k] for k in self.written]
         if self.new:
@@ -79,9 +82,14 @@ class NumberOf:
         return torch.tensor(self.function(*_filled(self.args, operands)), dtype=self.dtype)
 
 
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory with the very strides of a tensor: in their order random numbers are drawn."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the very strides of a tensor: in their order random numbers are drawn."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    """A copy with the very strides of a tensor."""
+    return like(tensor).copy_(tensor)
 
 
 def with_part(

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from quickfuse.ir.values import TensorMeta
 
@@ -33,8 +33,15 @@ _FUNCTIONS = {"linalg_vector_norm": torch.linalg.vector_norm}
 
 
 @cache
-def overload_handler(target: OpOverload) -> Handler | None:
-    """What lowers a call of `target`; None where only PyTorch's operator itself can."""
+def overload_handler(target: OpOverload | OpOverloadPacket) -> Handler | None:
+    """What lowers a call of `target`; None where only PyTorch's operator itself can.
+
+    `torch.ops.aten.gelu_backward`, without the name of an overload, is the one that there is but for `out` variants.
+    """
+    if isinstance(target, OpOverloadPacket):
+        overloads = [getattr(target, name) for name in target.overloads()]
+        calls = [o for o in overloads if not any(argument.is_out for argument in o._schema.arguments)]
+        return overload_handler(calls[0]) if len(calls) == 1 else None
     name = target._schema.name.partition("::")[2]
     if target.namespace != "aten" or any(argument.is_out for argument in target._schema.arguments):
         return None

@@ -246,6 +246,10 @@ class Context:
         """A node's lowering begins: `undo` goes back to here."""
         self._assigned.clear()
 
+    def is_assigned(self, storage: Storage) -> bool:
+        """Whether the node's lowering has replaced what a storage holds."""
+        return any(assigned is storage for assigned, _, _ in self._assigned)
+
     def undo(self) -> None:
         """Let all tensors hold what they held when the lowering of the node began."""
         while self._assigned:

@@ -1,4 +1,4 @@
-"""Convolutions on the CPU: calls of PyTorch, on images whose channels lie next to each other in memory.
+"""Convolutions and their gradients on the CPU: calls of PyTorch, on images whose channels lie next to each other in memory.
 
 oneDNN, which computes them, is as fast or faster in that layout (`torch.channels_last`), and so are the loops between
 convolutions that scale each channel or reduce over an image. A tensor's strides say how its views look at it. How a
@@ -17,7 +17,7 @@ import torch
 from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
 from .context import Context
@@ -70,6 +70,43 @@ def convolution(
         raise NoRule
     operands = (channels_last(ctx, input), *_parameters(ctx, weight, bias))
     return _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
+
+
+@rule("convolution_backward",
+      "grad_output input weight bias_sizes stride padding dilation transposed output_padding groups output_mask")
+def convolution_backward(
+    ctx: Context, meta: Any, grad_output: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: Any, output_padding: Any, groups: Any, output_mask: Any,
+) -> list[Tensor | None]:  # fmt: skip
+    if not all(map(_is_image, (grad_output, input, weight))) or not isinstance(meta, (list, tuple)) or len(meta) != 3:
+        raise NoRule
+    wanted = [bool(mask) for mask in output_mask]
+    if any(want and type(m) is not TensorMeta for want, m in zip(wanted, meta, strict=True)):
+        raise NoRule
+    if _weighs_more(input, weight, grad_output.meta):
+        raise NoRule
+    operands = (channels_last(ctx, grad_output), channels_last(ctx, input), ctx.memory(weight))
+    settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
+    laid_out = [_channels_last_meta(meta[0]) if wanted[0] else _NOTHING, _weight_meta(meta[1]) if wanted[1] else _NOTHING,
+                meta[2] if wanted[2] else _NOTHING]  # fmt: skip
+    buffers = [ctx.temp(m) for m in laid_out]
+    function = torch.ops.aten.convolution_backward.default
+    ctx.program.steps.append(Extern(function, (*operands, *settings), {}, buffers))
+    return [
+        Tensor(Storage(m, whole_load(buffer)), m) if want else None
+        for want, m, buffer in zip(wanted, meta, buffers, strict=True)
+    ]
+
+
+#: Stands for a gradient that is not asked for.
+_NOTHING = TensorMeta(torch.float32, (0,), (1,), torch.device("cpu"))
+
+
+def _weight_meta(meta: TensorMeta) -> TensorMeta:
+    """How oneDNN leaves the gradient of a weight, where the images have their channels last."""
+    if math.prod(meta.shape[2:]) == 1:
+        return TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+    return _channels_last_meta(meta)
 
 
 def _call(ctx: Context, meta: TensorMeta, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Tensor:

@@ -17,10 +17,11 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import NumberMeta, TensorMeta
 
-from .adapted import Adapted, OnlyResult, Slot, tensors_in
+from .adapted import Adapted, NumberOf, OnlyResult, Slot, tensors_in
 from .context import Context
+from .numbers import DTYPES
 from .schemas import draws_nothing, effects_by_schema, makes_new_tensors, never_fails
 from .symbolic import Storage, Tensor, same_memory, whole_load
 from .views import lazy_bits, view_of
@@ -42,6 +43,8 @@ def extern(
     """
     function: Callable[..., Any] = getattr(torch.Tensor, target) if kind == "call_method" else target
     name = name_of(target)
+    if name.startswith("_fused_"):  # its purpose is to change much memory in place
+        raise Unsupported(f"{name}, a fused kernel of PyTorch's own")
     if effects is None and isinstance(function, OpOverload):
         effects = _effects_by_schema(function, args, kwargs, meta)
     if effects is None:
@@ -83,9 +86,8 @@ class _Call:
         self.args = tuple(args)
         self.kwargs = dict(kwargs)
         self.effects = effects
-        found = list(_tensors((self.args, self.kwargs)))
-        self.operands = [tensor for tensor in found if not tensor.is_number]  # in capture's numbering
-        self.needs_adapting = len(found) > len(self.operands)
+        self.operands = numbered_operands((self.args, self.kwargs))
+        self.needs_adapting = sum(1 for _ in _tensors((self.args, self.kwargs))) > len(self.operands)
 
     # --- without effects ---
 
@@ -136,11 +138,11 @@ class _Call:
         copies = [self.ctx.temp(_without_gradient(layouts.get(k, self.operands[k].meta))) for k in replaced]
         slots: dict[int, Slot] = {}
         values: list[Any] = []
-        template = [self._slotted(self.args, slots, values), self._slotted(self.kwargs, slots, values)]
+        template = [self.slotted(self.args, slots, values), self.slotted(self.kwargs, slots, values)]
         numbers = tuple([s.index for s in slots.values() if s.is_number])
         written = tuple([slots[id(self.operands[k])].index for k in replaced])
         if buffers or copies:
-            function = Adapted(self.function, template[0], template[1], numbers, written, tuple(new))
+            function = Adapted(self.function, template[0], template[1], numbers, written, self._filled(slots), tuple(new))
             self._add(function, tuple(values), {}, [*buffers, *copies])
         for k, buffer in zip(replaced, copies, strict=True):
             self._replace(self.operands[k], buffer, k in layouts)
@@ -163,7 +165,15 @@ class _Call:
         """The operands that have other contents or another layout afterwards."""
         return list(dict.fromkeys([*self.effects.written, *[k for k, _ in self.effects.reshaped]]))
 
-    def _slotted(self, value: Any, slots: dict[int, Slot], values: list[Any]) -> Any:
+    def _filled(self, slots: dict[int, Slot]) -> frozenset[int]:
+        """The places of operands that get other contents, whatever they held."""
+        fills = self.name in _FILLING
+        options = {name: value for name, value in self.kwargs.items() if name != "out"}
+        read = list(_tensors((self.args[1:] if fills else self.args, options)))
+        tensors = [*_tensors(self.kwargs.get("out")), *(self.operands[:1] if fills else ())]
+        return frozenset(slots[id(t)].index for t in tensors if not any(t is other for other in read))
+
+    def slotted(self, value: Any, slots: dict[int, Slot], values: list[Any]) -> Any:
         """An argument with its tensors and numbers of the host replaced by their places among the call's arguments."""
         kind = type(value)
         if kind is Tensor:
@@ -176,11 +186,11 @@ class _Call:
             values.append(self.ctx.host_scalar(value))
             return Slot(len(values) - 1)
         if isinstance(value, (list, tuple)):
-            return _like(value, [self._slotted(v, slots, values) for v in value])
+            return _like(value, [self.slotted(v, slots, values) for v in value])
         if isinstance(value, Mapping):
-            return {key: self._slotted(v, slots, values) for key, v in value.items()}
+            return {key: self.slotted(v, slots, values) for key, v in value.items()}
         if kind is slice:
-            return slice(*[self._slotted(v, slots, values) for v in (value.start, value.stop, value.step)])
+            return slice(*[self.slotted(v, slots, values) for v in (value.start, value.stop, value.step)])
         if isinstance(value, (Expr, Buffer)):
             raise Unsupported(f"an argument of {self.name}")
         return value
@@ -243,6 +253,8 @@ class _Call:
         return tensor
 
 
+#: Operators that give their operand other contents, whatever it held.
+_FILLING = frozenset("normal_ uniform_ exponential_ geometric_ log_normal_ cauchy_ random_ bernoulli_".split())
 _VIEWS_IN_PLACE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
 
 
@@ -261,7 +273,25 @@ def _without_gradient(meta: TensorMeta) -> TensorMeta:
     return meta if not meta.requires_grad else TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
 
 
+def number_by_python(ctx: Context, target: Any, args: Sequence[Any], meta: NumberMeta) -> Tensor:
+    """The number that Python computes from numbers in tensors, where there is no rule for it: it may raise exceptions."""
+    if not callable(target):
+        raise Unsupported(f"{target} of a number from a tensor")
+    call = _Call(ctx, target, name_of(target), args, {}, NO_EFFECTS)
+    values: list[Any] = []
+    template = call.slotted(call.args, {}, values)
+    dtype = DTYPES[meta.kind]
+    buffer = ctx.temp(TensorMeta(dtype, (), (), torch.device("cpu")))
+    ctx.program.steps.append(Extern(NumberOf(target, template, dtype), tuple(values), {}, [buffer], may_fail=True))
+    return ctx.number(whole_load(buffer), buffer.meta.device)
+
+
 # --- nested arguments and results ---
+
+
+def numbered_operands(arguments: Any) -> list[Tensor]:
+    """The tensors among a call's arguments, in the order in which `Effects` numbers them."""
+    return [tensor for tensor in _tensors(arguments) if not tensor.is_number]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

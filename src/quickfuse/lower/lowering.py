@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, Node
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Program
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import overload_handler
 from .context import Context
-from .extern import extern
+from .extern import extern, number_by_python, numbered_operands
 from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
@@ -28,16 +29,17 @@ from .targets import FUNCTIONS, METHODS, Handler
 _IGNORED = frozenset({torch._C._set_grad_enabled})
 
 
-def lower(graph: Graph) -> Program:
+def lower(graph: Graph, free: Collection[int] = ()) -> Program:
     """Lower a torch-level graph to loops and calls of PyTorch operators.
 
     Each node's `meta["val"]` holds its `TensorMeta`, its `NumberMeta`, or a tuple or list of these. Inputs that the
-    graph changes in place are stored to once, at the end.
+    graph changes in place are stored to once, at the end. Outputs at the positions `free` may have any strides; a
+    placeholder whose `meta["lies"]` is another `TensorMeta` comes with the strides of that.
 
     Raises:
         Unsupported: where the graph has an operator without a rule that PyTorch cannot safely be called for.
     """
-    return _Lowering().run(graph)
+    return _Lowering(free).run(graph)
 
 
 def _handler(kind: str, target: Any) -> Handler | None:
@@ -45,12 +47,18 @@ def _handler(kind: str, target: Any) -> Handler | None:
     if kind == "call_method":
         return METHODS.get(target)
     handler = FUNCTIONS.get(target)
-    return overload_handler(target) if handler is None and isinstance(target, OpOverload) else handler
+    return overload_handler(target) if handler is None and isinstance(target, (OpOverload, OpOverloadPacket)) else handler
+
+
+def _are_numbers(args: Any) -> bool:
+    """Whether the only argument is a list of 0-dim tensors."""
+    return len(args) == 1 and all(type(member) is Tensor and not member.meta.shape for member in args[0])
 
 
 class _Lowering:
-    def __init__(self) -> None:
+    def __init__(self, free: Collection[int] = ()) -> None:
         self.ctx = Context()
+        self.free = free
         self.values: dict[Node, Any] = {}
         self.inputs: list[Tensor] = []
 
@@ -76,7 +84,7 @@ class _Lowering:
             return ctx.host_number(node.name, node.name, DTYPES[meta.kind])
         if not isinstance(meta, TensorMeta):
             raise Unsupported(f"an input of type {type(meta).__name__}")
-        buffer = Buffer(node.name, meta, "input", len(inputs))
+        buffer = Buffer(node.name, node.meta.get("lies", meta), "input", len(inputs))
         inputs.append(buffer)
         tensor = Tensor(Storage(meta, whole_load(buffer), buffer), meta)
         self.inputs.append(tensor)
@@ -91,14 +99,17 @@ class _Lowering:
         meta = node.meta.get("val")
         if type(meta) is NumberMeta:
             if meta.from_tensor:
-                return number_from_tensor(ctx, target, args, meta)
+                return self._number(target, args, meta)
             return host_number(ctx, target, args, node.name, meta)
+        effects: Effects | None = node.meta.get("effects")
         ctx.begin()
         handler = _handler(kind, target)
         failed: Unsupported | None = None
         if handler is not None:
             try:
-                return handler(ctx, args, kwargs, meta)
+                value = handler(ctx, args, kwargs, meta)
+                if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
+                    return value
             except NoRule:
                 pass
             except Unsupported as unsupported:
@@ -106,12 +117,23 @@ class _Lowering:
             ctx.undo()
         elif target in _IGNORED:
             return None
-        if target is torch.stack and isinstance(meta, TensorMeta):
-            return self._stack(args, kwargs, meta)
+        if target is torch.stack and not kwargs and isinstance(meta, TensorMeta) and _are_numbers(args):
+            return self._stack(args[0], meta)
         try:
-            return extern(ctx, kind, target, args, kwargs, meta, node.meta.get("effects"))
+            return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:
             raise failed or unsupported from None
+
+    def _are_assigned(self, written: tuple[int, ...], args: Any, kwargs: Any) -> bool:
+        """Whether a rule has changed all operands that the operator changes. Rules may not know of an option that does."""
+        operands = numbered_operands((args, kwargs))
+        return all(self.ctx.is_assigned(operands[k].storage) for k in written)
+
+    def _number(self, target: Any, args: Any, meta: NumberMeta) -> Tensor:
+        try:
+            return number_from_tensor(self.ctx, target, args, meta)
+        except Unsupported:
+            return number_by_python(self.ctx, target, args, meta)
 
     def _resolve(self, value: Any) -> Any:
         kind = type(value)
@@ -127,11 +149,9 @@ class _Lowering:
             return slice(self._resolve(value.start), self._resolve(value.stop), self._resolve(value.step))
         return value
 
-    def _stack(self, args: Any, kwargs: Any, meta: TensorMeta) -> Tensor:
+    def _stack(self, members: Any, meta: TensorMeta) -> Tensor:
         """A stack of 0-dim tensors remembers its members, which is all that most uses of one need."""
-        ctx, members = self.ctx, args[0]
-        if any(type(m) is not Tensor or m.meta.shape for m in members) or "out" in kwargs:
-            return extern(ctx, "call_function", torch.stack, args, kwargs, meta)
+        ctx = self.ctx
         copies = [ctx.fresh(m.meta, ctx.read(m)) for m in members]
         storage = Storage(meta, None)
         storage.pending = lambda: ctx.read(extern(ctx, "call_function", torch.stack, (copies,), {}, meta))
@@ -146,7 +166,7 @@ class _Lowering:
             self._store_input(tensor.storage)
         flat = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         self._check_aliases({id(value.storage) for value in flat if type(value) is Tensor})
-        self.ctx.program.outputs.extend(Outputs(self.ctx, flat).results())
+        self.ctx.program.outputs.extend(Outputs(self.ctx, flat, self.free).results())
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

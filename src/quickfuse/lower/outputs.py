@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from quickfuse.errors import Unsupported
@@ -12,15 +12,18 @@ from quickfuse.ir.values import TensorMeta
 
 from .context import Context
 from .layout import is_dense
+from .memory_order import read_order
 from .symbolic import Storage, Tensor, whole_load
 
 
 class Outputs:
     """Gives memory to the outputs. Outputs that share memory in eager share it here."""
 
-    def __init__(self, ctx: Context, values: Sequence[Any]) -> None:
+    def __init__(self, ctx: Context, values: Sequence[Any], free: Collection[int] = ()) -> None:
+        """`free` are the positions of outputs that may have other strides than in eager."""
         self.ctx = ctx
         self.values = values
+        self.free = {id(values[k]) for k in free} - {id(v) for k, v in enumerate(values) if k not in free}
         self._memory: dict[int, Buffer] = {}  # of a storage, by its id
         self._taken: set[int] = set()
         self._users: dict[int, set[int]] = {}
@@ -48,6 +51,8 @@ class Outputs:
             self.ctx.store(buffer, self.ctx.read(value))
             return Number(buffer, (), (), 0)
         storage = value.storage
+        if id(value) in self.free and (own := self._as_it_lies(value)) is not None:
+            return own
         if storage.buffer is not None:
             buffer = storage.buffer
         elif self._needs_no_base(value):
@@ -59,6 +64,24 @@ class Outputs:
         if value.is_base:
             return buffer
         return View(buffer, value.meta.shape, value.meta.stride, value.offset)
+
+    def _as_it_lies(self, tensor: Tensor) -> Buffer | None:
+        """An output in the order in which its value is there already, or is made; None for a view and for an input."""
+        storage = tensor.storage
+        if storage.buffer is not None or not tensor.whole or len(self._users[id(storage)]) > 1 or not tensor.meta.numel:
+            return None
+        value = self.ctx.read(tensor)
+        if isinstance(value, Load):
+            buffer = value.access.buffer
+            whole = value.access == whole_load(buffer).access and buffer.meta.shape == tensor.meta.shape
+            if not whole or buffer.kind != "temp" or id(buffer) in self._taken or buffer.meta.dtype != tensor.dtype:
+                return None
+            buffer.kind = "output"
+        else:
+            buffer = self._output(read_order(value, tensor.meta))
+            self.ctx.store(buffer, value)
+        self._taken.add(id(buffer))
+        return buffer
 
     def _needs_no_base(self, tensor: Tensor) -> bool:
         """Whether a view is all that is left of its storage, so that it may have memory of its own size."""

@@ -194,9 +194,9 @@ def logit(grad: Expr, x: Expr, eps: Expr) -> Expr:
     if type(eps) is not Const:
         raise NoRule
     one, zero = ops.like(x, 1), _zero(x)
-    low, high, beyond = eps, ops.sub(one, eps), zero
-    if eps.value < 0:
-        low, high, beyond = zero, one, ops.like(x, math.nan)
+    bounded = eps.value >= 0
+    low, high = (eps, ops.sub(one, eps)) if bounded else (zero, one)
+    beyond = zero if bounded else ops.like(x, math.nan)
     outside = ops.bit_or(ops.lt(x, low), ops.gt(x, high))
     at_end = ops.bit_or(ops.eq(x, zero), ops.eq(x, one))
     inner = ops.where(at_end, ops.mul(grad, ops.like(x, math.inf)), ops.div(grad, ops.mul(x, ops.sub(one, x))))

@@ -43,6 +43,8 @@ _NEVER_FAIL = frozenset(
     "uniform_ normal_ to".split()
 )
 
+_FAMILIES_THAT_NEVER_FAIL = ("_scaled_dot_product", "max_pool", "avg_pool", "adaptive_", "upsample_", "fft_")
+
 #: Operators that change an operand although their schema does not say so.
 _UNDECLARED = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 
@@ -81,7 +83,7 @@ def draws_nothing(function: Any, name: str) -> bool:
 
 def never_fails(name: str) -> bool:
     """Whether an operator raises no exception for what its operands hold."""
-    return name in _NEVER_FAIL or name.endswith("_backward")
+    return name in _NEVER_FAIL or name.startswith(_FAMILIES_THAT_NEVER_FAIL) or name.endswith("_backward")
 
 
 def effects_by_schema(
