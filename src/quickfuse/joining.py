@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from .emit.halves import kernel_half, operator_half
 from .emit.sources import emit_cpu, emit_gpu
 from .errors import Unsupported
 from .fuse import fuse
-from .ir.gradients import NothingToDifferentiate
+from .ir.gradients import Differentiated, NothingToDifferentiate
+from .ir.loop import Buffer
 from .ir.modes import MODE_CHANGES
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
@@ -41,31 +43,51 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
         logs.emit("joint", describe(made))
     order = {source: k for k, source in enumerate(glue_source.tensor_order(segment))}
     picks = [order[i.source] for i in segment.inputs if isinstance(i.meta, TensorMeta)]
-    forward = _half("forward", made.forward, picks, checked)
-    forward_half = Half(forward[0], None, forward[1], forward[2], [])
-
-    def make_backward(absent: frozenset[int]) -> Half:
-        if not absent:
-            return _backward_half(made.backward)
-        assert made.variant is not None
-        return _backward_half(made.variant(absent).backward)
-
     examples = [e for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
     keeps = [bool(e.is_leaf and e.requires_grad) for e in examples]
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
     modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in _STAYING_MODES]
-    call = JoinedCall(made, forward_half, make_backward, run, is_number, keeps, modes)
-    return joined_body(segment, call, forward[1]), forward[2]
+    classes = [i.cls for i in segment.inputs]
+    call, placer, kernels = compile_halves(made, picks, checked, run, is_number, keeps, modes, classes)
+    return joined_body(segment, call, placer), kernels
 
 
-def _half(name: str, graph: Graph, picks: list[int], checked: list[TensorMeta]) -> tuple[Any, Any, int]:
-    """A function of the graph's tensors and numbers, what places the addresses of its inputs, and its number of kernels.
+def compile_halves(
+    made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
+    modes: list[Any], classes: list[type],
+) -> tuple[JoinedCall, Any, int]:  # fmt: skip
+    """A call of both halves, what places the addresses of its inputs (if anything), and its forward's number of kernels.
 
-    `picks` are the positions of the tensor inputs among the `checked` tensors.
+    `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
+    see `JoinedCall`.
+    """
+    ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
+    forward = _half("forward", made.forward, picks, checked, bool(made.mutated), ours)
+    lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
+    forward_half = Half(forward[0], None, tensor_check, forward[1], forward[2], [])
+    kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]
+
+    def make_backward(absent: frozenset[int]) -> Half:
+        if not absent:
+            return _backward_half(made.backward, kept)
+        assert made.variant is not None
+        return _backward_half(made.variant(absent).backward, kept)
+
+    return JoinedCall(made, forward_half, make_backward, run, is_number, keeps, modes), forward[1], forward[2]
+
+
+def _half(
+    name: str, graph: Graph, picks: list[int], checked: list[TensorMeta], only_kernels: bool = False,
+    free: Collection[int] = (),
+) -> tuple[Any, Any, int, dict[int, TensorMeta]]:  # fmt: skip
+    """A function of the graph's tensors and numbers, what places the addresses of its inputs, its number of kernels, and how
+    the outputs at the positions `free` lie in memory, where they do not lie as in eager.
+
+    Operators are not called one by one, if `only_kernels`: nothing would see to it that changed inputs do not overlap.
     """
     try:
         with logs.stage("lower"):
-            program = lower(graph)
+            program = lower(graph, free)
         if logs.enabled("loops"):
             logs.emit("loops", str(program))
         with logs.stage("fuse"):
@@ -73,15 +95,20 @@ def _half(name: str, graph: Graph, picks: list[int], checked: list[TensorMeta]) 
         position = dict(zip([b for b in program.inputs if b is not None], picks, strict=True))
         with logs.stage("kernels"):
             calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu)
+        lies = {k: out.meta for k in free if isinstance(out := program.outputs[k], Buffer)}
         with logs.stage("glue"):
-            return kernel_half(name, graph, schedule, calls, placer), placer, len(calls)
+            return kernel_half(name, graph, schedule, calls, placer), placer, len(calls), lies
     except Unsupported as unsupported:
+        if only_kernels:
+            raise
         logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {unsupported.reason}")
         return operator_half(name, graph), None, 0
 
 
-def _backward_half(graph: Graph) -> Half:
+def _backward_half(graph: Graph, kept: list[type]) -> Half:
+    """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself."""
     metas = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], TensorMeta)]
     function, placer, kernels = _half("backward", graph, [*range(len(metas))], metas)
-    check = tensor_check([(torch.Tensor, meta) for meta in metas]) if metas and placer is not None else None
-    return Half(function, check, placer, kernels, metas)
+    classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
+    check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
+    return Half(function, check, tensor_check, placer, kernels, metas)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from . import backends, logs
 from .drive.native import as_generator
 from .drive.tracebacks import traced
@@ -15,14 +17,15 @@ from .emit.sources import emit_cpu, emit_gpu
 from .errors import Unsupported
 from .explain.graphs import readable
 from .fuse import fuse
-from .ir.gradients import NothingToDifferentiate
+from .ir.gradients import NothingToDifferentiate, UnsupportedAt
 from .ir.guard import float32
-from .ir.modes import preserving_modes
+from .ir.modes import in_inference_mode, preserving_modes
 from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .joining import joined
 from .launch import Apart, ContentsReader, bind, bulk_reads, tensor_check, unchanged
 from .lower import lower
+from .stretches import in_stretches
 
 
 class Specialisation:
@@ -104,10 +107,16 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
             return joined(segment, checked, run)
         except NothingToDifferentiate:
             pass
+        except UnsupportedAt as unsupported:
+            try:
+                return in_stretches(segment)
+            except Unsupported as other:
+                raise Unsupported(f"{unsupported.reason} (in pieces: {other.reason})") from None
     return _lowered(segment, checked)
 
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
+    run = in_inference_mode(run) if segment.inference else run
     return preserving_modes(run) if segment.changes_modes else run
 
 
@@ -144,6 +153,9 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
     with logs.stage("kernels"):
         calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu)
     body = kernel_body(segment, schedule, calls, placer)
+    if segment.inference and body.lines:
+        body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]
+        body.constants["_inference_mode"] = torch.inference_mode
     return body, len(calls)
 
 

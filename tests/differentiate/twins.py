@@ -17,9 +17,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 def joined(twin: Any) -> bool:
     """Whether all graphs with operators have a forward and a backward graph of their own."""
-    return all(
-        not s.without_kernels and "_joined" in s.glue.constants for s in twin.specialisations if s.segment.needs_grad
-    )
+    return not reasons(twin)
 
 
 def reasons(twin: Any) -> list[str]:

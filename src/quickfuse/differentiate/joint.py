@@ -11,6 +11,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
+from ..ir.gradients import UnsupportedAt
 from ..ir.modes import modes_restored
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import Marks, check_same, check_use
@@ -88,9 +89,8 @@ class _Tracing:
         try:
             with torch.autograd.set_multithreading_enabled(False), torch.autograd.set_detect_anomaly(False), self.recorder:
                 torch._C._set_grad_enabled(self.grad_enabled)
-                with hooks:
-                    with modes_restored():
-                        results = self._forward()
+                with hooks, modes_restored():
+                    results = self._forward()
                 torch._C._set_grad_enabled(True)
                 return self._backward(results)
         except Unsupported:
@@ -109,8 +109,16 @@ class _Tracing:
             elif node.op == "output":
                 return [self._of(value) for value in node.args[0]]
             else:
-                self.values[node] = self._call(node)
+                self.values[node] = self._call_or_fail(node)
         return []
+
+    def _call_or_fail(self, node: Node) -> Any:
+        try:
+            return self._call(node)
+        except Unsupported as unsupported:
+            raise UnsupportedAt(unsupported.reason, node) from unsupported
+        except Exception as error:
+            raise UnsupportedAt(f"tracing for gradients failed: {type(error).__name__}: {error}", node) from error
 
     def _input(self, node: Node) -> Any:
         meta = node.meta["val"]

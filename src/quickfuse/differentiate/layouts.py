@@ -152,10 +152,15 @@ def _statistics(x: Any, shape: Any, weight: Any) -> Out:
     return _laid_out(shape, None, TensorMeta(dtype, (), (), x.meta.device))
 
 
+def _rnn_layer(*args: Any) -> Spec:
+    raise Unsupported("a recurrent layer, which keeps for backward what only it understands")
+
+
 #: Operator -> what it returns for these operands.
 RULES: dict[Any, Callable[..., Spec]] = {
     aten.as_strided.default: _as_strided,
     aten.convolution.default: _convolution,
+    aten.mkldnn_rnn_layer.default: _rnn_layer,
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
