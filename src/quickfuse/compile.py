@@ -22,8 +22,9 @@ from .emit import glue as glue_source
 from .emit.glue import MISS, RunNatively, Suspension
 from .errors import Unsupported
 from .explain.hints import hint_for
-from .explain.recompiles import report
+from .explain.recompiles import limit_message, report
 from .ir.frame import FrameState
+from .ir.guard import Guard
 from .ir.marks import mark_of
 from .ir.segment import Break, Segment
 from .ir.trace import summary
@@ -50,14 +51,14 @@ class Point:
     `specialisations` are tried in order, the most recently used first.
     """
 
-    __slots__ = ("capturable", "failures", "frames", "last_failure", "specialisations", "useful", "volatile")
+    __slots__ = ("capturable", "failed_guards", "failures", "frames", "specialisations", "useful", "volatile")
 
     def __init__(self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset()) -> None:
         self.specialisations: list[Specialisation] = []
         self.capturable = True
         self.failures = 0
         self.useful = False
-        self.last_failure: str | None = None
+        self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
         self.frames = codes  # keeps the code objects alive whose identities name this place
 
@@ -98,12 +99,12 @@ class Compiled:
                 result = specialisation.run(*args, **kwargs)
                 if result is not MISS:
                     if specialisation is not tried[0]:
-                        self.entry.specialisations = _moved_to_front(tried, tried.index(specialisation))
+                        self._move_to_front(self.entry, specialisation)
                     if type(result) is Suspension:
                         break
                     return result
             else:
-                result = self._compile_and_run(args, kwargs)
+                result = self._compile_and_run(tried, args, kwargs)
                 if type(result) is not Suspension:
                     return result
         except RunNatively as request:
@@ -160,16 +161,33 @@ class Compiled:
             self._report_internal_error(failure)
         return result
 
-    def _compile_and_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
+        """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
+        if self._lock.acquire(blocking=False):
+            try:
+                others = [known for known in point.specialisations if known is not specialisation]
+                if len(others) < len(point.specialisations):
+                    point.specialisations = [specialisation, *others]
+            finally:
+                self._lock.release()
+
+    def _compile_and_run(self, tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         specialisation = None
         with self._lock:
+            added = _others(self.entry, tried)
             if self._plain is None or self._never is not None:
                 self._log_native(self._never or "")
-            elif self.native_reason is None and self._may_compile(self.entry):
+            elif not added and self.native_reason is None and self._may_compile(self.entry, args):
                 plain, whole = self._plain, self.settings.fullgraph
                 specialisation = self._specialise(
                     self.entry, args, kwargs, lambda volatile: capture(plain, args, kwargs, whole=whole, volatile=volatile)
                 )
+        for made_elsewhere in added:
+            result = made_elsewhere.run(*args, **kwargs)
+            if result is not MISS:
+                return result
+        if added:
+            return self._compile_and_run([*tried, *added], args, kwargs)
         if specialisation is not None:
             result = specialisation.run(*args, **kwargs)
             if result is not MISS:
@@ -187,18 +205,21 @@ class Compiled:
             codes = tuple([frame.code for frame in frames])
             point = self.points.setdefault(key, Point(codes, self._volatile_in.get(codes, frozenset())))
         try:
-            for index, specialisation in enumerate(point.specialisations):
+            tried = point.specialisations
+            for specialisation in tried:
                 result = specialisation.run(frames)
                 if result is not MISS:
-                    if index:
-                        point.specialisations = _moved_to_front(point.specialisations, index)
+                    if specialisation is not tried[0]:
+                        self._move_to_front(point, specialisation)
                     return result
             if not point.capturable:
                 return NO_SEGMENT
             with self._lock:
-                made = None
-                if self._may_compile(point, frames[-1]):
+                added, made = _others(point, tried), None
+                if not added and point.capturable and self._may_compile(point, (), frames[-1]):
                     made = self._specialise(point, (frames,), {}, lambda volatile: resume(frames, volatile))
+            if added:
+                return self._run_segment(key, frames)
             if made is None:
                 return NO_SEGMENT
             result = made.run(frames)
@@ -225,16 +246,13 @@ class Compiled:
 
     # compiling --------------------------------------------------------------------------------------------------
 
-    def _may_compile(self, point: Point, frame: FrameState | None = None) -> bool:
+    def _may_compile(self, point: Point, args: tuple[Any, ...], frame: FrameState | None = None) -> bool:
         if len(point.specialisations) < config.recompile_limit:
             return True
         assert self._plain is not None
-        place = f"{self._plain.__qualname__}" if frame is None else f"{self._plain.__qualname__} from {frame.location} on"
-        message = (
-            f"{place} was compiled {len(point.specialisations)} times; the guard that keeps failing is "
-            f"{point.last_failure or 'a tensor guard'}. It now runs natively. Pass what changes as a tensor, or raise "
-            "config.recompile_limit."
-        )
+        name = user_function(self._plain, args).__qualname__
+        place = name if frame is None else f"{name} from {frame.location} on"
+        message = limit_message(place, len(point.specialisations), point.failed_guards)
         if config.on_recompile_limit == "error":
             raise errors.RecompileLimit(message)
         logs.log.warning(message)
@@ -325,14 +343,10 @@ class Compiled:
         """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
         if not point.specialisations or self._plain is None:
             return
-        guards = []
-        changing = []
-        for specialisation in point.specialisations:
-            failed = glue_source.first_failure(specialisation.segment, self._plain, args, kwargs, helpers())
-            guards.append(failed)
-            if failed is not None:
-                point.last_failure = f"{failed}  # {failed.location}" if failed.location else str(failed)
-                changing += failed.values_held()
+        guards = point.failed_guards = [
+            glue_source.first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
+        ]
+        changing = [name for guard in guards if guard is not None for name in guard.values_held()]
         if not self.settings.fullgraph:
             enough = VOLATILE_AFTER if point is self.entry else VOLATILE_AFTER_BREAK
             often = {name for name in changing if changing.count(name) >= enough}
@@ -383,8 +397,9 @@ def _why_never(function: FunctionType | None) -> str | None:
     return "torch.compiler.disable" if getattr(function, "_torchdynamo_disable", False) else None
 
 
-def _moved_to_front(specialisations: list[Specialisation], index: int) -> list[Specialisation]:
-    return [specialisations[index], *specialisations[:index], *specialisations[index + 1 :]]
+def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
+    """What another thread compiled since these were tried."""
+    return [s for s in point.specialisations if s not in tried]
 
 
 class Settings:

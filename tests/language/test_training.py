@@ -380,6 +380,54 @@ def numbers_from_the_loss(x):
     return total, x.grad
 
 
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return (x * scale).round() / scale
+
+    @staticmethod
+    def backward(ctx, g):
+        x, scale = ctx.saved_tensors
+        inner = x * 0.5
+        return g * (inner.abs() < 1), None
+
+
+class Splitting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        return x * k, x.sum() + k
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return a * ctx.k * 10 + b, None
+
+
+@case((leaf(3), leaf(3, seed=1)), (leaf(3, seed=2), leaf(3)), graphs=1)
+def through_custom_functions(x, scale):
+    y = Rounded.apply(x * 3, scale)
+    a, b = Splitting.apply(y, 2.0)
+    (a * b).sum().backward()
+    return x.grad + 1, scale.grad, y
+
+
+@case((leaf(3), []), (leaf(3, seed=2), []), steady="never")
+def through_a_custom_function_with_side_effects(x, seen):
+    class Noting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, v):
+            return v * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            seen.append(g.shape)
+            return g * 3
+
+    Noting.apply(x).sum().backward()
+    return x.grad, len(seen)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_training(name, backend):

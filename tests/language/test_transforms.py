@@ -320,6 +320,43 @@ def checkpointed_training_step():
     return train, [(t(3, 4),), (t(3, 4, seed=1),)]
 
 
+class Reversed(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+
+
+class Negated(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+
+
+@case((t(3),), (t(3, seed=1),))
+def custom_functions_inside(x):
+    a = grad(lambda v: Negated.apply(v).sum())(x)
+    b = vmap(lambda v: Reversed.apply(v))(x)
+    return a, b, checkpoint(Negated.apply, x, use_reentrant=False)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_transforms(name, backend):

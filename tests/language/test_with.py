@@ -401,6 +401,67 @@ def default_dtype_inside(x, n):
     return y + x, torch.ones(2) + 1
 
 
+def layers():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
+
+
+@setup(graphs=1)
+def inference_mode_for_all():
+    model = layers()
+
+    def run(x):
+        with torch.inference_mode():
+            y = model(x)
+            return y, y.softmax(-1) * 2, torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+    return run, [(t(2, 3),), (t(2, 3, seed=1),)]
+
+
+@setup(graphs=1)
+def inference_mode_for_a_part():
+    model = layers()
+
+    def run(x):
+        a = x * 2
+        with torch.inference_mode():
+            y = model(a)
+            with torch.inference_mode(False):
+                b = a + 1
+            z = y * 2
+        return y, a, b, z, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), model(a)
+
+    return run, [(t(2, 3),), (t(2, 3, seed=1),)]
+
+
+@setup()
+def inference_mode_around_a_break():
+    model = layers()
+
+    @torch.inference_mode()
+    def run(x):
+        y = model(x)
+        print("break")
+        return y, model(y @ y.t() @ x)
+
+    return run, [(t(2, 3),), (t(2, 3, seed=1),)]
+
+
+@case((t(2, 3, grad=True),), (t(2, 3, seed=1, grad=True),))
+def inference_tensors_outside_of_it(x):
+    with torch.inference_mode():
+        y = x * 2
+    try:
+        z = (x * y).sum()
+    except RuntimeError as error:
+        z = str(error)[:20]
+    try:
+        y.add_(1)
+    except RuntimeError as error:
+        return z, str(error)[:20]
+    return z, y
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_with(name, backend):

@@ -166,6 +166,27 @@ def arguments(call):
     return ((0, collections.deque(maxlen=(0, 1, None)[call])), {})
 """
 
+PROGRAMS["a method of a generator waits for its argument"] = """
+import torch
+LOG = []
+def counter(limit):
+    got = 0
+    try:
+        for i in range(limit):
+            got = yield i + (got or 0)
+    finally:
+        LOG.append('closed')
+def program(x):
+    for k in range(6):
+        row = counter(5)
+        next(row)
+        LOG.append(row.send(x.long().sum().item()))
+        LOG.append(row.send((x + k).sum().item()))
+    return x
+def arguments(call):
+    return ((torch.ones(2) * (-1) ** call,), {})
+"""
+
 PROGRAMS["a loop's generator ends before the exception that leaves the loop is handled"] = """
 import torch
 LOG = []

@@ -23,6 +23,7 @@ from . import autocast
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
+from .inference import SuspendedInside, check_left
 from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop, Raised
 from .naming import label_arguments, user_function
 from .values import Unread
@@ -85,6 +86,9 @@ def _segment(begin: Callable[[Interpreter], None], code: CodeType, whole: bool, 
                 return _finish(i, code, pause)
             except Unsupported as reason:
                 _locate(reason, i)
+                if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
+                    stop_at = reason.stop_at
+                    continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise
                 stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
@@ -173,6 +177,7 @@ def _variable(i: Interpreter, value: Any, source: Source) -> Any:
 
 def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
+    check_left(i)
     book = RecipeBook(i)
     stopped = bool(i.frames)
     frames = [book.frame(frame) for frame in i.frames]
@@ -205,6 +210,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         examples=i.graph.examples,
         changes_modes=i.graph.changes_modes,
         only_eager=i.graph.only_eager(),
+        inference=i.graph.runs_in_inference_mode,
     )
 
 

@@ -31,6 +31,10 @@ class InlinedContext:
         self.not_differentiable: tuple[Any, ...] = ()
         self.needs_input_grad: tuple[bool, ...] = ()
 
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        return self.saved
+
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved = tensors
 
@@ -53,13 +57,16 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     forward = forward.__func__ if isinstance(forward, staticmethod) else forward
     if not isinstance(forward, FunctionType) or kwargs or cls.generate_vmap_rule:
         raise Unsupported(f"{cls.__qualname__}.apply")
+    transformed = any(nested.transforms for nested in i.graph.nested)
+    if transformed and cls.vmap is not torch.autograd.Function.vmap:
+        raise Unsupported(f"{cls.__qualname__}.apply inside of a functional transform")
     tensors = [a for a in args if type(a) is TensorProxy]
-    needed = i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors)
+    needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
     operators, mutated = i.graph.operators, len(i.graph.mutated)
     last = next(iter(reversed(i.graph.graph.nodes)), None)
     effects = i.outside.effect_count()
     context = i.mark_created(InlinedContext())
-    context.needs_input_grad = tuple(type(a) is TensorProxy and a.meta.requires_grad for a in args)
+    context.needs_input_grad = tuple(type(a) is TensorProxy and (transformed or a.meta.requires_grad) for a in args)
     grad_enabled, i.graph.grad_enabled = i.graph.grad_enabled, False
     try:
         result = _run_forward(i, cls, forward, context, args)
@@ -76,9 +83,8 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported(f"{cls.__qualname__}.apply of other things than tensors and plain values")
     if not all(type(o) is TensorProxy for o in outputs):
         raise Unsupported(f"{cls.__qualname__}.apply, which returns other things than tensors")
-    metas = [
-        torch_meta(o, requires_grad=o not in context.not_differentiable and o.meta.dtype.is_floating_point) for o in outputs
-    ]
+    differentiable = [o.meta.dtype.is_floating_point and o not in context.not_differentiable for o in outputs]
+    metas = [torch_meta(o, needs and not transformed) for o, needs in zip(outputs, differentiable, strict=True)]
     _take_out(i, last)
     i.graph.operators = operators
     plain = tuple(i.outside.concrete(a) for a in args)
@@ -86,11 +92,55 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     caller = _caller(cls)
     result = i.graph.call("call_function", caller, plain, {}, structure)
     made = result if isinstance(result, tuple) else (result,)
-    for output in made:
-        output.node.meta["custom"] = True
-    if isinstance(result, tuple):
-        made[0].node.args[0].meta["custom"] = True
+    application = Application(cls, context, plain, made)
+    nodes = [output.node for output in made]
+    for node in nodes + ([nodes[0].args[0]] if isinstance(result, tuple) else []):
+        node.meta["custom"] = True
+        i.graph.history.applications[node] = application
+    if transformed:
+        application.operands_with_gradients(i)  # which refuses side effects
     return result
+
+
+class Application:
+    """A call of a custom function that is a node of the graph."""
+
+    def __init__(self, cls: Any, context: InlinedContext, args: tuple[Any, ...], outputs: tuple[TensorProxy, ...]) -> None:
+        self.cls = cls
+        self.context = context
+        self.args = args
+        self.outputs = outputs
+        self._operands: list[torch.fx.Node] | None = None
+
+    def operands_with_gradients(self, i: Interpreter) -> list[torch.fx.Node]:
+        """The operands that `backward` gives gradients to: it is captured, and its nodes are thrown away."""
+        if self._operands is None:
+            self._operands = self._find(i)
+        return self._operands
+
+    def _find(self, i: Interpreter) -> list[torch.fx.Node]:
+        backward = lookup_class(self.cls, "backward")[1]
+        backward = backward.__func__ if isinstance(backward, staticmethod) else backward
+        if not isinstance(backward, FunctionType):
+            raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
+        graph = i.graph
+        last = next(iter(reversed(graph.graph.nodes)), None)
+        before = graph.operators, len(graph.mutated), i.outside.effect_count(), graph.grad_enabled
+        graph.grad_enabled = False
+        try:
+            gradients = tuple([graph.call("call_function", torch.zeros_like, (output,), {}) for output in self.outputs])
+            found = i.call_now(backward, (self.context, *gradients))
+        finally:
+            graph.grad_enabled = before[3]
+        if (len(graph.mutated), i.outside.effect_count()) != before[1:3]:
+            raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which has side effects")
+        _take_out(i, last)
+        graph.operators, graph.emitted_grad = before[0], before[3]
+        found = found if isinstance(found, tuple) else (found,)
+        if len(found) < len(self.args):
+            raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which gives too few gradients")
+        pairs = zip(self.args, found, strict=False)
+        return [graph.node_of(a) for a, gradient in pairs if type(a) is TensorProxy and gradient is not None]
 
 
 def _take_out(i: Interpreter, last: Any) -> None:

@@ -155,7 +155,8 @@ class RecipeBook:
             if known is None:
                 raise Unsupported("a view of a dictionary that outlives the captured code")
             return Call(getattr(type_of(known[1]), known[2]), [self.recipe(known[1])])
-        if id(value) in self.i.created and kind.__flags__ & (1 << 9) and kind is not NativeHandler:
+        own = kind is NativeHandler or kind.__module__ == library.__name__
+        if id(value) in self.i.created and kind.__flags__ & (1 << 9) and not own:
             return self._object(value)
         raise Unsupported(f"a {type_of(value).__name__} that outlives the captured code")
 

@@ -21,6 +21,7 @@ from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
 from .history import History
+from .inference import Inference
 from .metadata import name_of, result_of
 from .mutation import changed_tensors, is_in_place
 from .naming import placeholder_name
@@ -76,6 +77,8 @@ class GraphBuilder:
         self._last_placeholder: torch.fx.Node | None = None
         self.contents = Contents(self)
         self.autocast = Autocast()
+        self.inference = Inference()
+        self.runs_in_inference_mode = False
         self.history = History()
         #: Whether the program would handle an exception that is raised here.
         self.in_try: Callable[[], bool] = bool
@@ -337,6 +340,7 @@ class GraphBuilder:
 
     def sync_modes(self) -> None:
         """Bring the running graph to the captured grad mode and autocast state before the next operator."""
+        self.inference.sync(self)
         self._sync_grad_mode()
         self.autocast.sync(self)
 
@@ -371,6 +375,7 @@ class GraphBuilder:
 
     def finish(self, outputs: list[Any]) -> torch.fx.Graph:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
+        self.runs_in_inference_mode = self.inference.finish(self)
         self._sync_grad_mode()
         node = self.graph.output(tuple(self.node_of(o) for o in outputs))
         node.meta["val"] = None

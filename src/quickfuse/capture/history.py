@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from ..ir.values import TensorMeta
 from .stand_ins import is_leaf
 from .values import TensorProxy
 
+#: From a call of a custom function to the operands that get gradients.
+Follow = Callable[[Any], list[torch.fx.Node]]
+
 
 class History:
     """The tensors of a graph and what was written to them while autograd recorded."""
@@ -19,6 +23,8 @@ class History:
         self._tensors: dict[torch.fx.Node, TensorProxy] = {}
         self._writes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         self._freed: set[torch.fx.Node] = set()
+        #: The calls of custom functions, by their nodes.
+        self.applications: dict[torch.fx.Node, Any] = {}
 
     def note_tensor(self, node: torch.fx.Node, tensor: TensorProxy) -> None:
         self._tensors[node] = tensor
@@ -35,15 +41,19 @@ class History:
     def release(self) -> None:
         """Let go of the user's objects."""
         self._tensors.clear()
+        self.applications.clear()
 
-    def leaves(self, graph: torch.fx.Graph, outputs: list[TensorProxy], keep: bool) -> list[TensorProxy]:
-        """The leaves that get a gradient from `outputs`; `keep`: what autograd saved is not freed.
+    def leaves(
+        self, graph: torch.fx.Graph, outputs: list[TensorProxy], keep: bool, follow: Follow | None = None
+    ) -> list[TensorProxy]:
+        """The leaves that get a gradient from `outputs`; `keep`: what autograd saved is not freed. `follow` tells which
+        operands of a custom function's call do.
 
         Raises:
             Unsupported: where gradients flow out of the graph, or through what was freed.
         """
         order = {node: k for k, node in enumerate(graph.nodes)}
-        reached, found = self._reached(order, outputs)
+        reached, found = self._reached(order, outputs, follow)
         leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
         self._free(reached, leaves, keep)
         return list(leaves.values())
@@ -57,7 +67,7 @@ class History:
         return found
 
     def _reached(
-        self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy]
+        self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy], follow: Follow | None = None
     ) -> tuple[dict[torch.fx.Node, int], set[torch.fx.Node]]:
         """What gradients of `outputs` flow through, with the place in the graph up to which writes count; and the ends."""
         found: set[torch.fx.Node] = set()
@@ -76,7 +86,12 @@ class History:
                 found.add(node)
                 continue
             _check_followed(node)
-            stack += [(operand, order[node]) for operand in node.meta.get("reaches", node.all_input_nodes)]
+            operands = node.meta.get("reaches", node.all_input_nodes)
+            if "custom" in node.meta:
+                if follow is None:
+                    raise Unsupported("backward() through a torch.autograd.Function inside of a checkpoint")
+                operands = follow(self.applications[node])
+            stack += [(operand, order[node]) for operand in operands]
             stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
         return reached, found
 
@@ -104,8 +119,6 @@ def _requires_grad(node: torch.fx.Node) -> bool:
 
 
 def _check_followed(node: torch.fx.Node) -> None:
-    if "custom" in node.meta:
-        raise Unsupported("backward() through a torch.autograd.Function, which may give no gradient")
     if "transforms" in node.meta:
         raise Unsupported("backward() through a functional transform")
     if node.target is torch.autograd.grad:

@@ -24,15 +24,18 @@ class Inference:
 
     def __init__(self) -> None:
         self.on = self._at_start = torch.is_inference_mode_enabled()
-        #: Where capture stood when each block began: the number of instructions before.
+        #: How many instructions came before the making of the last context, and of those that are active.
+        self.made_at = 0
         self.entered_at: list[int] = []
         self._before: list[tuple[bool, bool]] = []
         self._pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._operators: set[bool] = set()
+        #: The grad modes of the running graph around the blocks that it is in: leaving one brings its own back.
+        self._emitted: list[bool] = []
 
-    def enter(self, graph: GraphBuilder, mode: bool, performed: int) -> None:
+    def enter(self, graph: GraphBuilder, mode: bool) -> None:
         self._before.append((self.on, graph.grad_enabled))
-        self.entered_at.append(performed)
+        self.entered_at.append(self.made_at)
         self.on, graph.grad_enabled = mode, not mode
         self._pending.append((enter_inference, (mode,)))
 
@@ -54,6 +57,11 @@ class Inference:
     def _flush(self, graph: GraphBuilder) -> None:
         for function, arguments in self._pending:
             graph.mode_node(function, arguments)
+            if function is enter_inference:
+                self._emitted.append(graph.emitted_grad)
+                graph.emitted_grad = not arguments[0]
+            else:
+                graph.emitted_grad = self._emitted.pop()
         self._pending.clear()
 
     def finish(self, graph: GraphBuilder) -> bool:
@@ -87,11 +95,16 @@ def check_left(i: Interpreter) -> None:
 def _enter(i: Interpreter, mode: Any) -> None:
     if i.graph.nested:
         raise Unsupported("inference mode inside of a functional transform or checkpoint")
-    i.graph.inference.enter(i.graph, i.truth(mode), i.performed)
+    i.graph.inference.enter(i.graph, i.truth(mode))
+
+
+def _make(i: Interpreter, mode: Any) -> Any:
+    i.graph.inference.made_at = i.performed
+    return i.call_now(library.InferenceMode, (mode,))
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    torch._C._InferenceMode: lambda i, mode: i.call_now(library.InferenceMode, (mode,)),
+    torch._C._InferenceMode: _make,
     torch.is_inference_mode_enabled: lambda i: i.graph.inference.on,
     enter_inference: _enter,
     leave_inference: lambda i: i.graph.inference.leave(i.graph),

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ..ir.modes import enter_inference, leave_inference
+
 
 def _accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
     iterator = iter(iterable)
@@ -165,6 +167,19 @@ def _iconcat(a: Any, b: Any, /) -> Any:
 
 def _vars(obj: Any, /) -> Any:
     return obj.__dict__
+
+
+class InferenceMode:
+    """What `torch.inference_mode` makes, which is native."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+
+    def __enter__(self) -> None:
+        enter_inference(self.mode)
+
+    def __exit__(self, *_: object) -> None:
+        leave_inference()
 
 
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {

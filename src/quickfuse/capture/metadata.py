@@ -24,7 +24,7 @@ from .mutation import is_in_place, returns_nothing
 from .probes import probe, run_empty
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
 from .shape_rules import shape_rule
-from .stand_ins import empty_like_meta, is_leaf, run_without_data
+from .stand_ins import empty_like_meta, is_leaf, outside_inference_mode, run_without_data
 from .values import PLAIN_TYPES, Symbol, TensorProxy
 
 __all__ = ["OperatorFailed", "SameTensor", "empty_like_meta", "meta_of", "name_of", "result_of"]
@@ -51,7 +51,8 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
     except TypeError as error:
         raise Unsupported(f"an operand of {name_of(function)} is not a plain value: {error}") from error
     if known is None:
-        known = _infer(function, args, kwargs, tensors, grad)
+        with outside_inference_mode():
+            known = _infer(function, args, kwargs, tensors, grad)
         _check_answer(function, known)
         _check_resized(kwargs, tensors, known)
         _memo[key] = known

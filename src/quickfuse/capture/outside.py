@@ -226,7 +226,7 @@ class Outside:
             self.guard("equal", source, value)
             self._remember(value, source)
             return value
-        if kind is BuiltinFunctionType and isinstance(value.__self__, _OWNERS_OF_METHODS):
+        if kind is BuiltinFunctionType and _is_bound(value, source):
             return self._bound_method(value, source)
         if isinstance(value, enum.Enum):
             self.guard("is", source, value)
@@ -330,7 +330,11 @@ class Outside:
             return TensorMethod(owner, name)
         if is_constant(owner):
             return getattr(owner, name)
-        raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
+        if isinstance(method.__self__, _OWNERS_OF_METHODS):
+            raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
+        self._by_code.add(id(method))
+        self._remember(method, source)
+        return method
 
     def _function_by_code(self, function: FunctionType, source: Source) -> None:
         """A function that the program makes anew each time: what counts is its code, and what it closes over."""
@@ -340,7 +344,8 @@ class Outside:
         self._by_code.add(id(function))
 
     def is_by_code(self, value: Any) -> bool:
-        """Whether a function is known by its code, so that another function object may stand at its source."""
+        """Whether a function is known by its code, or a method by its object, so that another function object may stand
+        at its source."""
         return id(value) in self._by_code
 
     def remember_cell(self, cell: CellType, source: Source) -> None:
@@ -506,6 +511,14 @@ class Outside:
 def _identity(source: Source) -> str:
     """What a source is in the text of an expression that is compared with others: paths may print alike."""
     return str(id(source))
+
+
+def _is_bound(function: Any, source: Source) -> bool:
+    """Whether a native function is a method of an object that may be another one at each call."""
+    owner = function.__self__
+    if isinstance(owner, _OWNERS_OF_METHODS):
+        return True
+    return owner is not None and not isinstance(owner, (type, ModuleType)) and _is_transient(source)
 
 
 def _is_transient(source: Source) -> bool:

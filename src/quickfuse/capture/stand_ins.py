@@ -25,6 +25,11 @@ _META = torch.device("meta")
 _NO_DATA = re.compile(r"\bmeta\b", re.IGNORECASE)
 
 
+def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
+    """Tensors made in inference mode do not tell whether they were changed."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+
+
 def run_without_data(
     function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
 ) -> Result:

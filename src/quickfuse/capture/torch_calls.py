@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
-from . import autocast, checkpoints, custom_functions, gradients, transforms
+from . import autocast, checkpoints, custom_functions, gradients, inference, transforms
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .outside import is_trusted_module
 from .values import TensorProxy
@@ -170,4 +170,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **autocast.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
+    **inference.HANDLERS,
 }

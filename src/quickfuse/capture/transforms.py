@@ -22,7 +22,7 @@ from .containers import as_plain_dict
 from .metadata import result_device
 from .nested import nested_graph
 from .results import SameTensor, View, tensors_in
-from .stand_ins import run_without_data
+from .stand_ins import outside_inference_mode, run_without_data
 from .values import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
 def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in: list[Any]) -> Any:
     args = (leaves, list(brought_in))
     tensors = [v for v in (*leaves, *brought_in) if type(v) is TensorProxy]
-    result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, result_device(tensors))
+    with outside_inference_mode():
+        result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, result_device(tensors))
     given = any(isinstance(leaf, (SameTensor, View)) for leaf in tensors_in(result.structure))
     if result.written or result.changed or given:
         raise Unsupported(f"{function.__name__} of a function that returns or changes what it was given")

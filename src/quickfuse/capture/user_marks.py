@@ -13,6 +13,7 @@ from ..ir.marks import Mark, mark_of
 from . import torch_calls
 from .metadata import SameTensor, _structure, empty_like_meta, name_of, result_device
 from .outside import is_trusted_module
+from .stand_ins import outside_inference_mode
 from .values import TensorProxy, symbolic_leaves
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs:
         raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
     args, kwargs = torch_calls.plain_operands(i, args), torch_calls.plain_operands(i, kwargs)
     tensors = [leaf for leaf in symbolic_leaves((args, kwargs)) if type(leaf) is TensorProxy]
-    structure = _run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled)
+    with outside_inference_mode():
+        structure = _run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled)
     return i.graph.call("call_function", function, args, kwargs, structure)
 
 

@@ -6,6 +6,7 @@ wherever the user keeps the optimizer: the path to it stands behind.
 
 from __future__ import annotations
 
+import collections
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +53,60 @@ def report(function: FunctionType, shown: FunctionType, guards: list[Guard | Non
         caller += f", from {roots.frames[-1].location} on"
     head = f"Recompiling function {named.__name__} in {_place(named)}{caller}"
     return "\n".join([head, "    triggered by the following guard failure(s):", *(f"    - {text}" for text in texts)])
+
+
+def limit_message(place: str, times: int, guards: list[Guard | None]) -> str:
+    """What is said where a place in a program was compiled too often: `guards` are those that failed the last time."""
+    if len(guards) < 1 or all(guard is None for guard in guards):
+        return f"{place} was compiled {times} times, for tensors that differ. It now runs natively. {_OR_MORE}"
+    named = [guard for guard in guards if guard is not None]
+    often, _ = collections.Counter(map(_what, named)).most_common(1)[0]
+    same = [guard for guard in named if _what(guard) == often]
+    shown = f"{same[0]}  # {same[0].location}" if same[0].location else str(same[0])
+    return (
+        f"{place} was compiled {times} times; the guard that keeps failing is {shown}. It now runs natively. "
+        f"{_advice(same)} {_OR_MORE}"
+    )
+
+
+_OR_MORE = "Or raise config.recompile_limit."
+
+_ADVICE = {
+    "requires_grad": "Call it with tensors that require gradients, or with tensors that do not.",
+    "condition": "Pass the number as a tensor, and decide by torch.where.",
+    "length": "Pass containers of one length, or their contents as one tensor.",
+    "keys": "Pass dictionaries with the same keys in the same order.",
+    "absent": "Pass dictionaries with the same keys in the same order.",
+    "is": "Pass one and the same object: make it once, in front of the calls.",
+    "type": "Pass values of one type.",
+    "same": "Pass objects that are one, or that are different, at all calls alike.",
+    "distinct": "Pass objects that are one, or that are different, at all calls alike.",
+    "unique": "Pass objects that are one, or that are different, at all calls alike.",
+    "state": "Set it once, instead of between calls.",
+}
+
+
+def _what(guard: Guard) -> tuple[str, str]:
+    """What a guard is about, whatever it requires of it."""
+    if guard.kind == "condition":
+        return guard.kind, guard.value[0].template
+    return guard.kind, str(guard.source)
+
+
+def _advice(guards: list[Guard]) -> str:
+    """What to do where guards on one thing keep failing."""
+    guard = guards[0]
+    if guard.kind == "tensor":
+        metas = [g.value[1] for g in guards]
+        if len({meta.shape for meta in metas}) > 1:
+            return "Pass tensors of a few sizes, padded if need be."
+        if len({meta.dtype for meta in metas}) > 1:
+            return "Convert the tensor to one type first."
+        return "Pass tensors of one layout: contiguous() makes it so."
+    if guard.kind == "equal":
+        number = type(guard.value) in (int, float, complex)
+        return "Pass the number as a tensor." if number else "Pass one of a few values, or keep it out of compiled code."
+    return _ADVICE.get(guard.kind, "Call it with what changes less.")
 
 
 def _place(function: FunctionType) -> str:

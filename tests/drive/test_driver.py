@@ -1,0 +1,157 @@
+"""What the driver remembers and says, and which objects it does not let segments drop."""
+
+from __future__ import annotations
+
+import gc
+from types import CellType
+from typing import Any
+
+import pytest
+
+from drive.frame_harness import begin
+from quickfuse.drive.driver import NO_SEGMENT, Driver, key_of
+from quickfuse.drive.tracebacks import entry
+from quickfuse.drive.unwind import unwind
+from quickfuse.ir.endings import ends_visibly
+from quickfuse.ir.frame import FrameState
+
+
+class Suspended(list[FrameState]):
+    pass
+
+
+def make_driver(said: list[str]) -> Driver:
+    """A driver without segments."""
+    return Driver(lambda key, frames: NO_SEGMENT, lambda key: False, Suspended, lambda reason, frame: said.append(reason))
+
+
+def sums(items, before):
+    total = 0
+    for _ in range(before):
+        total += 1
+    for item in items:
+        if item % 2:
+            total += item * 2 - 1
+        else:
+            total -= item // 2 + 1
+    return total
+
+
+def test_a_loop_is_said_once() -> None:
+    said: list[str] = []
+    driver = make_driver(said)
+    for before in range(8):
+        assert driver.run([begin(sums, (range(20), before))]) == sums(range(20), before)
+    assert len(driver.left_to_python) > 2  # from several places
+    assert len(said) == len(set(driver.left_to_python.values()))
+
+
+def test_a_place_behind_the_loop_that_was_left() -> None:
+    """The end of a loop may be noted as a place in it: the driver still goes on."""
+    driver = make_driver([])
+    frames = [begin(sums, (range(20), 3))]
+    for position in range(len(frames[0].decoded.instructions)):
+        driver.left_to_python[id(sums.__code__), position] = position
+    assert driver.run(frames) == sums(range(20), 3)
+
+
+# objects whose end can be seen ----------------------------------------------------------------------------------
+
+
+def guarded(limit):
+    try:
+        yield from range(limit)
+    finally:
+        print()
+
+
+def plain(limit):
+    yield from range(limit)
+
+
+def delegating(limit):
+    yield from guarded(limit)
+
+
+def begun(generator: Any) -> Any:
+    next(generator)
+    return generator
+
+
+def finished(generator: Any) -> Any:
+    list(generator)
+    return generator
+
+
+class WithFinalizer:
+    def __del__(self) -> None:
+        pass
+
+
+def error_of(function: Any) -> BaseException:
+    try:
+        function()
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+def fails_with_generator() -> None:
+    row = begun(guarded(3))
+    raise ValueError(row.gi_running)
+
+
+def fails() -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("make", "visible"),
+    [
+        (lambda: begun(guarded(3)), True), (lambda: guarded(3), False), (lambda: finished(guarded(3)), False),
+        (lambda: begun(plain(3)), False), (lambda: begun(delegating(3)), True), (lambda: enumerate(begun(plain(3))), False),
+        (lambda: zip(begun(guarded(3)), [1], strict=False), True), (lambda: map(str, begun(guarded(2))), True),
+        (lambda: CellType(begun(guarded(3))), True), (lambda: CellType(), False), (lambda: CellType(1), False),
+        (WithFinalizer, True), (lambda: object(), False), (lambda: error_of(fails_with_generator), True),
+        (lambda: error_of(fails), False), (lambda: 1, False),
+    ],
+)  # fmt: skip
+def test_visible_endings(make: Any, visible: bool) -> None:
+    value = make()
+    assert ends_visibly(value) is visible
+    frame = begin(sums, ([], 0))
+    before = key_of([frame])
+    frame.stack.append(value)
+    assert (key_of([frame]) != before) is visible
+
+
+def test_a_frame_in_a_traceback_keeps_its_variables() -> None:
+    def handles(x):
+        try:
+            y = [x]
+            raise ValueError
+        except ValueError:
+            pass
+        return y
+
+    frame = begin(handles, (1,))
+    error: ValueError | None = ValueError()
+    frame.position = next(k for k, i in enumerate(frame.decoded.instructions) if i.name == "RAISE_VARARGS") + 1
+    assert error is not None and unwind([frame], error)
+    assert frame.activation is not None and frame.stack.pop() is error
+    kept = frame.activation
+    assert key_of([frame]) == ((id(handles.__code__), frame.position), ((0, "A", 0),))
+    frame.end()
+    assert kept.variables[0] == 1 and frame.activation is None
+
+
+def test_an_exception_that_is_gone_keeps_nothing() -> None:
+    gc.disable()
+    try:
+        frame = begin(sums, ([], 0))
+        entries: Any = entry(frame, 3, None, variables=False)
+        assert key_of([frame])[-1] == ((0, "A", 0),)
+        del entries
+        assert key_of([frame]) == (id(sums.__code__), frame.position) and frame.activation is None
+    finally:
+        gc.enable()
