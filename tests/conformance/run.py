@@ -121,7 +121,7 @@ class Worker:
         ready, _, _ = select.select([process.stdout], [], [], seconds)
         line = process.stdout.readline() if ready else ""
         if line:
-            return json.loads(line)  # type: ignore[no-any-return]
+            return {**json.loads(line), "most_samples": job["samples"]}
         if ready:
             process.wait()  # it has ended by itself
         self.stop()

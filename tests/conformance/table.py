@@ -46,6 +46,9 @@ def _section(title: str, found: list[dict[str, Any]]) -> list[str]:
         samples = sum(r["cases"] for r in of_type)
         cells = [dtype, len(of_type), samples, samples - wrong, wrong, *(worst[how] for how in HOW[:-1])]
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    most = {r.get("most_samples") for r in found} - {None}
+    if most:
+        lines += ["", f"Of some operators only the first {min(most)} samples were run."]
     lines += ["", *_wrong(found), *_reasons(found), *_externs(found)]
     return lines
 
