@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aten_helper import check_aten, externs
+from aten_helper import check_aten, check_gradients, externs
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import check
 
@@ -87,6 +87,12 @@ def test_layouts_and_special_values() -> None:
     check(POOLS["max2"], torch.randint(0, 99, (2, 3, 8, 8)), emitted=True)
 
 
+def test_upsampling_of_many_elements() -> None:
+    for aligned in (False, True):
+        check(lambda x, a=aligned: F.interpolate(x, size=(90, 101), mode="bilinear", align_corners=a) * 2,
+              image(1, 3, 37, 41), emitted=True, ulps=16)  # fmt: skip
+
+
 def test_large_windows_are_left_to_pytorch() -> None:
     check(lambda x: F.avg_pool2d(x, 9) + F.max_pool2d(x, 9), image(2, 3, 9, 13))
 
@@ -100,3 +106,22 @@ def test_aten_forms() -> None:
                 aten.upsample_nearest2d(x, [18, 26], 2.0, 2.0), aten.upsample_bilinear2d(x, [18, 26], False)]  # fmt: skip
 
     assert not externs(check_aten(function, x))
+
+
+GRADIENTS: dict[str, Callable[[X], Any]] = {
+    "avg2": lambda x: F.avg_pool2d(x, 2),
+    "avg3": lambda x: F.avg_pool2d(x, 3, 2, 1).exp(),
+    "avg_gaps": lambda x: F.avg_pool2d(x, 2, 3),
+    "avg_without_padding": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "avg_ceil": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "avg_divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    "global": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x[..., :9, :12], (3, 4)),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2).square(),
+    "max": lambda x: F.max_pool2d(x, 3, 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str) -> None:
+    assert not externs(check_gradients(GRADIENTS[name], image(2, 3, 9, 13)))

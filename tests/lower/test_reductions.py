@@ -165,12 +165,22 @@ def test_long_reductions_are_done_in_parts(shape: tuple[int, ...]) -> None:
         check(function, x, emitted=True, ulps=32)
 
 
-def test_a_sum_is_exact_up_to_its_rounding() -> None:
-    x = torch.rand(1 << 21) + 1000
-    schedule, interpreter = compile_for_test(lambda x: (x.sum(), x.view(2048, -1).sum(0)), x)
-    whole, columns = Compiled(schedule, interpreter.names)(x)
-    assert whole == x.double().sum().float()
-    assert torch.equal(columns, x.double().view(2048, -1).sum(0).float())
+@pytest.mark.parametrize("offset", [0, 1000])
+def test_errors_of_sums_are_no_larger_than_those_of_eager(offset: float) -> None:
+    x = torch.rand(1 << 21) + offset
+
+    def sums(x: X) -> tuple[X, X, X]:
+        return x.sum(), x.view(2048, -1).sum(0), x.view(2048, -1).sum(1)
+
+    schedule, interpreter = compile_for_test(sums, x)
+    for found, eager, exact in zip(Compiled(schedule, interpreter.names)(x), sums(x), sums(x.double()), strict=True):
+        error, known = ((t.double() / exact - 1).abs().max() for t in (found, eager))
+        assert error <= max(known, torch.finfo(x.dtype).eps / 2)
+
+
+def test_sums_in_float64_are_in_float64_altogether() -> None:
+    x = torch.rand(3, 1000)
+    check(lambda x: (x.sum(dtype=torch.float64), x.double().sum(1), x.t().sum(1, dtype=torch.float64)), x, emitted=True)
 
 
 FORMS: list[Function] = [

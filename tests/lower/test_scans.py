@@ -124,6 +124,23 @@ def test_scatters(name: str) -> None:
     only_kernels(check(function, *inputs, emitted=True, ulps=16))
 
 
+CACHES: dict[str, Callable[..., Any]] = {
+    "setitem": lambda cache, i, k: cache.__setitem__(i, k * 2),
+    "index_copy": lambda cache, i, k: cache.index_copy_(0, i, k).sum(),
+    "index_add": lambda cache, i, k: (cache.sum(1), cache.index_add_(0, i, k), k + 1),
+    "twice": lambda cache, i, k: (cache.__setitem__(i, k), cache.index_add_(0, i, k)),
+    "read_before": lambda cache, i, k: (cache[i] + k, cache.__setitem__(i, k), k.mul_(2)),
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_scatters_to_inputs_are_in_place(name: str) -> None:
+    schedule = check(CACHES[name], values(50, 8), indices(50, 4), values(4, 8), emitted=True, ulps=16)
+    only_kernels(schedule)
+    copies = [buffer for buffer in schedule.temps if buffer.meta.shape == (50, 8)]
+    assert bool(copies) == (name in ("index_copy", "twice")), "what a scatter leaves is read afterwards"
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.int64, torch.uint8], ids=str)
 def test_types_of_scatters(dtype: torch.dtype) -> None:
     x, i, y = values(5, 9, dtype=dtype), indices(5, 8, 9), values(8, 9, dtype=dtype)

@@ -43,7 +43,7 @@ class Epilogue:
     def write(self, segment: Segment) -> str:
         """Emit all effects; returns the expression of the result."""
         if segment.result is not None:
-            result = self.value(segment.result)
+            result = self._kept(self.value(segment.result)) if segment.effects else self.value(segment.result)
         else:
             self._frames = segment.frames
             names = [self._frame(frame) for frame in segment.frames]
@@ -87,10 +87,18 @@ class Epilogue:
         return known
 
     def _operands(self, effect: Effect) -> tuple[str, str, str]:
-        target = self.value(effect.target) if effect.target is not None else ""
-        key = self.value(effect.key) if isinstance(effect.key, Recipe) else ""
-        value = self.value(effect.value) if effect.value is not None and effect.kind != "do" else ""
+        target = self._kept(self.value(effect.target)) if effect.target is not None else ""
+        key = self._kept(self.value(effect.key)) if isinstance(effect.key, Recipe) else ""
+        value = self._kept(self.value(effect.value)) if effect.value is not None and effect.kind != "do" else ""
         return target, key, value
+
+    def _kept(self, expression: str) -> str:
+        """The same value after the effects: an element of a list of the user's may be another one then."""
+        if "[" not in expression:
+            return expression
+        name = f"_kept{len(self.lines)}"
+        self.lines.append(f"{name} = {expression}")
+        return name
 
     def _statement(self, effect: Effect, target: str, key: str, value: str) -> str:
         constant = self._prologue.constant

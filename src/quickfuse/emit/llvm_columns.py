@@ -11,10 +11,13 @@ from __future__ import annotations
 from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, pick_number, slot_of
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
-from quickfuse.emit.llvm_rows import RowCode
+from quickfuse.emit.llvm_rows import RowCode, widened_sum
 from quickfuse.emit.llvm_values import Node, shared_number
 from quickfuse.ir.expr import PICK
-from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad, SlotPlace
+from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, RowLength, SlotLoad, SlotPlace
+
+#: In a pass with at most so many values rows are gone through several at a time, for the sake of its sums.
+_ROWS_AT_A_TIME = {8: 4, 16: 2}
 
 
 def column_functions(body: KernelBody, name: str, module: Module) -> list[str]:
@@ -173,24 +176,78 @@ class _Columns(RowCode):
         for k, reduction in reductions:
             start = self.vectors.splat(self.identity(reduction), value_type(reduction.value.dtype))
             self.lines += [f"  store {self._vector_type(k)} {start}, ptr %sum{k}.{w}" for w in range(self.width)]
-        outer, last = range(body.rows_ndim, body.ndim - 1), body.ndim - 1
+        outer = range(body.rows_ndim, body.ndim - 1)
         pointers = [f"%s{k}" for k in range(len(body.slots))]
         indices, pointers = self.open_loops(prefix, outer, pointers)
-        self._inner_loop(prefix, one_pass, reductions, indices | {last: f"%{prefix}.i"}, pointers)
+        begin, copies = "0", self._rows_at_a_time(one_pass)
+        if copies > 1:
+            begin = self._inner_loop(f"{prefix}.few", copies, begin, one_pass, indices, pointers)
+        self._inner_loop(prefix, 1, begin, one_pass, indices, pointers)
         self.close_loops(prefix, outer)
 
+    def _rows_at_a_time(self, one_pass: Pass) -> int:
+        """Several where that makes sums cheaper, and is not too much code."""
+        if self.masked or not any(self.narrow(k) >= 0 for k in one_pass.reductions):
+            return 1
+        count = len(self.needed(one_pass))
+        return next((copies for most, copies in _ROWS_AT_A_TIME.items() if count <= most), 1)
+
     def _inner_loop(
-        self, prefix: str, one_pass: Pass, reductions: list[tuple[int, Reduction]], indices: dict[int, str],
-        pointers: list[str],
-    ) -> None:  # fmt: skip
-        """The last reduced axis, one row of the block at a time. Constants are spread before it."""
+        self, prefix: str, copies: int, begin: str, one_pass: Pass, indices: dict[int, str], pointers: list[str]
+    ) -> str:
+        """The last reduced axis from `begin` on, `copies` rows of the block at a time. Constants are spread before it.
+
+        Returns the index at which it ends. Accumulators are in memory before and after.
+        """
         last, index = self.body.ndim - 1, f"%{prefix}.i"
-        before = Code(self.module)
-        numbers = Code(self.module)
+        before, numbers = Code(self.module), Code(self.module)
         code = Code(self.module, self.lanes, before)
         code.lines = numbers.lines
         strides, self.access.strides, self.access.once = self.access.strides, {}, before
-        here = [self.pointer(numbers, slot, last, p, index) for slot, p in enumerate(pointers)]
+        rows = []
+        for c in range(copies):
+            at = index if c == 0 else numbers.let(f"add i64 {index}, {c}")
+            rows.append(self._row(code, numbers, one_pass, indices | {last: at}, pointers))
+        loads, phis, stores = [], [], []
+        for k in one_pass.reductions:
+            type_ = self._vector_type(k)
+            for w in range(self.width):
+                name = f"%{prefix}.sum{k}.{w}"
+                total = self._accumulated(code, k, w, rows, name)
+                loads.append(f"  {name}.start = load {type_}, ptr %sum{k}.{w}")
+                phis.append(f"  {name} = phi {type_} [ {name}.start, %{prefix}.start ], [ {total}, %{prefix}.rows ]")
+                stores.append(f"  store {type_} {total}, ptr %sum{k}.{w}")
+        self.access.strides, self.access.once = strides, self.once
+        self.lines += [
+            f"  br label %{prefix}.before",
+            f"{prefix}.before:",
+            *before.lines,
+            f"  %{prefix}.last = and i64 %size{last}, {-copies}",
+            f"  %{prefix}.any = icmp slt i64 {begin}, %{prefix}.last",
+            f"  br i1 %{prefix}.any, label %{prefix}.start, label %{prefix}.end",
+            f"{prefix}.start:",
+            *loads,
+            f"  br label %{prefix}.rows",
+            f"{prefix}.rows:",
+            f"  {index} = phi i64 [ {begin}, %{prefix}.start ], [ {index}.next, %{prefix}.rows ]",
+            *phis,
+            *numbers.lines,
+            f"  {index}.next = add i64 {index}, {copies}",
+            f"  {index}.more = icmp slt i64 {index}.next, %{prefix}.last",
+            f"  br i1 {index}.more, label %{prefix}.rows, label %{prefix}.after",
+            f"{prefix}.after:",
+            *stores,
+            f"  br label %{prefix}.end",
+            f"{prefix}.end:",
+        ]
+        return f"%{prefix}.last"
+
+    def _row(
+        self, code: Code, numbers: Code, one_pass: Pass, indices: dict[int, str], pointers: list[str]
+    ) -> dict[int, list[str]]:
+        """One row of the block: loads, values, stores. Returns the values by node."""
+        last = self.body.ndim - 1
+        here = [self.pointer(numbers, slot, last, p, indices[last]) for slot, p in enumerate(pointers)]
         values = dict(self.outside)
         for number in sorted(self.needed(one_pass)):
             values[number] = self._value(code, numbers, self.nodes[number], here, indices, values)
@@ -199,30 +256,14 @@ class _Columns(RowCode):
             for w, column in enumerate(self.columns):
                 value = self._lanes_of(code, self.store_roots[k], w, values)
                 self.access.store(code, slot, value, here[slot], column, self.mask)
-        loads, phis, stores = [], [], []
-        for k, reduction in reductions:
-            type_ = self._vector_type(k)
-            for w in range(self.width):
-                name = f"%{prefix}.sum{k}.{w}"
-                value = self._lanes_of(code, self.reduction_roots[k], w, values)
-                total = self.combined(code, reduction, value, name)
-                loads.append(f"  {name}.start = load {type_}, ptr %sum{k}.{w}")
-                phis.append(f"  {name} = phi {type_} [ {name}.start, %{prefix}.before ], [ {total}, %{prefix}.rows ]")
-                stores.append(f"  store {type_} {total}, ptr %sum{k}.{w}")
-        self.access.strides, self.access.once = strides, self.once
-        self.lines += [
-            f"  br label %{prefix}.before",
-            f"{prefix}.before:",
-            *before.lines,
-            *loads,
-            f"  br label %{prefix}.rows",
-            f"{prefix}.rows:",
-            f"  {index} = phi i64 [ 0, %{prefix}.before ], [ {index}.next, %{prefix}.rows ]",
-            *phis,
-            *numbers.lines,
-            f"  {index}.next = add i64 {index}, 1",
-            f"  {index}.more = icmp slt i64 {index}.next, %size{last}",
-            f"  br i1 {index}.more, label %{prefix}.rows, label %{prefix}.end",
-            f"{prefix}.end:",
-            *stores,
-        ]
+        return values
+
+    def _accumulated(self, code: Code, k: int, w: int, rows: list[dict[int, list[str]]], name: str) -> str:
+        """An accumulator with a few rows' values added."""
+        reduction, narrow = self.body.reductions[k], self.narrow(k)
+        if len(rows) > 1 and narrow >= 0:
+            few = [self._lanes_of(code, narrow, w, values) for values in rows]
+            return self.combined(code, reduction, widened_sum(code, few), name)
+        for values in rows:
+            name = self.combined(code, reduction, self._lanes_of(code, self.reduction_roots[k], w, values), name)
+        return name

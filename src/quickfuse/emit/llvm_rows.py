@@ -139,6 +139,19 @@ class RowCode:
         dtype = reduction.value.dtype
         return emit_op(code, Op(reduction.operation, (reduction.value, reduction.value), dtype), [value, accumulated])
 
+    def narrow(self, k: int) -> int:
+        """The node of the float32 values that reduction `k` adds up in float64; -1 for other reductions.
+
+        A few at a time are added up in float32 before they are converted, which would take longer than the additions.
+        Eager's sums are in float32 altogether.
+        """
+        root = self.nodes[self.reduction_roots[k]]
+        if self.body.reductions[k].combine != "sum" or not root.varying or not _is_cast(root.expr):
+            return -1
+        assert isinstance(root.expr, Op)
+        types = (root.expr.args[0].dtype, root.expr.dtype)
+        return root.args[0] if types == (torch.float32, torch.float64) else -1
+
     def identity(self, reduction: Reduction) -> str:
         dtype = reduction.value.dtype
         return literal(value_type(dtype), identity(reduction.combine, dtype))
@@ -185,6 +198,14 @@ class RowCode:
         for axis in range(self.body.rows_ndim, self.body.ndim):
             self.lines.append(f"  %size{axis}.at = getelementptr i64, ptr %row, i64 {axis}")
             self.lines.append(f"  %size{axis} = load i64, ptr %size{axis}.at")
+
+
+def widened_sum(code: Code, values: list[str]) -> str:
+    """The sum of a few float32 vectors, in pairs, in float64."""
+    while len(values) > 1:
+        pairs = [code.binary("fadd", "float", x, y) for x, y in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + values[len(values) - len(values) % 2 :]
+    return code.convert("fpext", "float", values[0], "double")
 
 
 def _is_cast(expr: Expr) -> bool:
@@ -301,7 +322,7 @@ class _InnerLoop:
         self.before = Code(rows.module)
         self.code = Code(rows.module, rows.lanes, self.before)
         self.access = Vectors(rows.body, rows.axis, self.before)
-        self.narrow = self._narrow_sums()
+        self.narrow = {k: rows.narrow(k) for k in one_pass.reductions if rows.narrow(k) >= 0}
         self.numbers = dict(rows.outside)
         for number in sorted(self.wanted):
             node = rows.nodes[number]
@@ -360,7 +381,7 @@ class _InnerLoop:
                     row[c] = rows.combined(code, reduction, self._lanes_of(rows.reduction_roots[k], values), row[c])
         for row, (k, reduction) in zip(ends, reductions, strict=True):
             if k in self.narrow:
-                row[0] = rows.combined(code, reduction, self._widened_sum(together[k]), row[0])
+                row[0] = rows.combined(code, reduction, widened_sum(code, together[k]), row[0])
         body, code.lines = code.lines, []
         totals = [self._together(row, r) for row, (_, r) in zip(ends, reductions, strict=True)]
         phis, joins = [], []
@@ -390,29 +411,6 @@ class _InnerLoop:
             *joins,
         ]
         return _State(f"%{name}.end", f"{name}.done", [f"%{name}.left{k}" for k, _ in reductions])
-
-    def _narrow_sums(self) -> dict[int, int]:
-        """Sums in float64 of float32 values: reduction -> the node of these.
-
-        A few at a time are added up in float32 before they are converted, which would take longer than the additions.
-        Eager's sums are in float32 altogether.
-        """
-        rows = self.rows
-        found = {}
-        for k in self.one_pass.reductions:
-            root = rows.nodes[rows.reduction_roots[k]]
-            if rows.body.reductions[k].combine == "sum" and _is_cast(root.expr) and root.varying:
-                assert isinstance(root.expr, Op)
-                if (root.expr.args[0].dtype, root.expr.dtype) == (torch.float32, torch.float64):
-                    found[k] = root.args[0]
-        return found
-
-    def _widened_sum(self, values: list[str]) -> str:
-        """The sum of a few float32 vectors, in pairs, in float64."""
-        while len(values) > 1:
-            pairs = [self.code.binary("fadd", "float", x, y) for x, y in zip(values[::2], values[1::2], strict=False)]
-            values = pairs + values[len(values) - len(values) % 2 :]
-        return self.code.convert("fpext", "float", values[0], "double")
 
     def _unroll(self) -> int:
         exprs = [self.rows.nodes[number].expr for number in self.wanted]

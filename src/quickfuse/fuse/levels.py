@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from quickfuse.errors import Unsupported
 from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, View
@@ -202,6 +203,8 @@ def _join(unit: Unit, meetings: list[Meeting]) -> bool:
 def _stage(unit: Unit, index: int, name: str) -> Unit:
     """Let `unit` store to a temporary. Returns the unit that copies from there."""
     assert unit.store is not None and unit.device is not None
+    if unit.store.offset is not None:
+        raise Unsupported("a scatter to an input that other changes of inputs depend on")
     target = unit.store.access
     dtype = target.buffer.meta.dtype
     temp = Buffer(name, TensorMeta(dtype, unit.shape, contiguous_stride(unit.shape), unit.device), "temp")

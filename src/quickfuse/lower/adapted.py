@@ -68,20 +68,6 @@ class OnlyResult:
         return result
 
 
-class NumberOf:
-    """Arithmetic between Python numbers, some of which are in tensors, with its result in a tensor."""
-
-    def __init__(self, function: Callable[..., Any], args: Any, dtype: torch.dtype) -> None:
-        self.__name__ = str(getattr(function, "__name__", function))
-        self.function = function
-        self.args = args
-        self.dtype = dtype
-
-    def __call__(self, *values: Any) -> torch.Tensor:
-        operands = [value.item() if isinstance(value, torch.Tensor) else value for value in values]
-        return torch.tensor(self.function(*_filled(self.args, operands)), dtype=self.dtype)
-
-
 def like(tensor: torch.Tensor) -> torch.Tensor:
     """Memory with the very strides of a tensor: in their order random numbers are drawn."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

@@ -61,7 +61,7 @@ def convolution(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: Any, output_padding: Any, groups: Any,
 ) -> Tensor:  # fmt: skip
-    if type(meta) is not TensorMeta or not all(map(_is_image, (input, weight))):
+    if type(meta) is not TensorMeta or not all(map(is_image, (input, weight))):
         raise NoRule
     settings = [_integers(value) for value in (stride, padding, dilation, output_padding)]
     if type(transposed) is not bool or type(groups) is not int or None in settings:
@@ -78,7 +78,7 @@ def convolution_backward(
     ctx: Context, meta: Any, grad_output: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any,
     dilation: Any, transposed: Any, output_padding: Any, groups: Any, output_mask: Any,
 ) -> list[Tensor | None]:  # fmt: skip
-    if not all(map(_is_image, (grad_output, input, weight))) or not isinstance(meta, (list, tuple)) or len(meta) != 3:
+    if not all(map(is_image, (grad_output, input, weight))) or not isinstance(meta, (list, tuple)) or len(meta) != 3:
         raise NoRule
     wanted = [bool(mask) for mask in output_mask]
     if any(want and type(m) is not TensorMeta for want, m in zip(wanted, meta, strict=True)):
@@ -87,7 +87,7 @@ def convolution_backward(
         raise NoRule
     operands = (channels_last(ctx, grad_output), channels_last(ctx, input), ctx.memory(weight))
     settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
-    laid_out = [_channels_last_meta(meta[0]) if wanted[0] else _NOTHING, _weight_meta(meta[1]) if wanted[1] else _NOTHING,
+    laid_out = [channels_last_meta(meta[0]) if wanted[0] else _NOTHING, _weight_meta(meta[1]) if wanted[1] else _NOTHING,
                 meta[2] if wanted[2] else _NOTHING]  # fmt: skip
     buffers = [ctx.temp(m) for m in laid_out]
     function = torch.ops.aten.convolution_backward.default
@@ -106,11 +106,11 @@ def _weight_meta(meta: TensorMeta) -> TensorMeta:
     """How oneDNN leaves the gradient of a weight, where the images have their channels last."""
     if math.prod(meta.shape[2:]) == 1:
         return TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
-    return _channels_last_meta(meta)
+    return channels_last_meta(meta)
 
 
 def _call(ctx: Context, meta: TensorMeta, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Tensor:
-    result = ctx.temp(_channels_last_meta(meta))
+    result = ctx.temp(channels_last_meta(meta))
     ctx.program.steps.append(Extern(function, arguments, {}, [result]))
     return Tensor(Storage(meta, whole_load(result)), meta)
 
@@ -130,7 +130,7 @@ def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
     Only calls in the user's own graph come here, which needs no gradients. In graphs of gradients, which consist of ATen's
     operators, weights change with each step.
     """
-    if not _is_image(input) or not _is_image(weight) or groups != 1 or weight.dtype is not torch.float32:
+    if not is_image(input) or not is_image(weight) or groups != 1 or weight.dtype is not torch.float32:
         return False
     if weight.meta.numel < _LARGE or not weight.meta.is_contiguous:
         return False
@@ -141,7 +141,7 @@ def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
 def channels_last(ctx: Context, tensor: Tensor) -> Buffer | View:
     """Memory that holds `tensor` with its channels last."""
     value = ctx.formula(tensor)
-    wanted = _channels_last_meta(tensor.meta)
+    wanted = channels_last_meta(tensor.meta)
     load = ctx.stored(value, wanted)
     if tensor.whole and not isinstance(value, Load):
         tensor.storage.value = load  # other readers need not compute it again
@@ -157,11 +157,11 @@ def channels_last_stride(shape: Shape) -> Shape:
     return (channels * height * width, 1, channels * width, channels)
 
 
-def _channels_last_meta(meta: TensorMeta) -> TensorMeta:
+def channels_last_meta(meta: TensorMeta) -> TensorMeta:
     return TensorMeta(meta.dtype, meta.shape, channels_last_stride(meta.shape), meta.device)
 
 
-def _is_image(value: Any) -> bool:
+def is_image(value: Any) -> bool:
     return type(value) is Tensor and value.meta.ndim == 4 and value.dtype in _TYPES and value.meta.numel > 0
 
 

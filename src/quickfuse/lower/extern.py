@@ -17,11 +17,10 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern
-from quickfuse.ir.values import NumberMeta, TensorMeta
+from quickfuse.ir.values import TensorMeta
 
-from .adapted import Adapted, NumberOf, OnlyResult, Slot, tensors_in
+from .adapted import Adapted, OnlyResult, Slot, tensors_in
 from .context import Context
-from .numbers import DTYPES
 from .schemas import draws_nothing, effects_by_schema, makes_new_tensors, never_fails
 from .symbolic import Storage, Tensor, same_memory, whole_load
 from .views import lazy_bits, view_of
@@ -138,7 +137,7 @@ class _Call:
         copies = [self.ctx.temp(_without_gradient(layouts.get(k, self.operands[k].meta))) for k in replaced]
         slots: dict[int, Slot] = {}
         values: list[Any] = []
-        template = [self.slotted(self.args, slots, values), self.slotted(self.kwargs, slots, values)]
+        template = [self._slotted(self.args, slots, values), self._slotted(self.kwargs, slots, values)]
         numbers = tuple([s.index for s in slots.values() if s.is_number])
         written = tuple([slots[id(self.operands[k])].index for k in replaced])
         if buffers or copies:
@@ -173,7 +172,7 @@ class _Call:
         tensors = [*_tensors(self.kwargs.get("out")), *(self.operands[:1] if fills else ())]
         return frozenset(slots[id(t)].index for t in tensors if not any(t is other for other in read))
 
-    def slotted(self, value: Any, slots: dict[int, Slot], values: list[Any]) -> Any:
+    def _slotted(self, value: Any, slots: dict[int, Slot], values: list[Any]) -> Any:
         """An argument with its tensors and numbers of the host replaced by their places among the call's arguments."""
         kind = type(value)
         if kind is Tensor:
@@ -186,11 +185,11 @@ class _Call:
             values.append(self.ctx.host_scalar(value))
             return Slot(len(values) - 1)
         if isinstance(value, (list, tuple)):
-            return _like(value, [self.slotted(v, slots, values) for v in value])
+            return _like(value, [self._slotted(v, slots, values) for v in value])
         if isinstance(value, Mapping):
-            return {key: self.slotted(v, slots, values) for key, v in value.items()}
+            return {key: self._slotted(v, slots, values) for key, v in value.items()}
         if kind is slice:
-            return slice(*[self.slotted(v, slots, values) for v in (value.start, value.stop, value.step)])
+            return slice(*[self._slotted(v, slots, values) for v in (value.start, value.stop, value.step)])
         if isinstance(value, (Expr, Buffer)):
             raise Unsupported(f"an argument of {self.name}")
         return value
@@ -271,19 +270,6 @@ def _is_plain(meta: Any) -> bool:
 
 def _without_gradient(meta: TensorMeta) -> TensorMeta:
     return meta if not meta.requires_grad else TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
-
-
-def number_by_python(ctx: Context, target: Any, args: Sequence[Any], meta: NumberMeta) -> Tensor:
-    """The number that Python computes from numbers in tensors, where there is no rule for it: it may raise exceptions."""
-    if not callable(target):
-        raise Unsupported(f"{target} of a number from a tensor")
-    call = _Call(ctx, target, name_of(target), args, {}, NO_EFFECTS)
-    values: list[Any] = []
-    template = call.slotted(call.args, {}, values)
-    dtype = DTYPES[meta.kind]
-    buffer = ctx.temp(TensorMeta(dtype, (), (), torch.device("cpu")))
-    ctx.program.steps.append(Extern(NumberOf(target, template, dtype), tuple(values), {}, [buffer], may_fail=True))
-    return ctx.number(whole_load(buffer), buffer.meta.device)
 
 
 # --- nested arguments and results ---

@@ -17,7 +17,8 @@ from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import overload_handler
 from .context import Context
-from .extern import extern, number_by_python, numbered_operands
+from .extern import extern, numbered_operands
+from .in_place import scatter_in_place
 from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
@@ -99,7 +100,7 @@ class _Lowering:
         meta = node.meta.get("val")
         if type(meta) is NumberMeta:
             if meta.from_tensor:
-                return self._number(target, args, meta)
+                return number_from_tensor(ctx, target, args, meta)
             return host_number(ctx, target, args, node.name, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
@@ -128,12 +129,6 @@ class _Lowering:
         """Whether a rule has changed all operands that the operator changes. Rules may not know of an option that does."""
         operands = numbered_operands((args, kwargs))
         return all(self.ctx.is_assigned(operands[k].storage) for k in written)
-
-    def _number(self, target: Any, args: Any, meta: NumberMeta) -> Tensor:
-        try:
-            return number_from_tensor(self.ctx, target, args, meta)
-        except Unsupported:
-            return number_by_python(self.ctx, target, args, meta)
 
     def _resolve(self, value: Any) -> Any:
         kind = type(value)
@@ -167,6 +162,7 @@ class _Lowering:
         flat = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         self._check_aliases({id(value.storage) for value in flat if type(value) is Tensor})
         self.ctx.program.outputs.extend(Outputs(self.ctx, flat, self.free).results())
+        scatter_in_place(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

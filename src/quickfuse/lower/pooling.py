@@ -29,7 +29,7 @@ from .space import Space
 from .symbolic import Tensor
 
 #: Windows of at most this many elements are written out.
-_MOST_ELEMENTS = 32
+MOST_ELEMENTS = 32
 #: What costs more than this is stored before windows read it: each element is in several of them, or in one.
 _STORE_BEFORE_WINDOWS, _STORE_BEFORE_TILES = 2, 32
 
@@ -46,10 +46,10 @@ class Windows:
         self.first = len(self.shape) - ndim  # the first axis of the image
         if self.first < 1 or self.ndim != len(self.shape):
             raise NoRule
-        self.sizes = _numbers(sizes, ndim)
-        self.strides = _numbers(strides, ndim) if strides is not None and strides != [] else self.sizes
-        self.padding, self.dilation = _numbers(padding, ndim), _numbers(dilation, ndim)
-        if math.prod(self.sizes) > _MOST_ELEMENTS:
+        self.sizes = numbers_for(sizes, ndim)
+        self.strides = numbers_for(strides, ndim) if strides is not None and strides != [] else self.sizes
+        self.padding, self.dilation = numbers_for(padding, ndim), numbers_for(dilation, ndim)
+        if math.prod(self.sizes) > MOST_ELEMENTS:
             raise NoRule
         tiles = self.strides == self.sizes
         self.value = source(ctx, input, _STORE_BEFORE_TILES if tiles else _STORE_BEFORE_WINDOWS)
@@ -101,7 +101,7 @@ class Windows:
         return self.flat(indices)
 
 
-def _numbers(value: Any, ndim: int) -> tuple[int, ...]:
+def numbers_for(value: Any, ndim: int) -> tuple[int, ...]:
     """A parameter that is one number for each axis of the image, or one for all."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     values = values * ndim if len(values) == 1 else values
@@ -139,7 +139,7 @@ def _max_pool(
         better = both(inside, better)  # type: ignore[assignment]
         best = ops.where(better, element, best)
         found = ops.where(better, windows.position(place), found)
-    return [made(ctx, metas[0], ops.via(best, metas[0].dtype)), made(ctx, metas[1], found)]
+    return [_kept(ctx, made(ctx, metas[0], ops.via(best, metas[0].dtype))), _kept(ctx, made(ctx, metas[1], found))]
 
 
 def _register_max_pool(ndim: int) -> None:
@@ -182,7 +182,7 @@ def _register_avg_pool(ndim: int) -> None:
             raise NoRule
         windows = Windows(ctx, input, meta, kernel_size, stride, padding, 1, ndim)
         dtype = COMPUTE[input.dtype]
-        total = _sum(windows, dtype)
+        total = sum_of(windows, dtype)
         if divisor_override is not None:
             if type(divisor_override) is not int:
                 raise NoRule
@@ -192,7 +192,7 @@ def _register_avg_pool(ndim: int) -> None:
         return _kept(ctx, made(ctx, meta, ops.via(ops.div(total, count), meta.dtype)))
 
 
-def _sum(windows: Windows, dtype: torch.dtype) -> Expr:
+def sum_of(windows: Windows, dtype: torch.dtype) -> Expr:
     total: Expr | None = None
     for element, inside, _ in windows.elements():
         element = ops.via(element, dtype)
@@ -234,7 +234,7 @@ def _adaptive_avg_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Tensor
     if all(large % small == 0 for large, small in pairs):
         windows = Windows(ctx, input, meta, [large // small for large, small in pairs], None, 0, 1, ndim)
         dtype = COMPUTE[input.dtype]
-        total = ops.div(_sum(windows, dtype), ops.const(math.prod(windows.sizes), dtype))
+        total = ops.div(sum_of(windows, dtype), ops.const(math.prod(windows.sizes), dtype))
         return made(ctx, meta, ops.via(total, meta.dtype))
     return _uneven(ctx, meta, input, first)
 
@@ -260,7 +260,7 @@ def _uneven(ctx: Context, meta: TensorMeta, input: Tensor, first: int) -> Tensor
         lengths.append(ops.sub(end, begin))
         most.append(max(-(-(i + 1) * shape[axis] // meta.shape[axis]) - i * shape[axis] // meta.shape[axis]
                         for i in range(meta.shape[axis])))  # fmt: skip
-    if math.prod(most) > _MOST_ELEMENTS:
+    if math.prod(most) > MOST_ELEMENTS:
         raise NoRule
     value = source(ctx, input, _STORE_BEFORE_WINDOWS)
     total: Expr = ops.const(0, dtype)

@@ -35,6 +35,7 @@ from . import (  # noqa: F401
     placing,
     pointwise_gradients,
     pooling,
+    pooling_gradients,
     reduction_gradients,
     reductions,
     scans,

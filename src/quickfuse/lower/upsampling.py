@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from quickfuse.ir.expr import Expr, Index
+from quickfuse.ir.expr import Expr, Index, Load
+from quickfuse.ir.loop import Access
+from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -22,6 +24,8 @@ from .symbolic import Tensor
 F32 = torch.float32
 #: What costs more than this is stored before its elements are used several times.
 _STORE_BEFORE_UPSAMPLING = 2
+#: From so many elements on, where the neighbours of a column are is computed once for all rows.
+_MANY = 1 << 14
 
 
 class _Image:
@@ -89,6 +93,11 @@ def _linear(name: str, ndim: int) -> None:
         image = _Image(input, meta, output_size, scales, ndim)
         value = source(ctx, input, _STORE_BEFORE_UPSAMPLING)
         neighbours = [_neighbours(image, k, align_corners) for k in range(ndim)]
+        if meta.numel >= _MANY:
+            neighbours[-1] = [
+                (_table(ctx, index, meta), None if weight is None else _table(ctx, weight, meta))
+                for index, weight in neighbours[-1]
+            ]
         total: Expr | None = None
         for chosen in itertools.product(*neighbours):
             axes: list[int | Expr] = [0, 1, *(k + 2 if isinstance(i, Index) else i for k, (i, _) in enumerate(chosen))]
@@ -98,6 +107,16 @@ def _linear(name: str, ndim: int) -> None:
             total = term if total is None else ops.add(total, term)
         assert total is not None
         return made(ctx, meta, ops.via(total, meta.dtype))
+
+
+def _table(ctx: Context, value: Expr, meta: TensorMeta) -> Expr:
+    """A value that follows from the last index alone, computed once for all rows."""
+    if isinstance(value, Index):
+        return value
+    last, size = len(meta.shape) - 1, meta.shape[-1]
+    of_column = IndexMap((0,) * (last + 1), tuple([(int(k == last),) for k in range(last + 1)]), 1)
+    kept = ctx.stored(reindex(value, of_column), TensorMeta(value.dtype, (size,), (1,), meta.device))
+    return Load(Access(kept.access.buffer, 0, tuple([int(k == last) for k in range(last + 1)])), value.dtype)
 
 
 def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr | None]]:

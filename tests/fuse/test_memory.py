@@ -1,0 +1,84 @@
+"""Temporaries die: a schedule needs no more memory at a time than eager does."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from quickfuse.emit.body import used_by
+from quickfuse.ir.kernel import Schedule
+from quickfuse.ir.loop import Buffer, View
+from schedule_interpreter import compile_for_test
+
+X = torch.Tensor
+
+
+def peak(schedule: Schedule) -> int:
+    """The most bytes that buffers have at a time which live from their first to their last use, outputs to the end."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for number, step in enumerate(schedule.steps):
+        for buffer in used_by(step):
+            if buffer.kind in ("temp", "output"):
+                first.setdefault(buffer, number)
+                last[buffer] = number
+    for output in schedule.program.outputs:
+        last[output.buffer if isinstance(output, View) else output] = len(schedule.steps)
+    size = {buffer: buffer.meta.numel * buffer.meta.dtype.itemsize for buffer in first}
+    return max(sum(size[b] for b in first if first[b] <= n <= last[b]) for n in range(len(schedule.steps)))
+
+
+class Bytes(TorchDispatchMode):
+    """Counts the memory of tensors that are alive."""
+
+    def __init__(self, *known: X) -> None:
+        super().__init__()
+        self.live = self.most = 0
+        self.known = [tensor.untyped_storage() for tensor in known]
+        self.sizes = {storage._cdata: 0 for storage in self.known}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (list, tuple)) else [result]:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.sizes:
+                self.sizes[storage._cdata] = storage.nbytes()
+                self.live += storage.nbytes()
+                self.most = max(self.most, self.live)
+                weakref.finalize(storage, self._gone, storage._cdata)
+        return result
+
+    def _gone(self, storage: int) -> None:
+        self.live -= self.sizes.pop(storage)
+
+
+def dense_block(x: X, *weights: X) -> X:
+    """Each layer sees what all before it have made, as in DenseNet."""
+    features = [x]
+    for weight in weights:
+        seen = torch.cat(features, 1)
+        features.append(F.conv2d(F.relu(seen * 2 + 1), weight[:, : seen.shape[1]], padding=1))
+    return torch.cat(features, 1).mean((2, 3))
+
+
+def chain(x: X, *weights: X) -> X:
+    for _ in range(6):
+        x = (x @ x.t()).softmax(-1) @ x
+        x = torch.cat([x[:, :8].exp(), x[:, 8:].sin()], 1) + x
+    return x
+
+
+@pytest.mark.parametrize("function", [dense_block, chain])
+def test_peak(function: Callable[..., X]) -> None:
+    x = torch.randn(2, 8, 16, 16) if function is dense_block else torch.randn(64, 64)
+    weights = [torch.randn(8, 80, 3, 3) for _ in range(8)] if function is dense_block else []
+    schedule, _ = compile_for_test(function, x, *weights)
+    with torch.no_grad(), Bytes(x, *weights) as eager:
+        function(x, *weights)
+    assert peak(schedule) <= eager.most
