@@ -69,9 +69,9 @@ def compile_halves(
 
     def make_backward(absent: frozenset[int]) -> Half:
         if not absent:
-            return _backward_half(made.backward, kept)
+            return _backward_half(made.backward, kept, lies)
         assert made.variant is not None
-        return _backward_half(made.variant(absent).backward, kept)
+        return _backward_half(made.variant(absent).backward, kept, lies)
 
     return JoinedCall(made, forward_half, make_backward, run, is_number, keeps, modes), forward[1], forward[2]
 
@@ -102,13 +102,20 @@ def _half(
         if only_kernels:
             raise
         logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {unsupported.reason}")
-        return operator_half(name, graph), None, 0
+        return operator_half(name, graph), None, 0, {}
 
 
-def _backward_half(graph: Graph, kept: list[type]) -> Half:
-    """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself."""
-    metas = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], TensorMeta)]
-    function, placer, kernels = _half("backward", graph, [*range(len(metas))], metas)
+def _backward_half(graph: Graph, kept: list[type], lies: list[TensorMeta | None]) -> Half:
+    """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself.
+
+    `lies` tells how these tensors lie in memory; None: as in eager.
+    """
+    placeholders = [n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], TensorMeta)]
+    for node, lying in zip(placeholders, lies, strict=False):
+        if lying is not None:
+            node.meta["lies"] = lying
+    metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
+    function, placer, kernels, _ = _half("backward", graph, [*range(len(metas))], metas)
     classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
     check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
     return Half(function, check, tensor_check, placer, kernels, metas)
