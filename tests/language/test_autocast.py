@@ -150,7 +150,7 @@ def operators_of_many_kinds():
     )  # fmt: skip
 
     def run(x, y):
-        with torch.autocast("cpu"):
+        with torch.autocast("cpu"), torch.no_grad():
             logits = model(x)
             loss = F.cross_entropy(logits, y) + torch.cat([logits, logits.float()]).pow(2).mean()
             parts = torch.stack([logits[0], logits[1].float()]), torch.einsum("ij,kj->ik", logits, logits)

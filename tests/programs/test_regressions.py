@@ -187,6 +187,22 @@ def arguments(call):
     return ((torch.ones(2) * (-1) ** call,), {})
 """
 
+PROGRAMS["an element of a list that is changed"] = """
+import torch
+def program(x, items):
+    last = None
+    def inner():
+        return last
+    if x.sum() > 0:
+        x = x + 1
+    last = items[7]
+    items[:] = items[:3]
+    return inner, items
+def arguments(call):
+    x = torch.ones(2) * (-1) ** call
+    return ((x, [x + k for k in range(8)]), {})
+"""
+
 PROGRAMS["a loop's generator ends before the exception that leaves the loop is handled"] = """
 import torch
 LOG = []

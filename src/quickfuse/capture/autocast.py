@@ -28,8 +28,9 @@ class Autocast:
         self.settings: dict[tuple[Any, ...], Any] = {}
         #: Calls that bring PyTorch to this state, for which no node was made yet.
         self.pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-        #: Whether an operator ran while some device was set to autocast.
+        #: Whether an operator ran while some device was set to autocast, and whether one was when the segment began.
         self.was_active = False
+        self.began_active = torch._C._is_any_autocast_enabled()
 
     def get(self, *question: Any) -> Any:
         """A setting: ("enabled", device), ("dtype", device) or ("cache",)."""

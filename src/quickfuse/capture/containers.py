@@ -16,6 +16,7 @@ from ..errors import Unsupported
 from . import symbolic_keys
 from .frame import GeneratorValue
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
+from .torch_function import call_torch
 from .values import (
     ABSENT,
     DELETED,
@@ -180,7 +181,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
         return
     key = concrete_key(i, key)
     if kind is TensorProxy:
-        then(i.graph.call("call_function", operator.getitem, (base, key), {}))
+        then(call_torch(i, "call_function", operator.getitem, (base, key), {}))
     elif kind is ShadowDict:
         then(_shadow_item(i, base, key))
     elif isinstance(base, SEQUENCES):
@@ -238,7 +239,7 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     key = concrete_key(i, key)
     if kind is TensorProxy:
         value = i.outside.contents(value)
-        i.graph.call("call_function", operator.setitem, (base, key, value), {})
+        call_torch(i, "call_function", operator.setitem, (base, key, value), {})
     elif kind is ShadowDict:
         stored = i.outside.stored_key(key)
         i.outside.dict_get(base, stored)

@@ -30,7 +30,8 @@ from .number_operators import kind_depends_on_values, kind_from_tensor, template
 from .outside import is_trusted_module
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .shadow import Shadow
-from .tensor_subclasses import class_of_results, give_class
+from .tensor_subclasses import class_of_results, give_class, is_function_class
+from .torch_function import without_torch_function
 from .values import Symbol, TensorProxy, symbolic_leaves
 from .view_groups import ViewGroups
 
@@ -61,6 +62,8 @@ class GraphBuilder:
         self.nested: list[Nested] = []
         #: Why only PyTorch itself can run this graph, if so.
         self.only_pytorch = ""
+        #: How many calls deep the captured program is in code that asks no class of tensors what operators do.
+        self.without_torch_function = 0
         self._objects: dict[Source, torch.fx.Node] = {}
         self.inputs: list[GraphInput] = []
         self.examples: list[Any] = []
@@ -176,7 +179,10 @@ class GraphBuilder:
         """
         tensors = list(_tensors(args)) + list(_tensors(kwargs))
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
-        subclass = class_of_results(tensors)
+        asks_class = any(is_function_class(t.cls) for t in tensors)
+        if asks_class and not self.without_torch_function:
+            raise Unsupported("a tensor with a __torch_function__ of its own")
+        subclass = None if self.without_torch_function else class_of_results(tensors)
         if subclass is not None:
             self.only_pytorch = "a subclass of torch.Tensor"
             if kind == "call_method":  # which the class may define anew
@@ -203,6 +209,9 @@ class GraphBuilder:
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
         node = self.graph.create_node(kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
         node.meta["trace"] = self._trace()
+        if asks_class:
+            self.only_pytorch = "a subclass of torch.Tensor"
+            node.op, node.target = "call_function", without_torch_function(function)
         node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
         if must_not_fail and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
             raise Unsupported(FAILING)
@@ -358,7 +367,9 @@ class GraphBuilder:
 
     def only_eager(self) -> str:
         """Why only PyTorch itself can run this graph, if so."""
-        return self.only_pytorch or ("autocast" if self.autocast.was_active else "")
+        if self.only_pytorch or not self.autocast.was_active:
+            return self.only_pytorch
+        return "autocast around it" if self.autocast.began_active else "autocast"
 
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""

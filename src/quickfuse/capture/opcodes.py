@@ -11,6 +11,7 @@ from ..ir.bytecode import PY312
 from ..ir.frame import NULL
 from . import attributes, builtin_calls, calls, containers, imports
 from .frame import UNBOUND, Frame, GeneratorValue, new_cell
+from .torch_function import call_torch
 from .values import ShadowContainer, ShadowDict, Symbol, TensorProxy, Unread, is_constant
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def op_UNARY_NOT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def _unary(i: Interpreter, f: Frame, function: Any, tensor_method: str) -> None:
     operand = f.stack.pop()
     if type(operand) is TensorProxy:
-        f.stack.append(i.graph.call("call_function", function, (operand,), {}))
+        f.stack.append(call_torch(i, "call_function", function, (operand,), {}))
     elif type(operand) is Symbol:
         f.stack.append(i.graph.number(function, operand))
     elif is_constant(operand):

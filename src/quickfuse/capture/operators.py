@@ -13,7 +13,8 @@ import torch
 from ..errors import Unsupported
 from . import gradients
 from .results import OperatorFailed
-from .tensor_subclasses import as_subclass
+from .tensor_subclasses import as_subclass, is_function_class
+from .torch_function import call_torch
 from .values import Symbol, TensorProxy, is_constant
 
 if TYPE_CHECKING:
@@ -222,6 +223,9 @@ def _is_at_home(function: Any) -> bool:
 
 def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`proxy.name(*args, **kwargs)`."""
+    if not i.graph.without_torch_function and is_function_class(proxy.cls):
+        args, kwargs = _operands(i, name, args, kwargs)
+        return call_torch(i, "call_method", name, (proxy, *args), kwargs)
     if name in _UNCAPTURED_METHODS:
         raise Unsupported(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
@@ -253,7 +257,7 @@ def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any
         if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
             raise Unsupported(f"{function.__name__} of a tensor and a {type(operand).__name__}")
     args, kwargs = _operands(i, function, (left, right), {})
-    return i.graph.call("call_function", function, args, kwargs)
+    return call_torch(i, "call_function", function, args, kwargs)
 
 
 def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -264,7 +268,7 @@ def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs:
         i.graph.only_pytorch = "random numbers of a generator"
     if any(type(a) is torch.Generator for a in args):
         raise Unsupported("a generator of random numbers that is no keyword argument")
-    result = i.graph.call(kind, target, args, kwargs, extra=extra)
+    result = call_torch(i, kind, target, args, kwargs, extra)
     return i.mark_created(result) if type(result) is list else result
 
 

@@ -33,7 +33,7 @@ from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source, SourceRoots
 from .frame import Frame
 from .metadata import meta_of
-from .tensor_subclasses import is_plain_subclass
+from .tensor_subclasses import is_function_class, is_plain_subclass
 from .values import (
     DELETED,
     LAZY,
@@ -82,6 +82,8 @@ class Outside:
     def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
         self.roots = SourceRoots()
         self.tensors_read = 0
+        #: Whether there are tensors of a class with a `__torch_function__` of its own.
+        self.function_classes = False
         self._volatile = volatile
         self._by_code: set[int] = set()
         self.guards: list[Guard] = []
@@ -294,7 +296,8 @@ class Outside:
                 self.guard("same", source, proxy.source)
             return proxy  # type: ignore[no-any-return]
         cls = type(value)
-        if cls not in TENSOR_TYPES and not is_plain_subclass(cls):
+        self.function_classes |= is_function_class(cls)
+        if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
             raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
         if value.layout != torch.strided or value.is_neg() or value.is_conj() or value.is_quantized:
             raise Unsupported(f"a tensor that is not plain strided memory ({source})")

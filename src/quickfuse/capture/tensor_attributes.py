@@ -10,7 +10,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .stand_ins import is_leaf
-from .tensor_subclasses import own_member
+from .tensor_subclasses import is_function_class, own_member
 from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(proxy.attributes[name])
     elif proxy.cls not in TENSOR_TYPES and own_member(proxy.cls, name)[1] is not ABSENT:
         _member_of_subclass(i, proxy, name, then)
+    elif is_function_class(proxy.cls) and not i.graph.without_torch_function and not _is_own(i, proxy, name):
+        _seen_by_class(i, proxy, name, then)
     elif name in _OF_AUTOGRAD and _is_transformed(i, proxy):
         raise Unsupported(f"the tensor attribute {name} inside of a functional transform")
     elif name in _FROM_META:
@@ -86,6 +88,17 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(TensorMethod(proxy, name))
     else:
         raise Unsupported(f"the tensor attribute {name}")
+
+
+def _is_own(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
+    return (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
+
+
+def _seen_by_class(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """A method; attributes go through `__torch_function__` as well."""
+    if not callable(getattr(torch.Tensor, name, None)):
+        raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
+    then(TensorMethod(proxy, name))
 
 
 def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
@@ -141,6 +154,11 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
 
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
+    if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
+        proxy.attributes[name] = value
+        i.outside.changed_attributes[id(proxy), name] = proxy
+        i.outside.attributes[id(proxy), name] = value
+        return
     if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")
     if value is not None and type(value) is not TensorProxy:

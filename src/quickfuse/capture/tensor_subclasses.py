@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,13 +31,26 @@ _HARMLESS = frozenset(
 
 def is_plain_subclass(cls: type) -> bool:
     """Whether a class is a subclass of `torch.Tensor` that changes nothing about operators."""
-    if not issubclass(cls, torch.Tensor) or type(cls) is not type(torch.Tensor):
+    return _special_names(cls) <= _HARMLESS
+
+
+@functools.cache
+def is_function_class(cls: type) -> bool:
+    """Whether a class says in Python what operators do, by `__torch_function__` alone."""
+    if cls in TENSOR_TYPES or _special_names(cls) - _HARMLESS != {"__torch_function__"}:
         return False
+    raw = own_member(cls, "__torch_function__")[1]
+    return isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType)
+
+
+def _special_names(cls: type) -> set[str]:
+    """The special names that a subclass of `torch.Tensor` of the user's defines, {""} for other classes."""
+    if not issubclass(cls, torch.Tensor) or type(cls) is not type(torch.Tensor) or issubclass(cls, torch.nn.Parameter):
+        return {""}
     if cls.__module__.partition(".")[0] == "torch":
-        return False
+        return {""}
     own = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
-    special = {name for base in own for name in vars(base) if name.startswith("__") and name.endswith("__")}
-    return special <= _HARMLESS and not issubclass(cls, torch.nn.Parameter)
+    return {name for base in own for name in vars(base) if name.startswith("__") and name.endswith("__")}
 
 
 def class_of_results(tensors: list[TensorProxy]) -> type | None:
@@ -62,10 +76,11 @@ def give_class(value: Any, cls: type, operands: list[TensorProxy]) -> None:
 
 def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
     """`tensor.as_subclass(cls)`: a view of the same memory, of another class."""
-    if cls is not torch.Tensor and not (isinstance(cls, type) and is_plain_subclass(cls)):
+    if cls is not torch.Tensor and not (isinstance(cls, type) and (is_plain_subclass(cls) or is_function_class(cls))):
         raise Unsupported(f"a tensor of type {getattr(cls, '__qualname__', cls)}")
     made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
     made.cls = cls
+    i.outside.function_classes |= is_function_class(cls)
     i.graph.only_pytorch = "a subclass of torch.Tensor"
     return made
 
@@ -75,7 +90,8 @@ def _converter(cls: type) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function for the graph, under a name that tells the class."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.as_subclass(cls)
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.as_subclass(cls)
 
     convert.__name__ = convert.__qualname__ = f"as_{cls.__name__}"
     return convert

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
-from . import autocast, checkpoints, custom_functions, gradients, inference, transforms
+from . import autocast, checkpoints, custom_functions, gradients, inference, torch_function, transforms
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .outside import is_trusted_module
 from .values import TensorProxy
@@ -171,4 +171,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
     **inference.HANDLERS,
+    **torch_function.HANDLERS,
 }

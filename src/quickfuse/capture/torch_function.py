@@ -1,0 +1,142 @@
+"""Subclasses of `torch.Tensor` with a `__torch_function__` of their own: it is captured like any other method.
+
+Which function PyTorch hands to it is found out by calling the operator on tensors that write that down.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from .tensor_subclasses import as_subclass, is_function_class, own_member
+from .values import Symbol, TensorProxy, symbolic_leaves
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class _Intercepted(Exception):
+    def __init__(self, function: Any, args: Any, kwargs: Any) -> None:
+        super().__init__()
+        self.function, self.args_seen, self.kwargs_seen = function, args, kwargs
+
+
+class _Recorder(torch.Tensor):
+    """A tensor that tells which function PyTorch calls `__torch_function__` with."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Intercepted(func, args, kwargs or {})
+
+
+def call_torch(
+    i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+    extra: Mapping[str, Any] = _NOTHING,
+) -> Any:  # fmt: skip
+    """An operator on tensors: a node of the graph, or what the tensors' class says."""
+    if i.outside.function_classes and not i.graph.without_torch_function:
+        cls = _class_among((args, kwargs))
+        if cls is not None:
+            return _call_class(i, cls, kind, target, args, kwargs)
+    return i.graph.call(kind, target, args, kwargs, extra=extra)
+
+
+def _class_among(values: Any) -> type | None:
+    classes = {v.cls for v in symbolic_leaves(values) if type(v) is TensorProxy and is_function_class(v.cls)}
+    if len(classes) > 1:
+        raise Unsupported("an operator on tensors of several classes")
+    return next(iter(classes), None)
+
+
+def _call_class(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+    seen = _as_pytorch_sees(i, cls, kind, target, args, kwargs)
+    owner, raw = own_member(cls, "__torch_function__")
+    from .attributes import guard_class_attribute
+
+    guard_class_attribute(i, cls.__mro__, owner, "__torch_function__", raw)
+    keywords = i.mark_created(dict(seen[2]))
+    result = i.call_now(raw.__func__, (cls, seen[0], (cls,), seen[1], keywords))
+    if result is NotImplemented:
+        raise Unsupported(f"an operator that {cls.__name__} does not implement")
+    return result
+
+
+def _as_pytorch_sees(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """(function, arguments, keyword arguments) of the call of `__torch_function__`."""
+    originals: dict[int, Any] = {}
+    kept = []
+
+    def replace(value: Any) -> Any:
+        if type(value) is TensorProxy:
+            made = torch.empty(())
+            made = made.as_subclass(_Recorder) if value.cls is cls else made
+            originals[id(made)] = value
+            kept.append(made)
+            return made
+        if type(value) is Symbol:
+            return i.outside.concrete(value)
+        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            return type(value)([replace(v) for v in value])
+        if type(value) is dict:
+            return {k: replace(v) for k, v in value.items()}
+        return value
+
+    def back(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return originals[id(value)]
+        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            return type(value)([back(v) for v in value])
+        return {k: back(v) for k, v in value.items()} if type(value) is dict else value
+
+    function = getattr(torch.Tensor, target) if kind == "call_method" else target
+    try:
+        function(*replace(args), **replace(kwargs))
+    except _Intercepted as seen:
+        return seen.function, back(tuple(seen.args_seen)), back(dict(seen.kwargs_seen))
+    except Exception as error:
+        raise Unsupported(f"an operator that a subclass of torch.Tensor does not see: {error}") from error
+    raise Unsupported("an operator that a subclass of torch.Tensor does not see")
+
+
+def default_function(i: Interpreter, cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """`torch.Tensor.__torch_function__`: calls the function, and gives new tensors the class."""
+    if not all(issubclass(cls, kind) for kind in types):
+        return NotImplemented
+    if getattr(func, "__name__", "") == "__get__":
+        raise Unsupported("an attribute of a tensor with a __torch_function__ of its own")
+    i.graph.without_torch_function += 1
+    try:
+        result = i.call_now(func, tuple(args), dict(kwargs or {}))
+    finally:
+        i.graph.without_torch_function -= 1
+    return _converted(i, result, cls)
+
+
+def _converted(i: Interpreter, value: Any, cls: Any) -> Any:
+    if type(value) is TensorProxy and cls is not torch.Tensor and not issubclass(value.cls, cls):
+        return as_subclass(i, value, cls)
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        elements = [_converted(i, v, cls) for v in value]
+        return value._make(elements) if hasattr(value, "_make") else type(value)(elements)
+    return value
+
+
+@functools.cache
+def without_torch_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator for the graph that asks no class."""
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+    plain.__name__ = plain.__qualname__ = str(getattr(function, "__name__", "operator"))
+    return plain
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {torch.Tensor.__torch_function__.__func__: default_function}
