@@ -54,6 +54,15 @@ def test_compile_time_by_stage(tmp_path: Path) -> None:
     assert len(data["stages"]) > 1, "no stage of the compiler ran"
 
 
+def test_guards_and_loops(tmp_path: Path) -> None:
+    for arguments in (["guards", "--layers", "2", "--params", "2"], ["python-loop", "--iterations", "300"]):
+        json_file = tmp_path / f"{arguments[0]}.json"
+        result = invoke("bench", *arguments, "--seconds", "0.02", "--json", str(json_file))
+        assert result.exit_code == 0, result.output
+        figures = json.loads(json_file.read_text())["figures"]
+        assert len(figures) > 3 and all(figure["median"] > 0 for figure in figures.values())
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

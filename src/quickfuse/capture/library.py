@@ -182,6 +182,20 @@ class InferenceMode:
         leave_inference()
 
 
+class WithoutTorchFunction:
+    """What `torch._C.DisableTorchFunctionSubclass` is, which is native."""
+
+    def __enter__(self) -> None:
+        ask_no_class(True)
+
+    def __exit__(self, *_: object) -> None:
+        ask_no_class(False)
+
+
+def ask_no_class(begins: bool) -> None:
+    """Capture knows what this does."""
+
+
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
+from . import library
 from .tensor_subclasses import as_subclass, is_function_class, own_member
 from .values import Symbol, TensorProxy, symbolic_leaves
 
@@ -139,4 +140,18 @@ def without_torch_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
-HANDLERS: dict[Any, Callable[..., Any]] = {torch.Tensor.__torch_function__.__func__: default_function}
+def _disable(i: Interpreter) -> Any:
+    if not i.nesting:  # the segment might end inside
+        raise Unsupported("torch._C.DisableTorchFunctionSubclass outside of a __torch_function__")
+    return i.call_now(library.WithoutTorchFunction, ())
+
+
+def _ask_no_class(i: Interpreter, begins: bool) -> None:
+    i.graph.without_torch_function += 1 if begins else -1
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__torch_function__.__func__: default_function,
+    torch._C.DisableTorchFunctionSubclass: _disable,
+    library.ask_no_class: _ask_no_class,
+}

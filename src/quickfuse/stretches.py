@@ -1,0 +1,174 @@
+"""A captured graph with calls that have gradients of their own: stretches of operators, joined, with the calls between.
+
+A `torch.autograd.Function` of the user's runs its own `backward`, and some operators of PyTorch keep for backward what
+only they understand. Such a call stays as it is, and the operators before it and behind it are compiled as graphs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from .differentiate import differentiate
+from .emit import glue as glue_source
+from .emit.body import graph_body
+from .errors import Unsupported
+from .ir.gradients import Differentiated, UnsupportedAt
+from .ir.modes import MODE_CHANGES
+from .ir.segment import Segment
+from .ir.values import NumberMeta, TensorMeta
+from .joining import compile_halves
+from .launch import tensor_check
+from .launch.joined import Stretch
+
+#: A graph in more pieces than this is not worth it.
+_MOST_CALLS = 16
+
+
+def in_stretches(segment: Segment) -> tuple[glue_source.Body, int]:
+    """The body of a segment that needs gradients, in pieces, and how many kernels the forward halves have.
+
+    Raises:
+        Unsupported: with the reason, where the graph cannot be taken apart.
+    """
+    return _Splitter(segment).body()
+
+
+class _Splitter:
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.calls = 0
+        self.kernels = 0
+        self.class_of = {i.name: i.cls for i in segment.inputs}
+
+    def body(self) -> tuple[glue_source.Body, int]:
+        segment = self.segment
+        nodes = [n for n in segment.graph.nodes if n.op not in ("placeholder", "output")]
+        nodes = [n for n in nodes if (n.target, n.args) != (torch._C._set_grad_enabled, (torch.is_grad_enabled(),))]
+        if any(n.target in MODE_CHANGES for n in nodes):
+            raise Unsupported("calls with gradients of their own among changes of PyTorch's settings")
+        pieces = self._split(_results_first(nodes))
+        run = self._assembled(pieces)
+        body = graph_body(segment, run)
+        body.repeatable = not segment.mutated
+        return body, self.kernels
+
+    def _split(self, nodes: list[Node]) -> list[Any]:
+        """The pieces: lists of nodes that stay calls, and (callable, operands, results)."""
+        if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
+            return [nodes] if nodes else []
+        graph, operands, results, copies = self._subgraph(nodes)
+        try:
+            made = differentiate(graph)
+        except UnsupportedAt as failure:
+            original = next(n for n, copy in copies.items() if copy is failure.node)
+            if original not in nodes or not _may_stay(original) or self.calls >= _MOST_CALLS:
+                raise
+            self.calls += 1
+            at = nodes.index(original)
+            behind = at + 1
+            while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is original:
+                behind += 1
+            return [*self._split(nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
+        return [(self._compiled(graph, made, operands), operands, results)]
+
+    def _subgraph(self, nodes: list[Node]) -> tuple[Graph, list[Node], list[Node], dict[Node, Node]]:
+        """A graph of some nodes, the nodes that it takes and returns, and what each node is in it."""
+        inside = set(nodes)
+        numbers = [n for n in self.segment.graph.nodes if n.op == "call_function" and _is_number(n) and n not in inside]
+        graph = Graph()
+        copies: dict[Node, Node] = {}
+        operands = []
+        wanted = {o for n in (*nodes, *numbers) for o in n.all_input_nodes if o not in inside and o not in numbers}
+        for node in self.segment.graph.nodes:
+            if node in wanted:
+                operands.append(node)
+                made = copies[node] = graph.placeholder(node.name)
+                made.meta.update(node.meta)
+        for node in (*numbers, *nodes):
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        results = [n for n in nodes if not _is_number(n) and any(user not in inside for user in n.users)]
+        graph.output(tuple([copies[n] for n in results]))
+        return graph, operands, results, copies
+
+    def _compiled(self, graph: Graph, made: Differentiated, operands: list[Node]) -> Callable[..., Any]:
+        tensors = [n for n in operands if not _is_number(n)]
+        metas = [n.meta["val"] for n in tensors]
+        run = GraphModule(torch.nn.Module(), graph).forward
+        is_number = [_is_number(n) for n in operands]
+        classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
+        call, placer, kernels = compile_halves(
+            made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes
+        )
+        self.kernels += kernels
+        expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]
+        check = tensor_check(expected, [meta.requires_grad for meta in metas]) if metas else None
+        stretch = Stretch(call, check, placer)
+
+        def run_stretch(*values: Any) -> Any:
+            return stretch(values)
+
+        run_stretch.__name__ = run_stretch.__qualname__ = f"stretch{id(stretch):x}"
+        return run_stretch
+
+    def _assembled(self, pieces: list[Any]) -> Callable[..., Any]:
+        """A function that runs the pieces one after the other."""
+        graph = Graph()
+        made: dict[Node, Node] = {}
+        for node in self.segment.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = graph.placeholder(node.name)
+        for piece in pieces:
+            if isinstance(piece, list):
+                for node in piece:
+                    made[node] = graph.node_copy(node, made.__getitem__)
+                continue
+            function, operands, results = piece
+            call = graph.call_function(function, tuple([made[n] for n in operands]))
+            for index, node in enumerate(results):
+                made[node] = graph.call_function(operator.getitem, (call, index))
+        output = next(n for n in reversed(self.segment.graph.nodes) if n.op == "output")
+        graph.output(torch.fx.map_arg(output.args[0], made.__getitem__))
+        return GraphModule(torch.nn.Module(), graph).forward
+
+
+def _is_number(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), NumberMeta)
+
+
+def _takes_a_result(node: Node) -> bool:
+    """Whether a node takes one of several results of a call."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
+
+
+def _results_first(nodes: list[Node]) -> list[Node]:
+    """The nodes with those that take a call's results directly behind the call."""
+    ordered: list[Node] = []
+
+    def add(node: Node) -> None:
+        ordered.append(node)
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            for user in node.users:
+                if _takes_a_result(user) and user.args[0] is node:
+                    add(user)
+
+    for node in nodes:
+        if not _takes_a_result(node):
+            add(node)
+    return ordered
+
+
+def _may_stay(node: Node) -> bool:
+    """Whether a call may stand between two stretches: it changes nothing, and capture knows what it returns."""
+    effects = node.meta.get("effects")
+    if node.op != "call_function" or (effects is not None and (effects.written or effects.reshaped)):
+        return False
+    name = getattr(node.target, "__name__", "_")
+    is_function = isinstance(node.target, FunctionType)
+    return (is_function or not name.endswith("_")) and "out" not in node.kwargs and not _is_number(node)

@@ -1,0 +1,175 @@
+"""At the limit of specialisations: one warning that says which guard, where and what to do, and eager's results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+from quickfuse import config
+
+X = torch.arange(6.0)
+
+
+@pytest.fixture(autouse=True)
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(config, "recompile_limit", 4)
+    before = quickfuse.logs.log.propagate
+    quickfuse.logs.log.propagate = True
+    yield
+    quickfuse.logs.log.propagate = before
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def shapes(k: int) -> tuple[Any, ...]:
+    return (torch.ones(k + 1, 2),)
+
+
+def dtypes(k: int) -> tuple[Any, ...]:
+    kinds = (torch.float32, torch.float64, torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8, torch.float16)
+    return (torch.ones(3, dtype=kinds[k]),)
+
+
+def keyed(x: torch.Tensor, table: dict[str, float]) -> torch.Tensor:
+    return x * sum(table.values())
+
+
+def alike(x: torch.Tensor, things: list[torch.Tensor]) -> torch.Tensor:
+    return x + sum(things)
+
+
+def typed(x: torch.Tensor, thing: Any) -> torch.Tensor:
+    return x * thing.scale
+
+
+def thing_of_new_class(k: int) -> Any:
+    return type(f"Kind{k}", (), {"scale": float(k)})()
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]], str, str]] = {
+    "sizes": (lambda x: x * 2, shapes, "L['x'] is a Tensor float32[", "a few sizes"),
+    "types": (lambda x: x + x, dtypes, "L['x'] is a Tensor ", "one type"),
+    "keys": (keyed, lambda k: (X, {f"k{k}": 1.0}), "list(L['table']) == ['k", "the same keys"),
+    "lengths": (alike, lambda k: (X, [X] * (k + 1)), "L['things']", ""),
+    "classes": (typed, lambda k: (X, thing_of_new_class(k)), "type(L['thing']) is Kind", "one type"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "lengths"])
+def test_one_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    function, arguments, guard, advice = CASES[name]
+    compiled = quickfuse.compile(function)
+    calls = [arguments(k) for k in range(8)]
+    for args in (*calls, *calls):
+        assert torch.equal(compiled(*args), function(*args))
+    said = warnings_in(caplog)
+    assert len(said) == 1, said
+    assert "was compiled 4 times; the guard that keeps failing is " in said[0]
+    assert guard in said[0] and advice in said[0] and "config.recompile_limit" in said[0]
+    assert "test_recompile_limit.py:" in said[0]
+    assert len(compiled.entry.specialisations) == 4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_warning_behind_a_break(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    function, arguments, _, _ = CASES[name]
+
+    def with_break(*args: Any) -> Any:
+        quickfuse.graph_break()
+        return function(*args)
+
+    compiled = quickfuse.compile(with_break)
+    calls = [arguments(k) for k in range(8)]
+    for args in (*calls, *calls):
+        assert torch.equal(compiled(*args), function(*args))
+    said = warnings_in(caplog)
+    limited = [p for p in (compiled.entry, *compiled.points.values()) if len(p.specialisations) >= 4]
+    assert len(said) == len(limited), said
+    assert all("the guard that keeps failing is " in text and " on was compiled" in text for text in said)
+    assert len(said) == (name != "lengths"), "lengths are left to Python before that"
+
+
+def test_error_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "on_recompile_limit", "error")
+    compiled = quickfuse.compile(lambda x: x + 1)
+    for k in range(1, 5):
+        compiled(torch.zeros(k))
+    for k in (5, 6):
+        with pytest.raises(quickfuse.errors.RecompileLimit, match=r"L\['x'\] is a Tensor float32"):
+            compiled(torch.zeros(k))
+    assert torch.equal(compiled(torch.zeros(2)), torch.ones(2)), "what was compiled stays"
+
+
+def test_error_behind_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "on_recompile_limit", "error")
+    seen = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        print(end="")
+        return x * 2 + 1
+
+    compiled = quickfuse.compile(program)
+    with pytest.raises(quickfuse.errors.RecompileLimit, match="keeps failing"):
+        for k in range(1, 9):
+            compiled(torch.zeros(k))
+    assert seen == list(range(1, len(seen) + 1)), "nothing runs twice"
+
+
+def test_what_was_compiled_is_still_used(caplog: pytest.LogCaptureFixture) -> None:
+    graphs = []
+
+    def backend(module: torch.fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            graphs.append(args[0].shape)
+            return module.forward(*args)
+
+        return run
+
+    compiled = quickfuse.compile(lambda x: x * 2, backend=backend)
+    for k in range(1, 8):
+        compiled(torch.zeros(k))
+    assert len(graphs) == 4
+    compiled(torch.zeros(2))
+    compiled(torch.zeros(7))
+    assert len(graphs) == 5
+    compiled.reset()
+    compiled(torch.zeros(7))
+    assert len(graphs) == 6, "after a reset it is compiled again"
+    assert len(warnings_in(caplog)) == 1
+
+
+def test_limit_of_modules(caplog: pytest.LogCaptureFixture) -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kind: Any = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if self.kind is None else x * 3
+
+    layer = Layer()
+    compiled = quickfuse.compile(layer)
+    for k in range(7):
+        layer.kind = type(f"Kind{k}", (), {}) if k else None
+        assert torch.equal(compiled(X), X * (3 if k else 2))
+    said = warnings_in(caplog)
+    assert len(said) == 1 and "L['self'].kind is Kind" in said[0], said
+    assert "Layer.forward was compiled 4 times" in said[0]
+
+
+def test_guard_that_fails_most(caplog: pytest.LogCaptureFixture) -> None:
+    """Where several guards fail, it is the one that fails for most specialisations that is named."""
+    compiled = quickfuse.compile(lambda x, y: x.sum() + y.sum())
+    compiled(torch.ones(2, dtype=torch.float64), torch.ones(1))
+    for k in range(2, 8):
+        compiled(torch.ones(2), torch.ones(k))
+    said = warnings_in(caplog)
+    assert len(said) == 1 and "is L['y'] is a Tensor float32[" in said[0], said
