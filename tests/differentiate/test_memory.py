@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import random
 
-import networkx
 import pytest
 import torch
 from torch import nn
 
 from differentiate.test_models import Block, Language
 from differentiate.twins import compiled
-from quickfuse.differentiate.cut import ENDLESS, Network
 from vision import vision_models
 
 
@@ -69,26 +66,3 @@ def test_densenet_keeps_less() -> None:
 )
 def test_never_more_than_eager(model, shape) -> None:
     assert share(model, torch.randn(shape)) <= 1.0
-
-
-def test_minimum_cuts_are_networkx() -> None:
-    for seed in range(30):
-        rng = random.Random(seed)
-        count = rng.randrange(4, 14)
-        edges = {}
-        for _ in range(rng.randrange(5, 40)):
-            tail, head = rng.sample(range(count), 2)
-            if head != 0 and tail != 1:
-                edges[tail, head] = rng.choice([1, 2, 5, 9, ENDLESS])
-        network = Network()
-        for _ in range(count - 2):
-            network.node()
-        graph = networkx.DiGraph()
-        graph.add_nodes_from(range(count))
-        for (tail, head), capacity in edges.items():
-            network.edge(tail, head, capacity)
-            graph.add_edge(tail, head, capacity=capacity)
-        expected = networkx.minimum_cut_value(graph, 0, 1)
-        if expected < ENDLESS:
-            side = network.before_sink()
-            assert sum(c for (t, h), c in edges.items() if t not in side and h in side) == expected
