@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import quickfuse
 from aten_helper import check_aten, check_gradients, externs, kernels
 
 X = torch.Tensor
@@ -206,3 +207,19 @@ def test_only_wanted_gradients_are_computed() -> None:
         return [first[0], grads[0], grads[2]]
 
     check_aten(function, seeded(5, 7), seeded(7), seeded(7), ulps=64)
+
+
+def test_an_operator_without_the_name_of_its_overload() -> None:
+    compiled = quickfuse.compile(lambda grad, y: torch.ops.aten.tanh_backward(grad, y))
+    grad, y = seeded(5, 7), seeded(5, 7).tanh()
+    torch.testing.assert_close(compiled(grad, y), grad * (1 - y * y))
+    assert compiled.specialisations[0].kernels == 1
+
+
+def test_what_loops_cannot_hold_is_called() -> None:
+    def choices(x: X, mask: X) -> tuple[X, X]:
+        return torch.where(mask, x, x * 2), x.masked_fill(mask, 1j)
+
+    x, mask = torch.complex(seeded(4), seeded(4)), torch.tensor([True, False, True, False])
+    assert all(map(torch.equal, quickfuse.compile(choices)(x, mask), choices(x, mask)))
+    assert quickfuse.compile(lambda x: torch.linalg.pinv(x) + 1)(torch.ones(3, 0)).shape == (0, 3)

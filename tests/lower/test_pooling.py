@@ -90,7 +90,7 @@ def test_layouts_and_special_values() -> None:
 def test_upsampling_of_many_elements() -> None:
     for aligned in (False, True):
         check(lambda x, a=aligned: F.interpolate(x, size=(90, 101), mode="bilinear", align_corners=a) * 2,
-              image(1, 3, 37, 41), emitted=True, ulps=16)  # fmt: skip
+              image(1, 3, 37, 41), emitted=True, ulps=256)  # positions are rounded to float32
 
 
 def test_large_windows_are_left_to_pytorch() -> None:

@@ -191,6 +191,7 @@ class KernelBodyWriter:
             self._allocate(buffer)
         results = [self._result(output) for output in self.schedule.program.outputs]
         self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
+        self._count_changes()
         if last_flag >= 0:
             self.lines = [*before, *self._unless_flagged()]
         if any(isinstance(step, Extern) and _needs_grad(step) for step in self.schedule.steps):
@@ -198,6 +199,14 @@ class KernelBodyWriter:
         self._handle_failures()
         self.statements = [*self.lines]
         return Body(self._choose(), names, self.constants, numbers)
+
+    def _count_changes(self) -> None:
+        """Let the outputs tell how often they were changed in place, as eager would have done it."""
+        versions = self.schedule.program.versions
+        if versions:
+            self.constants["_set_versions"] = torch._C._autograd._unsafe_set_version_counter
+            counts = ", ".join([str(count) for _, count in versions])
+            self.lines.append(f"_set_versions(({', '.join([self.names[k] for k, _ in versions])},), ({counts},))")
 
     def _handle_failures(self) -> None:
         """Where a call fails the program runs natively: with the same random numbers, and no input has changed."""

@@ -41,19 +41,26 @@ class Epilogue:
         self._frames: list[FrameRecipe] = []
 
     def write(self, segment: Segment) -> str:
-        """Emit all effects; returns the expression of the result."""
-        if segment.result is not None:
-            result = self._kept(self.value(segment.result)) if segment.effects else self.value(segment.result)
-        else:
-            self._frames = segment.frames
-            names = [self._frame(frame) for frame in segment.frames]
-            result = f"_Suspension([{', '.join(names)}])"
+        """Emit all effects; returns the expression of the result.
+
+        The result is made after the effects: an iterator over a list must not be made before the list is as long as the
+        iterator has come. All that existed before was fetched with the guards.
+        """
+        self._frames = segment.frames
         prepared = [(e, self._operands(e)) for e in segment.effects]
-        for index, frame in enumerate(self._frames):
-            if index in self._activations or frame.origin is not None:
-                self.lines.append(f"{self._made[id(frame)]}.activation = {self._activation(index)}")
         for effect, operands in prepared:
             self.lines.append(self._statement(effect, *operands))
+        if segment.result is not None:
+            result = self.value(segment.result)
+        else:
+            names = [self._frame(frame) for frame in segment.frames]
+            for index, frame in enumerate(segment.frames):
+                if index in self._activations or frame.origin is not None:
+                    self.lines.append(f"{names[index]}.activation = {self._activation(index)}")
+            result = f"_Suspension([{', '.join(names)}])"
+        if any(effect.kind in ("refill", "extend", "do") for effect in segment.effects):
+            # Elements of the user's lists are read by their index, and the effects change lists.
+            self.lines[:0] = [f"{name} = [*{name}]" for name in self._prologue.lists_of_elements()]
         return result
 
     def _frame(self, frame: FrameRecipe) -> str:
@@ -87,18 +94,10 @@ class Epilogue:
         return known
 
     def _operands(self, effect: Effect) -> tuple[str, str, str]:
-        target = self._kept(self.value(effect.target)) if effect.target is not None else ""
-        key = self._kept(self.value(effect.key)) if isinstance(effect.key, Recipe) else ""
-        value = self._kept(self.value(effect.value)) if effect.value is not None and effect.kind != "do" else ""
+        target = self.value(effect.target) if effect.target is not None else ""
+        key = self.value(effect.key) if isinstance(effect.key, Recipe) else ""
+        value = self.value(effect.value) if effect.value is not None and effect.kind != "do" else ""
         return target, key, value
-
-    def _kept(self, expression: str) -> str:
-        """The same value after the effects: an element of a list of the user's may be another one then."""
-        if "[" not in expression:
-            return expression
-        name = f"_kept{len(self.lines)}"
-        self.lines.append(f"{name} = {expression}")
-        return name
 
     def _statement(self, effect: Effect, target: str, key: str, value: str) -> str:
         constant = self._prologue.constant

@@ -135,6 +135,11 @@ class Prologue:
             self._families[index] = Family(kind, base, parent, key)
         return self._families[index]
 
+    def lists_of_elements(self) -> list[str]:
+        """The variables with the elements of lists, which may be the user's own lists."""
+        families = self._families.values()
+        return [f.variable for f in families if f.variable and f.kind == "element" and f.parent is None]
+
     def _relatives(self, source: Source) -> Iterable[Source]:
         """The sources that are read in one statement with this one."""
         placed = self._place(source)

@@ -47,7 +47,7 @@ class Walk:
         fixed = {g.source for g in guards if g.kind == "equal" and type(g.value) in PLAIN_VALUES}
         self._loose = {g.source for g in guards if g.kind == "equal"} - fixed
         numbers = {s for s, kind in self._types.items() if kind in (int, float, complex)} - fixed
-        self._numbers = {s for s in numbers if self._types.get(s.base) is not tuple}
+        self._numbers = {s for s in numbers if s.base is None or self._types.get(s.base) is not tuple}
         self._changing = set(changing)
         for number in self._numbers:
             base = number.base

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _ROUNDS = 8
 
 
+#: A unit that reads a buffer, where (None: all of it), and its shape then: units may move to other index spaces.
+_Reader = tuple[Unit, Access | None, tuple[int, ...]]
+
+
 class InputStores:
     """Levels of stores to inputs: after all units that read the old value, in the same kernel where they can be.
 
@@ -64,26 +68,26 @@ class InputStores:
             for unit in self.stores:
                 self.before[unit].append(Edge(last, unit, joined=False, flows=False))
 
-    def _readers(self) -> dict[Buffer, list[tuple[Unit, Access | None]]]:
+    def _readers(self) -> dict[Buffer, list[_Reader]]:
         """Who reads the inputs that are stored to, and where."""
-        readers: dict[Buffer, list[tuple[Unit, Access | None]]] = {
+        readers: dict[Buffer, list[_Reader]] = {
             unit.store.access.buffer: [] for unit in self.stores if unit.store is not None
         }
         for unit in self.analysis.units:
             for access in unit.loads:
                 if access.buffer in readers:
-                    readers[access.buffer].append((unit, access))
+                    readers[access.buffer].append((unit, access, unit.shape))
             for buffer in unit.reads:
                 if buffer in readers:
-                    readers[buffer].append((unit, None))
+                    readers[buffer].append((unit, None, unit.shape))
         return readers
 
-    def _meetings(self, unit: Unit, readers: dict[Buffer, list[tuple[Unit, Access | None]]]) -> list[Meeting]:
+    def _meetings(self, unit: Unit, readers: dict[Buffer, list[_Reader]]) -> list[Meeting]:
         assert unit.store is not None
         found = self.analysis.sources(unit)
         stored = unit.store.access
-        for reader, access in readers[stored.buffer]:
-            if reader is unit or (access is not None and disjoint(unit.shape, stored, reader.shape, access)):
+        for reader, access, shape in readers[stored.buffer]:
+            if reader is unit or (access is not None and disjoint(unit.shape, stored, shape, access)):
                 continue
             found.append(Meeting(reader, None if access is None else stored, access, flows=False))
         return found

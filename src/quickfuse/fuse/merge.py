@@ -18,6 +18,8 @@ from .units import Dependences, Unit, agree, find, union
 
 #: Units are only put together for the sake of common loads as long as a loop has no more than this many stores.
 _MOST_STORES = 32
+#: How many units that load the same elements, but cannot be put together, others are put to.
+_MOST_APART = 4
 
 
 @dataclass(eq=False, slots=True)
@@ -58,17 +60,27 @@ def _join_common_loads(units: list[Unit]) -> None:
     for unit in units:
         root = find(unit)
         sizes[root] = sizes.get(root, 0) + 1
-    first: dict[tuple[object, ...], Unit] = {}
+    loading: dict[tuple[object, ...], list[Unit]] = {}
     for unit in units:
         for access in unit.loads:
             if not any(access.strides):
                 continue  # a number that all elements share says nothing about belonging together
-            other = first.setdefault((id(access.buffer), access.offset, access.strides), unit)
-            if other is unit or (other.level, other.shape, other.device) != (unit.level, unit.shape, unit.device):
-                continue
-            one, two = find(other), find(unit)
-            if one is not two and sizes[one] + sizes[two] <= _MOST_STORES and _may_share(one, two):
-                sizes[union(one, two)] = sizes[one] + sizes[two]
+            others = loading.setdefault((id(access.buffer), access.offset, access.strides), [])
+            if not any(_join(other, unit, sizes) for other in others) and len(others) < _MOST_APART:
+                others.append(unit)
+
+
+def _join(other: Unit, unit: Unit, sizes: dict[Unit, int]) -> bool:
+    """Put two units that load the same elements together, if that can be. Whether they are together then."""
+    if (other.level, other.shape, other.device) != (unit.level, unit.shape, unit.device):
+        return False
+    one, two = find(other), find(unit)
+    if one is two:
+        return True
+    if sizes[one] + sizes[two] > _MOST_STORES or not _may_share(one, two):
+        return False
+    sizes[union(one, two)] = sizes[one] + sizes[two]
+    return True
 
 
 def _may_share(one: Unit, two: Unit) -> bool:

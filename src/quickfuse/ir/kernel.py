@@ -22,6 +22,7 @@ is gone through in passes, each of which may use what earlier ones have reduced.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,6 +178,7 @@ class KernelBody:
     serial: bool = False
     scatters: tuple[Scatter, ...] = ()
     _key: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False)
+    _words: list[int] = field(default_factory=list, init=False, repr=False)
 
     @property
     def rows_ndim(self) -> int:
@@ -260,7 +262,9 @@ class KernelBody:
 
     def slot_word(self, slot: int) -> int:
         """The row index of a slot's address; its dynamic strides follow."""
-        return self.ndim + sum(s.words for s in self.slots[:slot])
+        if not self._words:
+            self._words.extend(itertools.accumulate([s.words for s in self.slots], initial=self.ndim))
+        return self._words[slot]
 
     @property
     def value_words(self) -> int:

@@ -183,7 +183,8 @@ class Program:
     `outputs` has an entry for each graph output: a buffer (an input buffer: that very tensor), a `HostScalar`,
     a `View`, a `Number` or a constant.
     `flag` is a bool that loops set where eager would raise an exception, say for an index out of range. Then nothing that
-    the loops computed is used: the graph runs in eager mode. No input is stored to before.
+    the loops computed is used: the graph runs in eager mode. No input is stored to before. `versions` are the positions
+    of new tensors that the graph changed in place before it returned them, and how often: PyTorch counts that.
     """
 
     inputs: list[Buffer | None] = field(default_factory=list)
@@ -191,6 +192,7 @@ class Program:
     steps: list[Loop | Extern] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     flag: Buffer | None = None
+    versions: list[tuple[int, int]] = field(default_factory=list)
 
     def __str__(self) -> str:
         head = [f"# {b} : {b.meta}" for b in self.inputs if b is not None]

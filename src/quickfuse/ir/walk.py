@@ -29,7 +29,7 @@ class Step:
 
 def is_plain_attribute(kind: type, name: str) -> bool:
     """Whether reading an attribute of an instance of this class gives what is in its dictionary, or in a class."""
-    if kind.__getattribute__ is not object.__getattribute__:
+    if kind.__getattribute__ is not object.__getattribute__:  # type: ignore[comparison-overlap]
         return False
     found = next((owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__), None)
     return found is None or type(found) in (*PLAIN_VALUES, bool)

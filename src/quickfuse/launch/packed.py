@@ -122,8 +122,8 @@ class PackedConvolution:
         self._changes = 0
         self._calls = 0  # since the last change
         self._packed: torch.Tensor | None = None
-        settings = convolution
-        self._settings = (settings.padding, settings.stride, settings.dilation, settings.groups, "none", [], "")
+        settings: list[Any] = [convolution.padding, convolution.stride, convolution.dilation, convolution.groups]
+        self._settings = (*settings, "none", [], "")
         self._call: Any = torch.ops.mkldnn._convolution_pointwise.default
 
     def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

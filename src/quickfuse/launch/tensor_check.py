@@ -92,6 +92,19 @@ def matches(tensor: Any, cls: type, meta: TensorMeta) -> bool:
     )
 
 
+_USUAL = {torch.Tensor, torch.nn.Parameter}
+
+
+def _is_lazy(tensors: list[Any]) -> bool:
+    return any(t.is_neg() or t.is_conj() for t in tensors)
+
+
+def _is_lazy_unnoticed(tensors: list[Any]) -> bool:
+    """The same for tensors of the user's classes, whose `__torch_function__` is not to notice."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _is_lazy(tensors)
+
+
 class NativeTensorCheck:
     """The same as `PythonTensorCheck`, in native code."""
 
@@ -117,6 +130,7 @@ class NativeTensorCheck:
         address = _native_check()
         assert address is not None
         self.scan = builtin.one_argument(_NAME, address, ctypes.addressof(self._block))
+        self._is_lazy = _is_lazy if {cls for cls, _ in self.expected} <= _USUAL else _is_lazy_unnoticed
 
     def __call__(self, tensors: list[Any]) -> int:
         return self.settle(self.scan(tensors), tensors)
@@ -125,7 +139,7 @@ class NativeTensorCheck:
         """What a scan's outcome means: it leaves to this method what is seldom so."""
         if state == UNCHANGED:
             return UNCHANGED
-        if state == MISMATCH or any(t.is_neg() or t.is_conj() for t in tensors):
+        if state == MISMATCH or self._is_lazy(tensors):
             self.forget()
             return MISMATCH
         return MOVED

@@ -1,7 +1,8 @@
 """Lowering: a torch.fx graph -> loops over elements and calls of PyTorch operators.
 
-`targets.py` finds the rule of a node, `rules.py` says what a rule is, and the families of operators hold them:
-`arithmetic`, `elementary`, `activations`, `creation`, `transfer`, `views`, `numbers`; `extern.py` is for the rest.
+`targets.py` finds the rule of a node, `aten.py` that of an operator of ATen, `rules.py` and `calls.py` say what a rule is.
+The families of operators hold them: `arithmetic`, `elementary`, `activations`, `reductions`, `normalisation`, `losses`,
+`views`, `joining` and so on; `native_forms` and `*_gradients` those that exist in ATen only. `extern.py` is for the rest.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ class Rule:
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self.function = function
+        self.signature = signature
         *others, last = signature.split()
         self.rest = last[1:] if last.startswith("*") else None  # the parameter that takes all further arguments
         self.defaults = dict(map(_parameter, [*others, self.rest or last]))

@@ -51,7 +51,7 @@ class Context:
         #: Pairs of storages that are the same memory, of different types.
         self.aliases: list[tuple[Storage, Storage]] = []
         self._last_in_order: Extern | None = None
-        self._assigned: list[tuple[Storage, Expr | None, bool]] = []
+        self._assigned: list[tuple[Storage, Expr | None, int]] = []
         #: Whether there are values that are different formulas on different parts of their index space: see `pieces.py`.
         self.has_pieces = False
         self._pieces: dict[int, tuple[Expr, int]] = {}
@@ -263,7 +263,7 @@ class Context:
             storage.value = value
         elif tensor.meta.numel:
             storage.value = self._seen_from_base(tensor, value)
-        storage.mutated = True
+        storage.mutated += 1
 
     def _seen_from_base(self, tensor: Tensor, value: Expr) -> Expr:
         meta, base = tensor.meta, tensor.storage.meta

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from quickfuse import config
 from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View
@@ -132,7 +133,7 @@ def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
     """
     if not is_image(input) or not is_image(weight) or groups != 1 or weight.dtype is not torch.float32:
         return False
-    if weight.meta.numel < _LARGE or not weight.meta.is_contiguous:
+    if not config.pack_weights or weight.meta.numel < _LARGE or not weight.meta.is_contiguous:
         return False
     value = ctx.read(weight)
     return isinstance(value, Load) and value == whole_load(value.access.buffer) and value.access.buffer.kind == "input"

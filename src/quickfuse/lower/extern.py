@@ -21,6 +21,7 @@ from quickfuse.ir.values import TensorMeta
 
 from .adapted import Adapted, OnlyResult, Slot, tensors_in
 from .context import Context
+from .entry_points import quickest
 from .schemas import draws_nothing, effects_by_schema, makes_new_tensors, never_fails
 from .symbolic import Storage, Tensor, same_memory, whole_load
 from .views import lazy_bits, view_of
@@ -96,7 +97,7 @@ class _Call:
         buffers = [self.ctx.temp(m) for m in ([meta] if single else meta)]
         args = tuple([self._memory(a) for a in self.args])
         kwargs = {key: self._memory(value) for key, value in self.kwargs.items()}
-        function = self.function if single or len(buffers) > 1 else OnlyResult(self.function)
+        function = quickest(self.function) if single or len(buffers) > 1 else OnlyResult(self.function)
         self._add(function, args, kwargs, buffers)
         results = [_result(self.ctx, buffer) for buffer in buffers]
         return results[0] if single else results

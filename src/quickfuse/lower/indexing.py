@@ -15,16 +15,10 @@ from quickfuse.ir.values import TensorMeta
 from . import ops, views
 from .calls import made, rule
 from .context import Context
-from .picking import I64, Checked, at, source
+from .picking import I64, Checked, at, axis_of, source
 from .promotion import SUPPORTED
 from .rules import NoRule
 from .symbolic import Tensor
-
-
-def _axis(dim: Any, ndim: int) -> int:
-    if type(dim) is not int or not -max(ndim, 1) <= dim < max(ndim, 1):
-        raise NoRule
-    return dim % max(ndim, 1)
 
 
 def flattened(ctx: Context, tensor: Tensor) -> Tensor:
@@ -39,32 +33,27 @@ def flattened(ctx: Context, tensor: Tensor) -> Tensor:
 
 @rule("gather", "input dim index sparse_grad=False")
 def gather(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, sparse_grad: Any) -> Tensor:
-    return _gathered(ctx, meta, input, _axis(dim, len(input.meta.shape)), index, negative=False)
+    return _gathered(ctx, meta, input, dim, index, negative=False)
 
 
 @rule("take_along_dim", "input indices dim=None")
 def take_along_dim(ctx: Context, meta: Any, input: Any, indices: Any, dim: Any) -> Tensor:
     if dim is None:
         return _gathered(ctx, meta, flattened(ctx, input), 0, flattened(ctx, indices), negative=True)
-    return _gathered(ctx, meta, input, _axis(dim, len(input.meta.shape)), indices, negative=True)
+    return _gathered(ctx, meta, input, dim, indices, negative=True)
 
 
-def _gathered(ctx: Context, meta: Any, input: Tensor, dim: int, index: Any, *, negative: bool) -> Tensor:
+def _gathered(ctx: Context, meta: Any, input: Tensor, dim: Any, index: Any, *, negative: bool) -> Tensor:
     if type(meta) is not TensorMeta or type(index) is not Tensor:
         raise NoRule
     old, ndim = input.meta.shape, len(meta.shape)
-    if not old:
-        return made(ctx, meta, ctx.read_as(input, meta.shape, meta.device)) if not meta.shape else _no_rule()
+    dim = axis_of(dim, len(old))
     if len(old) != ndim or len(index.meta.shape) != ndim:
         raise NoRule
     place, inside = Checked(ctx, index, old[dim], negative=negative).spread(range(ndim), ndim)
     axes: list[int | Expr] = [k if old[k] != 1 or meta.shape[k] == 1 else ops.const(0, I64) for k in range(ndim)]
     axes[dim] = place
     return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
-
-
-def _no_rule() -> Tensor:
-    raise NoRule
 
 
 @rule("take", "input index")
@@ -79,7 +68,7 @@ def index_select(ctx: Context, meta: Any, input: Any, dim: Any, index: Any) -> T
     shape = input.meta.shape
     if not shape or len(index.meta.shape) > 1:
         raise NoRule
-    ndim, dim = len(shape), _axis(dim, len(shape))
+    ndim, dim = len(shape), axis_of(dim, len(shape))
     place, inside = Checked(ctx, index, shape[dim], negative=False).spread([dim][: len(index.meta.shape)], ndim)
     axes: list[int | Expr] = [place if k == dim else k for k in range(ndim)]
     return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))

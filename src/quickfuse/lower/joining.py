@@ -15,6 +15,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 from . import ops, views
 from .calls import made, rule
 from .context import Context
+from .indexing import flattened
 from .layout import Shape
 from .memory_order import read_order
 from .picking import I64, source
@@ -148,6 +149,12 @@ def hstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
     return joined(ctx, meta, members, 0 if len(members[0].meta.shape) == 1 else 1)
 
 
+@rule("column_stack", "tensors")
+def column_stack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
+    members = [t if len(t.meta.shape) > 1 else _with_axis(ctx, _at_least(ctx, t, 1), 1) for t in _tensors(tensors)]
+    return joined(ctx, meta, members, 1)
+
+
 @rule("vstack row_stack", "tensors")
 def vstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
     return joined(ctx, meta, [_at_least(ctx, tensor, 2) for tensor in _tensors(tensors)], 0)
@@ -185,11 +192,9 @@ def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> T
             kept = size + min(before, 0) + min(behind, 0)
             segments = [Segment(fill, before, 0, 1), Segment(result, kept, max(-before, 0), 1), Segment(fill, behind, 0, 1)]
             result = along(ctx, tuple(shape), axis, segments)
-    return made(ctx, meta, result) if tuple(shape) == meta.shape else _no_rule()
-
-
-def _no_rule() -> Tensor:
-    raise NoRule
+    if tuple(shape) != meta.shape:
+        raise NoRule
+    return made(ctx, meta, result)
 
 
 def _padded(ctx: Context, meta: Any, input: Tensor, pad: Any, mode: str) -> Tensor:
@@ -203,7 +208,9 @@ def _padded(ctx: Context, meta: Any, input: Tensor, pad: Any, mode: str) -> Tens
                 raise NoRule
             shape[axis] = size + before + behind
             result = along(ctx, tuple(shape), axis, _border(mode, result, size, before, behind))
-    return made(ctx, meta, result) if tuple(shape) == meta.shape else _no_rule()
+    if tuple(shape) != meta.shape:
+        raise NoRule
+    return made(ctx, meta, result)
 
 
 def _border(mode: str, value: Expr, size: int, before: int, behind: int) -> list[Segment]:
@@ -239,6 +246,11 @@ def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
     shifts = [shifts] if type(shifts) is int else list(shifts)
     dims = [dims] if type(dims) is int else list(dims or ())
     shape = input.meta.shape
+    if not dims and len(shifts) == 1 and len(shape) > 1 and type(meta) is TensorMeta:  # of all elements in a row
+        flat = flattened(ctx, input)
+        rolled = roll(ctx, flat.meta, flat, shifts, [0])
+        return views.view(ctx, torch.Tensor.reshape, (rolled, shape), {}, meta)  # type: ignore[no-any-return]
+    dims = dims or ([0] if len(shape) == 1 else [])
     if not dims or len(dims) != len(shifts) or any(type(n) is not int for n in [*shifts, *dims]) or not input.meta.numel:
         raise NoRule
     result = _part(ctx, input, input.dtype)
@@ -254,6 +266,23 @@ def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
 @rule("flip", "input *dims")
 def flip(ctx: Context, meta: Any, input: Any, dims: Any) -> Tensor:
     return _flipped(ctx, meta, input, list(dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims))
+
+
+@rule("rot90", "input k=1 dims=(0,1)")
+def rot90(ctx: Context, meta: Any, input: Any, k: Any, dims: Any) -> Tensor:
+    """A quarter turn flips one axis and swaps it with the other."""
+    ndim = len(input.meta.shape)
+    if type(k) is not int or not isinstance(dims, (list, tuple)) or len(dims) != 2 or not input.meta.numel:
+        raise NoRule
+    one, two = (d % ndim for d in dims)
+    turns = k % 4
+    if turns in (0, 2):
+        return _flipped(ctx, meta, input, [one, two] if turns else [])
+    shape = list(input.meta.shape)
+    shape[one], shape[two] = shape[two], shape[one]
+    swapped_meta = TensorMeta(input.dtype, tuple(shape), contiguous_stride(tuple(shape)), input.meta.device)
+    swapped = views.view(ctx, torch.Tensor.transpose, (input, one, two), {}, swapped_meta)
+    return _flipped(ctx, meta, swapped, [one if turns == 1 else two])
 
 
 rule("fliplr", "input")(lambda ctx, meta, input: _flipped(ctx, meta, input, [1]))

@@ -161,7 +161,9 @@ class _Lowering:
             self._store_input(tensor.storage)
         flat = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
         self._check_aliases({id(value.storage) for value in flat if type(value) is Tensor})
-        self.ctx.program.outputs.extend(Outputs(self.ctx, flat, self.free).results())
+        made = Outputs(self.ctx, flat, self.free)
+        self.ctx.program.outputs.extend(made.results())
+        self.ctx.program.versions = made.versions()
         scatter_in_place(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:

@@ -39,6 +39,13 @@ class Outputs:
                 made[id(value)] = self._result(value)
         return [made[id(value)] for value in self.values]
 
+    def versions(self) -> list[tuple[int, int]]:
+        """The outputs that were changed in place since they were made, by position, and how often."""
+        return [
+            (k, value.storage.mutated) for k, value in enumerate(self.values)
+            if type(value) is Tensor and value.storage.mutated and value.storage.buffer is None
+        ]  # fmt: skip
+
     def _result(self, value: Any) -> Any:
         if type(value) is Scalar:
             return self.ctx.host_scalar(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -23,6 +24,13 @@ I64, BOOL = torch.int64, torch.bool
 _STORE_BEFORE_PICKING = 8
 #: The types that indices may have.
 _INDEX_TYPES = frozenset({torch.int64, torch.int32})
+
+
+def axis_of(dim: Any, ndim: int) -> int:
+    """The axis that a `dim` argument means, of one or more."""
+    if type(dim) is not int or not ndim or not -ndim <= dim < ndim:
+        raise NoRule
+    return dim % ndim
 
 
 def source(ctx: Context, tensor: Tensor, limit: int = _STORE_BEFORE_PICKING) -> Expr:

@@ -21,7 +21,7 @@ from .calls import RULES, made, rule
 from .context import Context
 from .indexing import basic_part, flattened
 from .layout import Shape, broadcast
-from .picking import I64, Checked, spread
+from .picking import I64, Checked, axis_of, spread
 from .promotion import COMPUTE
 from .rules import NoRule, into
 from .symbolic import Tensor, whole_load
@@ -71,12 +71,6 @@ _UPDATES: dict[str, Update] = {
 }  # fmt: skip
 
 
-def _axis(dim: Any, ndim: int) -> int:
-    if type(dim) is not int or not ndim or not -ndim <= dim < ndim:
-        raise NoRule
-    return dim % ndim
-
-
 # --- along one axis ---
 
 
@@ -85,7 +79,7 @@ def _scattered(
 ) -> Tensor:  # fmt: skip
     """`value` gives what is stored, over the shape of `index`."""
     shape = input.meta.shape
-    axis = _axis(dim, len(shape))
+    axis = axis_of(dim, len(shape))
     if type(index) is not Tensor or len(index.meta.shape) != len(shape):
         raise NoRule
     if any(n > m for k, (n, m) in enumerate(zip(index.meta.shape, shape, strict=True)) if k != axis):
@@ -142,7 +136,7 @@ def scatter_reduce(
 def _by_slices(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source: Any, update: Update | None) -> Tensor:
     """Slices of `source`, a tensor or a number, stored to slices of `input` one after the other."""
     shape = input.meta.shape
-    axis = _axis(dim, len(shape))
+    axis = axis_of(dim, len(shape))
     if type(index) is not Tensor or len(index.meta.shape) > 1:
         raise NoRule
     count = index.meta.numel
@@ -279,7 +273,7 @@ def setitem(ctx: Context, tensor: Tensor, index: Any, value: Any) -> None:
 def _in_place(name: str) -> None:
     """The operator that changes its first operand."""
 
-    @rule(f"{name}_", RULE_PARAMETERS[name])
+    @rule(f"{name}_", RULES[name].signature)
     def changed(ctx: Context, meta: Any, input: Any, **others: Any) -> Tensor:
         def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], its_meta: TensorMeta) -> Expr:
             dense = TensorMeta(its_meta.dtype, its_meta.shape, contiguous_stride(its_meta.shape), its_meta.device)
@@ -288,16 +282,7 @@ def _in_place(name: str) -> None:
         return into(ctx, evaluate, input, (input, *others.values()), {})
 
 
-RULE_PARAMETERS = {
-    "scatter_add": "input dim index src",
-    "scatter": "input dim index src=None value=None reduce=None",
-    "scatter_reduce": "input dim index src reduce include_self=True",
-    "index_add": "input dim index source alpha=1",
-    "index_copy": "input dim index source",
-    "index_fill": "input dim index value",
-    "index_put": "input indices values accumulate=False unsafe=False",
-}
-for _name in RULE_PARAMETERS:
+for _name in ("scatter_add", "scatter", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_put"):
     _in_place(_name)
 
 

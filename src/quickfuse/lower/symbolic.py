@@ -22,8 +22,8 @@ class Storage:
     """A tensor's memory, which views of it share.
 
     `meta` is the layout of the tensor that it was made for, `value` what it holds at this point of the graph, as a
-    function of that tensor's index. In-place operators replace `value`; nothing is written before the graph ends.
-    `pending` computes `value` on first use, for values that are expensive to form and may not be needed.
+    function of that tensor's index. In-place operators replace `value`, `mutated` times so far; nothing is written before
+    the graph ends. `pending` computes `value` on first use, for values that are expensive to form and may not be needed.
     """
 
     __slots__ = ("buffer", "meta", "mutated", "pending", "value")
@@ -32,7 +32,7 @@ class Storage:
         self.meta = meta
         self.value = value
         self.buffer = buffer
-        self.mutated = False
+        self.mutated = 0
         self.pending: Callable[[], Expr] | None = None
 
 
