@@ -120,8 +120,14 @@ def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
     return preserving_modes(run) if segment.changes_modes else run
 
 
+#: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
+_ONLY_PYTORCH = frozenset({
+    "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "inference mode for a part of it",
+})  # fmt: skip
+
+
 def _why_not_kernels(segment: Segment) -> str | None:
-    if segment.only_eager and segment.only_eager != "autocast":
+    if segment.only_eager in _ONLY_PYTORCH:
         return segment.only_eager
     for graph_input in segment.inputs:
         meta = graph_input.meta

@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.gradients import UnsupportedAt
-from ..ir.modes import modes_restored
+from ..ir.modes import MODE_CHANGES, modes_restored
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import Marks, check_same, check_use
 from .outputs import OutputPlan
@@ -138,14 +138,16 @@ class _Tracing:
 
     def _call(self, node: Node) -> Any:
         target: Any = node.target
-        if isinstance(target, FunctionType) and not (target.__module__ or "").startswith("torch"):
+        plain = target in MODE_CHANGES or not isinstance(target, FunctionType)
+        if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
         meta = node.meta.get("val")
         args, kwargs = self._of(node.args), self._of(node.kwargs)
         self.recorder.trace = node.meta.get("trace", ())
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
-        check_use(node)
+        grad = torch.is_grad_enabled() and any(t.requires_grad for t in traced_in((args, kwargs)))
+        check_use(node, grad)
         made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
         if type(made) is TracedTensor and type(meta) is TensorMeta and not _agree(made.meta, meta):
             raise Unsupported(f"{node.name} is {meta} in the captured graph and {made.meta} in the trace")
@@ -156,13 +158,18 @@ class _Tracing:
 
     def _number(self, node: Node, args: Any, meta: NumberMeta) -> Any:
         """Arithmetic on numbers stays as it is."""
-        if meta.from_tensor:
-            raise Unsupported("a number that comes out of a tensor")
+        if node.target == "item":
+            made = self.graph.create_node("call_method", "item", (self.recorder.node_of(args[0]),), {})
+            made.meta.update(node.meta)
+            return self.marks.number(made, meta.kind)
         known = {value: made for made, value in self.marks.values.items()}
         operands = tuple([known.get(a, a) if type(a) in (int, float) else a for a in args])
+        value = node.target(*args)  # type: ignore[operator]
+        if self.marks.is_known(value):
+            return value
         made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
         made.meta.update(node.meta)
-        return self.marks.note(made, node.target(*args))  # type: ignore[operator]
+        return self.marks.note(made, value)
 
     def _of(self, value: Any) -> Any:
         kind = type(value)

@@ -7,6 +7,7 @@ computed from marks on the way: they differ between the two traces and are no ma
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -17,10 +18,12 @@ from ..ir.values import NumberMeta
 #: Functions whose number operands may be marks: they compute alike for all values. (A power has formulas of its own for
 #: some exponents, a dropout for some probabilities.)
 _ARITHMETIC = frozenset(
-    "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv add_ "
-    "sub_ mul_ div_ addcmul addcdiv addcmul_ addcdiv_ addmm addmv addr baddbmm addbmm __radd__ "
-    "__rmul__ __rsub__ __rtruediv__ __add__ __sub__ __mul__ __truediv__ full_like new_full fill_".split()
+    "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
+    "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
+    "fill".split()
 )
+#: The same for functions that are not differentiated.
+_ARITHMETIC_ONCE = frozenset("lerp pow ipow rpow __pow __rpow clamp clamp_min clamp_max maximum minimum".split())
 
 
 class Marks:
@@ -47,9 +50,13 @@ class Marks:
             raise Unsupported("a truth value that changes")
         return self.note(node, value)
 
+    def is_known(self, value: Any) -> bool:
+        """Whether a node computes this number already: the other trace will tell whether that is an accident."""
+        return (type(value), value) in self.nodes
+
     def note(self, node: Node, value: Any) -> Any:
         """Remember the mark of a number's node."""
-        if (type(value), value) in self.nodes or type(value) not in (int, float):
+        if type(value) not in (int, float) or self.is_known(value) or _is_usual(value):
             raise Unsupported("numbers that cannot be told apart")
         self.nodes[type(value), value] = node
         self.values[node] = value
@@ -59,9 +66,16 @@ class Marks:
         return self.nodes.get((type(value), value))
 
 
-def check_use(node: Node) -> None:
-    """See to it that an operator on tensors which takes a number that changes is plain arithmetic."""
-    if getattr(node.target, "__name__", node.target) in _ARITHMETIC:
+def _is_usual(value: Any) -> bool:
+    """Whether a program may well have this number as a constant."""
+    return abs(value) < 1000 if type(value) is int else not math.isfinite(value) or value == int(value)
+
+
+def check_use(node: Node, differentiated: bool) -> None:
+    """See to it that an operator on tensors which takes a number that changes is plain arithmetic; `differentiated`: the
+    formulas of gradients see the number, too."""
+    name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
+    if name in _ARITHMETIC or (not differentiated and name in _ARITHMETIC_ONCE):
         return
     for operand in node.all_input_nodes:
         if isinstance(operand.meta.get("val"), NumberMeta):

@@ -19,6 +19,7 @@ from ..ir.gradients import Step
 from ..ir.values import TensorMeta
 from .inverses import write_through
 from .layouts import Out, Spec
+from .lists import is_on_lists, members
 from .shapes import is_view, map_spec, spec_of, traced_in
 from .traced import Memory, TracedTensor, make_traced
 
@@ -136,6 +137,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if function in _SAME_ELEMENTS:
             return self._same(function, args[0])
+        if is_on_lists(function):
+            return self._on_lists(function, args, kwargs)
         schema = function._schema
         if schema.is_mutable:
             return self._in_place(function, args, kwargs)
@@ -151,6 +154,11 @@ class Recorder(TorchDispatchMode):
         spec = spec_of(function, args, kwargs)
         node = self._node(function, tuple([self._operand(a) for a in args]), self._operands(kwargs), spec)
         return self._made(spec, node)
+
+    def _on_lists(self, function: Any, args: Any, kwargs: Any) -> Any:
+        with self:
+            made = [call() for call in members(function, args, kwargs)]
+        return None if function._schema.is_mutable and not function._schema.returns else made
 
     def _operands(self, kwargs: Any) -> Any:
         return {k: self._operand(v) for k, v in kwargs.items()} if kwargs else kwargs
