@@ -1,7 +1,8 @@
 """What quickfuse says, and when: `QUICKFUSE_LOGS=recompiles,graph_breaks` or `quickfuse.set_logs(recompiles=True)`.
 
 Channels: `recompiles` (a guard failed and why), `graph_breaks` (what runs natively and why), `guards`, `graph`,
-`joint` (the forward and backward graphs), `loops` (the lowered program), `segments` (the generated Python), `kernels` (the generated LLVM IR and Triton code).
+`joint` (the forward and backward graphs), `loops` (the lowered program), `segments` (the generated Python), `kernels`
+(the generated LLVM IR and Triton code).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -102,7 +103,7 @@ def subclass_made_inside(x):
     return z, z.as_subclass(torch.Tensor) + 1, isinstance(z, Named)
 
 
-@case(lambda: (t(3).as_subclass(Logged), t(3)), lambda: (t(3), t(3, seed=1).as_subclass(Logged)))
+@case(lambda: (t(3).as_subclass(Logged), t(3)), lambda: (t(3), t(3, seed=1).as_subclass(Logged)), steady="later")
 def torch_function_sees_every_call(x, y):
     Logged.seen.clear()
     z = torch.sin(x + y) * 2
@@ -174,6 +175,39 @@ def sparse_argument(x):
 def meta_tensors(x):
     ghost = torch.empty(3, 4, device="meta") + 1
     return x * ghost.shape[1], ghost.shape, ghost.device.type, x.sum() + ghost.numel()
+
+
+class Unit(torch.Tensor):
+    """Knows its unit, and that squares of metres are not metres."""
+
+    unit = "m"
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        if func in (torch.mul, torch.Tensor.mul) and isinstance(args[1], cls):
+            result.power = 2
+        return result
+
+
+@case(lambda: (t(3, 4).as_subclass(Unit), t(3, 4)), lambda: (t(3, 4, seed=1).as_subclass(Unit), t(3, 4)), graphs=1)
+def torch_function_that_decides(x, y):
+    a = x * 2 + y
+    b = a * x
+    c = torch.cat([a, x]).sum(0)
+    d = -x[0] / 2
+    x[1] = 5.0
+    return a, b, c, d, type(a).__name__, type(b).__name__, isinstance(c, Unit), a.unit, b.power
+
+
+@case(lambda: (t(3, grad=True).as_subclass(Named), t(3)), lambda: (t(3, seed=1).as_subclass(Named), t(3, seed=2)))
+def plain_subclass_in_many_operators(x, y):
+    a = torch.cat([x, y]) @ torch.stack([y, x]).T.reshape(6)
+    b, c = (x * y).split([1, 2])
+    d = F.softmax(x, -1) + y.as_subclass(Named).doubled()
+    e = x.detach().clone()
+    e.mul_(2)
+    return a, b, c, d, e, [type(v).__name__ for v in (a, b, c, d, e, x.real, x.shape)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -15,7 +15,7 @@ def leaf(*shape, seed=0):
 def small_model():
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Conv2d(1, 2, 3, padding=1), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten(),
+        torch.nn.Conv2d(1, 2, 3, padding=1, bias=False), torch.nn.BatchNorm2d(2), torch.nn.ReLU(), torch.nn.Flatten(),
         torch.nn.Linear(32, 3),
     )  # fmt: skip
 

@@ -203,6 +203,72 @@ def arguments(call):
     return ((x, [x + k for k in range(8)]), {})
 """
 
+PROGRAMS["a loop over a list that got longer before it began"] = """
+import collections
+import torch
+LOG = []
+def program(x, items, queue):
+    items.append(x)
+    queue.append(x)
+    queue.append(1)
+    for k, y in enumerate(items):
+        print(k)
+        x = x + y
+        if k == 0:
+            items.append(x)
+    for y in queue:
+        LOG.append(1)
+        if x.sum() > 0:
+            x = x + 1
+        print('queue')
+    backwards = reversed(items)
+    items.append(5)
+    next(backwards)
+    if x.sum() > 0:
+        x = x * 2
+    return x, list(backwards)
+def arguments(call):
+    x = torch.ones(2) * (-1) ** call
+    return ((x, [x] * call, collections.deque([x] * call)), {})
+"""
+
+PROGRAMS["a variable that has a value in some calls only"] = """
+import time
+import torch
+LOG = []
+def program(x, n):
+    for k in range(n):
+        pass
+    if n == 2:
+        z = n
+    def inner():
+        return z
+    try:
+        time.monotonic()
+        if k:
+            LOG.append('more')
+    except Exception as error:
+        x.zero_()
+        LOG.append(str(error))
+    try:
+        print(1)
+        LOG.append(inner())
+        LOG.append(z)
+    except Exception as error:
+        LOG.append(str(error))
+    try:
+        x = x + 1
+        if x.sum() > 0:
+            x = x + 2
+        print(2)
+        LOG.append(k)
+    except UnboundLocalError as error:
+        LOG.append(str(error))
+    return x
+def arguments(call):
+    return ((torch.ones(2) * (-1) ** call, call), {})
+"""
+
 PROGRAMS["a loop's generator ends before the exception that leaves the loop is handled"] = """
 import torch
 LOG = []

@@ -25,6 +25,7 @@ from .failing import may_be_handled
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .inference import SuspendedInside, check_left
 from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop, Raised
+from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .values import Unread
 
@@ -54,7 +55,8 @@ def capture(
     def begin(i: Interpreter) -> None:
         _begin_call(i, function, args, kwargs)
 
-    return _segment(begin, function.__code__, whole, volatile)
+    with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
+        return _segment(begin, function.__code__, whole, volatile)
 
 
 def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset()) -> Segment:
@@ -67,7 +69,8 @@ def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset()) -> 
     def begin(i: Interpreter) -> None:
         _begin_frames(i, frames)
 
-    segment = _segment(begin, frames[-1].code, False, volatile)
+    with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
+        segment = _segment(begin, frames[-1].code, False, volatile)
     segment.resumes = True
     return segment
 
@@ -148,10 +151,13 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
         if state.activation is not None:
             frame.origin = depth
             frame.in_traceback = True
+        live = live_locals(state.code, state.position, calling=depth < len(frames) - 1)
         for index, (name, value) in enumerate(zip(local_names(state.code), state.locals, strict=True)):
             if value is not UNBOUND:
                 source = _slot(i, frames, depth, "locals", index, repr(name))
                 frame.locals[index] = _variable(i, value, source)
+            elif name in live:  # it may have a value the next time
+                i.outside.guard("is", _slot(i, frames, depth, "locals", index, repr(name)), UNBOUND)
         for index, value in enumerate(state.stack):
             source = _slot(i, frames, depth, "stack", index, str(index))
             frame.stack.append(NULL if value is NULL or value is UNBOUND else i.outside.wrap(value, source))

@@ -87,6 +87,8 @@ def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
         value = cell.cell_contents
     except ValueError:
         name = f.names[index]
+        if id(cell) not in i.created:
+            raise Unsupported("a variable of an enclosing function without a value") from None
         if name in f.code.co_cellvars:
             raise_program(
                 i, UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")

@@ -15,7 +15,7 @@ import operator
 import typing
 import warnings
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
@@ -306,7 +306,9 @@ def printable(i: Interpreter, value: Any) -> Any:
         for name in ("__str__", "__repr__", "__format__")
     ):
         raise Unsupported(f"the text of a {type(value).__name__}")
-    if is_constant(value) or isinstance(value, type):
+    if is_constant(value) or isinstance(value, (type, MethodDescriptorType, WrapperDescriptorType)):
+        return value
+    if type(value) is BuiltinFunctionType and isinstance(value.__self__, (type, ModuleType)):
         return value
     if isinstance(value, BaseException) and is_constant(value.args) and not i.outside.is_outside(value):
         return value

@@ -31,7 +31,7 @@ from .inlining import is_left_to_python
 from .metadata import name_of
 from .module_calls import call_object
 from .native_methods import call_method
-from .outside import is_trusted_module
+from .outside import CODE_TYPES, is_trusted_module
 from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
 from .values import (
@@ -264,7 +264,9 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         else:
             then(_number_operator(i, function, left, right))
         return
-    if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)):
+    if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)) or (
+        function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES)
+    ):
         then(i.native(function, left, right))
         return
     if torch.Size in (left_kind, right_kind) and function in _COMPARISONS:  # sizes compare like the tuples that they are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
@@ -38,9 +38,10 @@ def _update_wrapper(
     updated: Any = functools.WRAPPER_UPDATES,
 ) -> Any:  # fmt: skip
     """Give a function that the captured code made the name and the attributes of another one."""
-    if type(wrapper) is not FunctionType or id(wrapper) not in i.created or type(wrapped) is not FunctionType:
+    known = type(wrapped) in (FunctionType, BuiltinFunctionType)
+    if type(wrapper) is not FunctionType or id(wrapper) not in i.created or not known:
         raise Unsupported("functools.update_wrapper of these objects")
-    if not all(is_constant(v) or isinstance(v, _PLAIN) for v in vars(wrapped).values()):
+    if not all(is_constant(v) or isinstance(v, _PLAIN) for v in getattr(wrapped, "__dict__", {}).values()):
         raise Unsupported("functools.update_wrapper of a function with attributes")
     return i.native(functools.update_wrapper, wrapper, wrapped, tuple(assigned), tuple(updated))
 

@@ -128,7 +128,7 @@ class Outside:
 
     def guard_requires_grad(self, tensor: TensorProxy) -> None:
         """Require that a tensor still takes part in autograd, or still does not."""
-        if tensor.source is not None:
+        if tensor.source is not None and not is_function_class(tensor.cls):  # which would notice the question
             self.guard("requires_grad", tensor.source, tensor.meta.requires_grad)
 
     def guard_unique(self, kind: type) -> None:

@@ -97,7 +97,8 @@ def _as_pytorch_sees(i: Interpreter, cls: type, kind: str, target: Any, args: An
 
     function = getattr(torch.Tensor, target) if kind == "call_method" else target
     try:
-        function(*replace(args), **replace(kwargs))
+        with torch._C._EnableTorchFunction():
+            function(*replace(args), **replace(kwargs))
     except _Intercepted as seen:
         return seen.function, back(tuple(seen.args_seen)), back(dict(seen.kwargs_seen))
     except Exception as error:
