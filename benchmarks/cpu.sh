@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measure every committed CPU benchmark again: bash benchmarks/cpu.sh [FOLDER]
-# Close whatever else runs on the machine first. It takes about half an hour: torch.compile's first calls are most of it.
+# Close whatever else runs on the machine first. It takes about an hour and a half: torch.compile's first calls are most of it.
 set -euo pipefail
 out=${1:-"$(dirname "$0")/results"}
 
@@ -17,3 +17,5 @@ quickfuse bench pointwise --device cpu --json "$out/pointwise-cpu-10x10.json"
 quickfuse bench guards --json "$out/guards.json"
 quickfuse bench python-loop --json "$out/python-loop.json"
 quickfuse bench compile-time --device cpu --json "$out/compile-time-cpu-10x1024x1024.json"
+quickfuse bench models --device cpu --modes eval,train --json-folder "$out"
+quickfuse bench operators --json "$out/operators-cpu.json"

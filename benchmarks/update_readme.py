@@ -1,8 +1,9 @@
 """Write the tables and plots of README.md from the result files: `python benchmarks/update_readme.py [--check]`.
 
 A pair of markers `<!-- results:NAME -->` and `<!-- /results:NAME -->` holds the table of all files
-`benchmarks/results/NAME*.json`, one row a file, and a plot of them in `docs/images/NAME.png`. `--check` changes nothing
-and fails if the README is not what the result files say.
+`benchmarks/results/NAME*.json`, one row a file, and a plot of them in `docs/images/NAME.png`; for models with kernels,
+memory and geometric means, for operators without a plot. `--check` changes nothing and fails if the README is not what the
+result files say.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from quickfuse.bench import operators
 from quickfuse.bench.machine import show_machine
-from quickfuse.bench.render import show_cold
+from quickfuse.bench.render import geometric_means, show_cold
 from quickfuse.bench.report import Report, VariantResult
+from quickfuse.bench.variants import OURS
+from quickfuse.bench.workloads import ModelWorkload
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -57,16 +61,54 @@ def draw(name: str, reports: Sequence[Report]) -> None:
     plot(reports, ROOT / _image(name))
 
 
+def model_table(reports: Sequence[Report]) -> str:
+    """Kernels and memory of models: how many are launched, how many of them differ, and megabytes."""
+    kinds = [kind for kind in ("saved", "peak") if any(kind in v.cold.memory for r in reports for v in r.variants)]
+    names = [name for name in _COLUMNS if any(_measured(report.get(name)) for report in reports)]
+    head = ["work", "kernels launched", "distinct", "operators called"]
+    head += [f"{kind}, {name}" for kind in kinds for name in names]
+    rows = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for report in reports:
+        ours = report.get(OURS)
+        counts = ours.cold.counts if ours is not None else {}
+        numbers = [counts.get(key) for key in ("kernel launches", "distinct kernels", "operator calls")]
+        cells = ["-" if number is None else str(number) for number in numbers]
+        for kind in kinds:
+            for variant in map(report.get, names):
+                size = None if variant is None else variant.cold.memory.get(kind)
+                cells.append("-" if size is None else f"{size / 1e6:.3g} MB")
+        rows.append([report.workload.title, *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def operator_table(result: operators.Rows) -> str:
+    rows = [["operator", "size", "eager, us", "torch.compile, us", "quickfuse, us", "times as fast as torch.compile"],
+            ["---", *["---:"] * 5], *result.cells()]  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _operator_block(name: str, results: Path) -> str:
+    parts = []
+    for path in sorted(results.glob(f"{name}*.json")):
+        result = operators.Rows.read(path)
+        parts += [operator_table(result), f"Medians; {result.summary()}. {show_machine(result.machine)}."]
+    return "\n\n".join(parts) or _NOTHING
+
+
 def _block(name: str, results: Path) -> str:
+    if name.startswith("operators"):
+        return _operator_block(name, results)
     reports = read_reports(name, results)
     if not reports:
         return _NOTHING
     machines = dict.fromkeys(show_machine(report.machine) for report in reports)
     unit = reports[0].workload.unit
     caption = f"Median time per {unit}; in brackets the first {unit} in a fresh process with empty caches."
-    return "\n\n".join(
-        [markdown_table(reports), f"{caption} {'; '.join(machines)}.", f"![{name}]({_image(name).as_posix()})"]
-    )
+    parts = [markdown_table(reports), f"{caption} {'; '.join(machines)}."]
+    if isinstance(reports[0].workload, ModelWorkload):
+        memory = "Memory that a call holds at the most (peak), and what it keeps for the backward pass (saved)."
+        parts += [f"{'; '.join(geometric_means(reports))}.", model_table(reports), memory]
+    return "\n\n".join([*parts, f"![{name}]({_image(name).as_posix()})"])
 
 
 def _image(name: str) -> Path:
@@ -104,6 +146,8 @@ def main(arguments: Sequence[str]) -> int:
         return int(before != after)
     README.write_text(after)
     for name in block_names(after):
+        if name.startswith("operators"):
+            continue
         reports = read_reports(name, RESULTS)
         if reports:
             draw(name, reports)

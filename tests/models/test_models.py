@@ -101,11 +101,7 @@ def test_evaluation(name: str) -> None:
             twins.check("output", {kind: call(twins.inputs[kind]) for kind, call in calls.items()})
 
 
-#: What oneDNN keeps of an LSTM layer for its gradient is not what PyTorch's metadata says, so the call runs natively.
-_OPEN = pytest.mark.xfail(reason="the workspace of mkldnn_rnn_layer", strict=False)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_OPEN) if name == "lstm" else name for name in MODELS])
+@pytest.mark.parametrize("name", MODELS)
 def test_training(name: str) -> None:
     """Loss, gradients and buffers of three steps."""
     twins = Twins(MODELS[name](), training=True)
