@@ -355,7 +355,7 @@ def test_training_in_torch_compile(made: list[Any]) -> None:
         compiled(x).square().sum().backward()
         eager(x).square().sum().backward()
     for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-4)  # sums of what cancels out
     torch.testing.assert_close(ours.state_dict(), eager.state_dict())
 
 

@@ -265,6 +265,7 @@ def test_every_channel_says_something(caplog: pytest.LogCaptureFixture) -> None:
     compiled = quickfuse.compile(different)
     compiled(torch.randn(4), -torch.rand(4), "first")
     compiled(torch.randn(4), -torch.rand(4), "second")
+    quickfuse.compile(lambda v: v.sin())(torch.ones(3, requires_grad=True))
     channels = {message.partition("]")[0].strip("[") for message in caplog.messages}
     assert channels == set(quickfuse.logs.CHANNELS)
     graphs = [message for message in caplog.messages if message.startswith("[graph]")]
@@ -276,7 +277,7 @@ def test_every_channel_says_something(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_unknown_channels() -> None:
-    with pytest.raises(ValueError, match="recompiles, graph_breaks, guards, graph, loops, segments, kernels"):
+    with pytest.raises(ValueError, match="recompiles, graph_breaks, guards, graph, joint, loops, segments, kernels"):
         quickfuse.set_logs(nonsense=True)
 
 

@@ -18,5 +18,9 @@ capture_attempts: int = 3
 #: What happens at the recompile limit: "warn" once and run natively, or "error".
 on_recompile_limit: str = "warn"
 
+#: Keep copies of convolutions' weights in the order that the processor wants, where no gradients are needed. That takes as
+#: much memory as these weights, and saves a tenth to a quarter of a convolutional network's time on the CPU.
+pack_weights: bool = True
+
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.
 raise_internal_errors: bool = False
