@@ -19,7 +19,7 @@ capture_attempts: int = 3
 on_recompile_limit: str = "warn"
 
 #: Keep copies of convolutions' weights in the order that the processor wants, where no gradients are needed. That takes as
-#: much memory as these weights, and saves a tenth to a quarter of a convolutional network's time on the CPU.
+#: much memory as these weights, and saves an eighth to a sixth of a convolutional network's time on the CPU.
 pack_weights: bool = True
 
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.
