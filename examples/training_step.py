@@ -1,7 +1,6 @@
-"""A whole training step, compiled: forward, backward, optimizer and learning rate scheduler.
+"""A whole training step, compiled, beside the same in eager: forward, backward, optimizer and learning rate scheduler.
 
-`backward()` runs in Python, between compiled graphs: what is before it and behind it is compiled. The rate changes in every
-step, and causes no compilation.
+The rate changes in every step, and causes no compilation.
 
     python examples/training_step.py
     QUICKFUSE_LOGS=graph_breaks,recompiles python examples/training_step.py

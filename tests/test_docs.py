@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 
 import quickfuse
+from quickfuse import logs
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["README.md", "docs/debugging.md", "docs/how-it-works.md", "docs/limits.md"]
@@ -118,6 +119,11 @@ def limit_rows() -> list[tuple[str, str, str]]:
     return [row for row in rows if row[0]]
 
 
+def graph_rows() -> list[tuple[str, str]]:
+    """(expression, what it is compiled to) of the table of what is one graph."""
+    return re.findall(r"^\| `([^`]+)` \| (kernels|kernels and calls|calls) \|$", LIMITS, re.MULTILINE)
+
+
 def change_rows() -> list[tuple[str, str, str, int]]:
     """(expression, a value of n, another, how often it is compiled) of the table of specialisations."""
     rows = re.findall(r"^\| [^|]* in `([^`]+)` \| `([^`]+)` \| `([^`]+)` \| (once|twice) \|$", LIMITS, re.MULTILINE)
@@ -146,10 +152,10 @@ def test_limits_are_as_documented(outcome: str, expression: str, reason: str) ->
     x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
     arguments: tuple[Any, ...] = (x, w, torch.randn(4, dtype=torch.complex64), torch.arange(4))
     context: Any = contextlib.nullcontext()
-    if outcome != "natively":
-        function = eval(f"lambda x, w, c, k: {expression}", LIMIT_NAMES)
-    elif expression.startswith("under("):
+    if expression.startswith("under("):
         function, arguments, context = (lambda x: x + 1), (x,), eval(expression, {"under": under, **LIMIT_NAMES})
+    elif outcome != "natively":
+        function = eval(f"lambda x, w, c, k: {expression}", LIMIT_NAMES)
     else:
         function, arguments = eval(expression, LIMIT_NAMES), (x,)
     compiled = quickfuse.compile(function)
@@ -161,6 +167,21 @@ def test_limits_are_as_documented(outcome: str, expression: str, reason: str) ->
         "with a break": f"graph break at <string>:1: {reason}",
     }[outcome]
     assert said in output.getvalue(), f"docs/limits.md is out of date: {output.getvalue() or 'no log'}"
+
+
+@pytest.mark.parametrize(("expression", "outcome"), graph_rows(), ids=[expression for expression, _ in graph_rows()])
+def test_graphs_are_as_documented(expression: str, outcome: str) -> None:
+    quickfuse.set_logs(graph_breaks=True)
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    compiled = quickfuse.compile(eval(f"lambda x, w, k: {expression}", LIMIT_NAMES), fullgraph=True)
+    before = dict(logs.counts)
+    with printed() as output:
+        compiled(x, w, torch.arange(4))
+    made = {name: count - before.get(name, 0) for name, count in logs.counts.items()}
+    found = [word for word, name in {"kernels": "kernel launches", "calls": "operator calls"}.items() if made.get(name)]
+    assert not output.getvalue()
+    # Where neither is counted, no kernel program was made: the graph is a call as it stands.
+    assert " and ".join(found or ["calls"]) == outcome and len(compiled.specialisations) == 1
 
 
 @pytest.mark.parametrize(("expression", "one", "another", "times"), change_rows())
@@ -191,7 +212,7 @@ def test_optimizers_are_as_documented(name: str, outcome: str) -> None:
 def test_limits_has_rows() -> None:
     outcomes = [outcome for outcome, _, _ in limit_rows()]
     assert min(outcomes.count(kind) for kind in ("natively", "operator by operator", "with a break")) > 4
-    assert len(change_rows()) > 10 and len(optimizer_rows()) > 10
+    assert len(graph_rows()) > 10 and len(change_rows()) > 10 and len(optimizer_rows()) > 10
 
 
 # examples -------------------------------------------------------------------------------------------------------------
@@ -232,6 +253,14 @@ def test_training_step_example(device: str) -> None:
     rows = re.findall(r"loss (\S+), eager (\S+), (\d+) graphs", output)
     assert len(rows) == 6 and all(abs(float(loss) - float(eager)) < 1e-4 for loss, eager, _ in rows)
     assert rows[1][2] == rows[-1][2]  # the learning rate changes in every step
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_train_example(device: str) -> None:
+    output = run_example("train.py", device, "--steps", "40")
+    losses = [float(loss) for loss in re.findall(r"loss (\S+),", output)]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+    assert "step: 1 graph with" in output and "torch.autograd.grad" in output and "0 graph breaks" in output
 
 
 @pytest.mark.parametrize("device", DEVICES)

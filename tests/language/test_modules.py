@@ -28,7 +28,7 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     def __init__(self, channels):
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1, bias=False)  # its gradient would be noise
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x):
@@ -134,7 +134,7 @@ def same_module_called_twice():
 
 @setup()
 def conv_blocks():
-    return nn.Sequential(nn.Conv2d(2, 3, 3), Block(3), nn.MaxPool2d(2), nn.Flatten()), xs(2, 2, 8, 8)
+    return nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), Block(3), nn.MaxPool2d(2), nn.Flatten()), xs(2, 2, 8, 8)
 
 
 @setup()

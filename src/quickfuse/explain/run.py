@@ -18,7 +18,9 @@ from .explanation import BreakReason, Explanation
 from .graphs import module_of, operators_of
 
 #: The stages of compilation, in order. "backend" is the time of a custom backend.
-_STAGES = ("capture", "lower", "fuse", "kernels", "glue", "backend")
+_STAGES = ("capture", "differentiate", "partition", "lower", "fuse", "kernels", "glue", "backend")
+#: Those that are not part of each compilation.
+_SOMETIMES = ("differentiate", "partition", "backend")
 
 
 def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
@@ -43,8 +45,7 @@ def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
         before = dict(logs.stage_seconds)
         compiled(*args, **kwargs)
         times = {s: logs.stage_seconds.get(s, 0.0) - before.get(s, 0.0) for s in _STAGES}
-        if not times["backend"]:
-            del times["backend"]
+        times = {s: seconds for s, seconds in times.items() if seconds or s not in _SOMETIMES}
         return compiled.explanation(_name_of(function), times)
 
     return explained

@@ -122,7 +122,12 @@ class JoinedCall:
         random_state = _current_random_state(self.devices) if self.draws else None
         try:
             if self.differentiable:
-                made = _apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.wanted])
+                arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.wanted])
+                if torch.is_grad_enabled():
+                    made = _apply(*arguments)
+                else:  # the graph begins without recording gradients, and turns it on itself
+                    with torch.enable_grad():
+                        made = _apply(*arguments)
             else:
                 with torch.no_grad():
                     made = self.forward_half.function(tensors, *numbers)
@@ -134,8 +139,8 @@ class JoinedCall:
             outputs = self.run(*self._all_inputs(tensors, numbers))
             self.unfit = True  # eager raises nothing either: what was compiled is no good
             return outputs
-        for function, arguments in self.modes:
-            function(*arguments)
+        for function, settings in self.modes:
+            function(*settings)
         return made if self.plain else self._assembled(tensors, made)
 
     def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
