@@ -70,7 +70,7 @@ def emit_op(code: Code, op: Op, args: list[str]) -> str:
     operand = op.args[-1].dtype  # the first operand of `where` is a bool
     element = value_type(operand)
     kind = _kind(operand)
-    if operand in HALF_TYPES and op.name != "where":
+    if (operand in HALF_TYPES or operand.is_complex) and op.name != "where":
         raise Unsupported(f"{op.name} computed in {operand}")
     if op.name in INSTRUCTIONS and kind in INSTRUCTIONS[op.name]:
         return code.binary(INSTRUCTIONS[op.name][kind], element, args[0], args[1], op.name)
