@@ -87,7 +87,7 @@ def test_a_break_in_an_inner_function_shows_the_way_there() -> None:
 
 def test_every_break_is_listed_once() -> None:
     def function(v: T) -> list[float]:
-        for _ in range(3):
+        for _ in range(2):
             print(v.shape)
         print(v)
         print(v)
