@@ -159,3 +159,13 @@ def test_targets_out_of_bounds() -> None:
         with pytest.raises(IndexError, match=f"Target {wrong} is out of bounds"):
             compiled(seeded(3, 7), target)
         assert compiled(seeded(3, 7), torch.tensor([0, -100, 6])) > 0
+
+
+@pytest.mark.parametrize("function", [F.cross_entropy, F.nll_loss])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses_that_are_what_is_compiled(function: Any, reduction: str) -> None:
+    compiled = quickfuse.compile(function, fullgraph=True)
+    scores, target = torch.randn(6, 5).log_softmax(1), torch.tensor([0, 4, 2, -100, 1, 3])
+    torch.testing.assert_close(compiled(scores, target, reduction=reduction), function(scores, target, reduction=reduction))
+    (specialisation,) = compiled.specialisations
+    assert specialisation.kernels and not specialisation.without_kernels
