@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -221,3 +224,8 @@ def test_host_description() -> None:
 def test_preload() -> None:
     cpu.preload()
     assert ADD(cpu.load(ADD_IR, ["add"])["add"])(40, 2) == 42
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="maps pages by Linux's numbers")
+def test_kernels_load_where_free_pages_lie_far_apart() -> None:
+    subprocess.run([sys.executable, str(Path(__file__).with_name("far_sections.py"))], check=True)

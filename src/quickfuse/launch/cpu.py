@@ -54,7 +54,9 @@ class _Engine:
         self.context = _opaque_context(llvm)
         self.target_machine = self._create_target_machine()
         self.pass_builder = llvm.create_pass_builder(self.target_machine, llvm.create_pipeline_tuning_options())
-        self.jit = llvm.create_lljit_compiler(self._create_target_machine())  # it takes ownership
+        # The older of LLVM's two linkers puts a kernel's parts where there is room, and aborts if that is 2 GB apart.
+        # It takes ownership of the target machine.
+        self.jit = llvm.create_lljit_compiler(self._create_target_machine(), use_jit_link=True)
         self.lock = threading.Lock()
         self.serial = itertools.count()
         self.loaded: list[Any] = []  # LLVM unloads a library when its tracker is collected
