@@ -11,19 +11,17 @@ from torch.fx import Graph
 from . import logs
 from .differentiate import describe, differentiate
 from .emit import glue as glue_source
-from .emit.body import joined_body
+from .emit.body import joined_body, tensor_picks
 from .emit.halves import kernel_half, operator_half
-from .emit.sources import emit_cpu, emit_gpu
 from .errors import Unsupported
-from .fuse import fuse
 from .ir.gradients import Differentiated, NothingToDifferentiate
 from .ir.loop import Buffer
 from .ir.modes import MODE_CHANGES
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
-from .launch import bind, tensor_check
+from .kernels import kernels_of
+from .launch import tensor_check
 from .launch.joined import Half, JoinedCall
-from .lower import lower
 
 #: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
 _STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
@@ -41,14 +39,12 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
         raise NothingToDifferentiate("no output has a gradient")
     if logs.enabled("joint"):
         logs.emit("joint", describe(made))
-    order = {source: k for k, source in enumerate(glue_source.tensor_order(segment))}
-    picks = [order[i.source] for i in segment.inputs if isinstance(i.meta, TensorMeta)]
     examples = [e for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
     keeps = [bool(e.is_leaf and e.requires_grad) for e in examples]
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
     modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in _STAYING_MODES]
     classes = [i.cls for i in segment.inputs]
-    call, placer, kernels = compile_halves(made, picks, checked, run, is_number, keeps, modes, classes)
+    call, placer, kernels = compile_halves(made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes)
     return joined_body(segment, call, placer), kernels
 
 
@@ -86,16 +82,8 @@ def _half(
     Operators are not called one by one, if `only_kernels`: nothing would see to it that changed inputs do not overlap.
     """
     try:
-        with logs.stage("lower"):
-            program = lower(graph, free)
-        if logs.enabled("loops"):
-            logs.emit("loops", str(program))
-        with logs.stage("fuse"):
-            schedule = fuse(program)
-        position = dict(zip([b for b in program.inputs if b is not None], picks, strict=True))
-        with logs.stage("kernels"):
-            calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu)
-        lies = {k: out.meta for k in free if isinstance(out := program.outputs[k], Buffer)}
+        schedule, calls, placer = kernels_of(graph, picks, checked, free)
+        lies = {k: out.meta for k in free if isinstance(out := schedule.program.outputs[k], Buffer)}
         with logs.stage("glue"):
             return kernel_half(name, graph, schedule, calls, placer), placer, len(calls), lies
     except Unsupported as unsupported:

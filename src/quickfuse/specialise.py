@@ -12,19 +12,17 @@ from . import backends, logs
 from .drive.native import as_generator
 from .drive.tracebacks import traced
 from .emit import glue as glue_source
-from .emit.body import graph_body, kernel_body
-from .emit.sources import emit_cpu, emit_gpu
+from .emit.body import graph_body, kernel_body, tensor_picks
 from .errors import Unsupported
 from .explain.graphs import readable
-from .fuse import fuse
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
 from .ir.guard import float32
 from .ir.modes import in_inference_mode, preserving_modes
 from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .joining import joined
-from .launch import Apart, ContentsReader, bind, bulk_reads, tensor_check, unchanged
-from .lower import lower
+from .kernels import kernels_of
+from .launch import Apart, ContentsReader, bulk_reads, tensor_check, unchanged
 from .stretches import in_stretches
 
 
@@ -76,9 +74,7 @@ def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend
         return glue_source.Body([], [], {}), 0, ""
     if backend is backends.QUICKFUSE:
         return _kernels(segment, checked)
-    body = graph_body(segment, _restoring(segment, backend.compile(segment)))
-    body.repeatable = not segment.mutated
-    return body, 0, ""
+    return graph_body(segment, _restoring(segment, backend.compile(segment))), 0, ""
 
 
 def _outputs(segment: Segment) -> Any:
@@ -96,9 +92,7 @@ def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
             reason = unsupported.reason
     logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
               f"operator: {reason}")  # fmt: skip
-    body = graph_body(segment, run)
-    body.repeatable = not segment.mutated
-    return body, 0, reason
+    return graph_body(segment, run), 0, reason
 
 
 def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., Any]) -> tuple[glue_source.Body, int]:
@@ -144,20 +138,7 @@ def _overlaps_itself(meta: TensorMeta) -> bool:
 
 
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
-    with logs.stage("lower"):
-        program = lower(segment.graph)
-    if logs.enabled("loops"):
-        logs.emit("loops", str(program))
-    with logs.stage("fuse"):
-        schedule = fuse(program)
-    position_of = {source: k for k, source in enumerate(glue_source.tensor_order(segment))}
-    position = {
-        buffer: position_of[graph_input.source]
-        for buffer, graph_input in zip(program.inputs, segment.inputs, strict=True)
-        if buffer is not None
-    }
-    with logs.stage("kernels"):
-        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu)
+    schedule, calls, placer = kernels_of(segment.graph, tensor_picks(segment), checked)
     body = kernel_body(segment, schedule, calls, placer)
     if segment.inference and body.lines:
         body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]

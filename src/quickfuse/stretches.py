@@ -53,10 +53,7 @@ class _Splitter:
         if any(n.target in MODE_CHANGES for n in nodes):
             raise Unsupported("calls with gradients of their own among changes of PyTorch's settings")
         pieces = self._split(_results_first(nodes))
-        run = self._assembled(pieces)
-        body = graph_body(segment, run)
-        body.repeatable = not segment.mutated
-        return body, self.kernels
+        return graph_body(segment, self._assembled(pieces)), self.kernels
 
     def _split(self, nodes: list[Node]) -> list[Any]:
         """The pieces: lists of nodes that stay calls, and (callable, operands, results)."""

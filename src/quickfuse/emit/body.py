@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ..ir.kernel import KernelCall, Schedule
-from ..ir.loop import Buffer, Extern, HostScalar, Number, View
+from ..ir.loop import Buffer, Extern, HostScalar, Number, View, buffers_in
 from ..ir.segment import Segment
 from ..ir.values import TensorMeta
 from .glue import Body, tensor_order
@@ -21,7 +21,8 @@ def graph_body(segment: Segment, run: Callable[..., Any]) -> Body:
     call = _graph_call(segment)
     names = _output_names(segment)
     lines = [f"{', '.join(names)}, = {call}" if names else call]
-    return Body(lines, names, {"_graph": run, "_picks": _tensor_picks(segment)})
+    constants = {"_graph": run, "_picks": tensor_picks(segment)}
+    return Body(lines, names, constants, repeatable=not segment.mutated)
 
 
 def _output_names(segment: Segment) -> list[str]:
@@ -29,7 +30,7 @@ def _output_names(segment: Segment) -> list[str]:
     return [f"_out{k}" for k in range(len(output.args[0]))]
 
 
-def _tensor_picks(segment: Segment) -> list[int]:
+def tensor_picks(segment: Segment) -> list[int]:
     """Positions of the graph's tensor inputs in the list of checked tensors."""
     position = {source: k for k, source in enumerate(tensor_order(segment))}
     return [position[i.source] for i in segment.inputs if isinstance(i.meta, TensorMeta)]
@@ -70,21 +71,7 @@ def used_by(step: KernelCall | Extern) -> dict[Buffer, None]:
     """The buffers that a step reads or writes, in order."""
     if isinstance(step, KernelCall):
         return dict.fromkeys(buffer for member in step.members for buffer in member.buffers)
-    return dict.fromkeys([*_buffers_in((step.args, step.kwargs)), *step.outputs])
-
-
-def _buffers_in(value: Any) -> Iterator[Buffer]:
-    if isinstance(value, Buffer):
-        yield value
-    elif isinstance(value, View):
-        yield value.buffer
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _buffers_in(element)
-    elif isinstance(value, dict):
-        yield from _buffers_in(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from _buffers_in((value.start, value.stop, value.step))
+    return dict.fromkeys([*buffers_in((step.args, step.kwargs)), *step.outputs])
 
 
 def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: Any) -> Body:
@@ -98,7 +85,7 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: 
     eager = f"{', '.join(names)}, = {call}" if names else call
     body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, bool(segment.mutated)).write()
     body.repeatable = not segment.mutated
-    body.constants.update({"_graph": segment.run, "_picks": _tensor_picks(segment)})
+    body.constants.update({"_graph": segment.run, "_picks": tensor_picks(segment)})
     return body
 
 
@@ -107,7 +94,7 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Any) -> Body
     names = _output_names(segment)
     targets = f"{', '.join(names)}, = " if names else ""
     numbers = "".join(f"{i.name}, " for i in segment.inputs if not isinstance(i.meta, TensorMeta))
-    picks = _tensor_picks(segment)
+    picks = tensor_picks(segment)
     tensors = "_tensors" if picks == [*range(len(tensor_order(segment)))] else "[_tensors[k] for k in _picks]"
     launch = f"{targets}_joined({tensors}, ({numbers}))"
     constants: dict[str, Any] = {"_graph": segment.run, "_picks": picks, "_joined": call, "_placer": placer}
@@ -122,9 +109,7 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Any) -> Body
             "if _state: _placer.place(_check.addresses)", "if _placer.overlapping or _unversioned(_tensors):",
             f"    {eager}", "else:", f"    {launch}",
         ]  # fmt: skip
-    body = Body(lines, names, constants)
-    body.repeatable = not segment.mutated
-    return body
+    return Body(lines, names, constants, repeatable=not segment.mutated)
 
 
 class KernelBodyWriter:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..ir.frame import FrameState
-from ..ir.guard import NumberExpr
 from ..ir.segment import (
     Build,
     Call,
@@ -269,17 +268,9 @@ def sources_in(recipe: Any, seen: set[int] | None = None) -> Iterator[Source]:
     if isinstance(recipe, Existing):
         yield recipe.source
     elif isinstance(recipe, Computed):
-        yield from _operands(recipe.expr)
+        yield from recipe.expr.sources()
     for part in _parts(recipe):
         yield from sources_in(part, seen)
-
-
-def _operands(expr: NumberExpr) -> Iterator[Source]:
-    for operand in expr.operands:
-        if isinstance(operand, Source):
-            yield operand
-        elif isinstance(operand, NumberExpr):
-            yield from _operands(operand)
 
 
 def _parts(recipe: Any) -> list[Any]:

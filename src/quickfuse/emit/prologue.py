@@ -90,16 +90,7 @@ class Prologue:
 
     def _sources(self) -> Iterable[Source]:
         for guard in self.guards:
-            if guard.source is not None:
-                yield guard.source
-            if guard.kind in ("same", "distinct"):
-                yield guard.value
-            elif guard.kind == "unique":
-                yield from guard.value
-            elif guard.kind in ("keys", "absent"):
-                yield from (k for k in guard.value if isinstance(k, Source))
-            elif guard.kind == "condition":
-                yield from _operand_sources(guard.value[0])
+            yield from guard.sources()
         yield from self._wanted
 
     def _place(self, source: Source) -> tuple[Family, int] | None:
@@ -415,7 +406,7 @@ class Prologue:
 
 def contents_in(expr: NumberExpr) -> list[Source]:
     """The numbers in tensors that an expression reads, each once."""
-    return list(dict.fromkeys(s for s in _operand_sources(expr) if s.kind == "contents"))
+    return list(dict.fromkeys(s for s in expr.sources() if s.kind == "contents"))
 
 
 def attribute_of(base: str, name: str) -> str:
@@ -425,14 +416,6 @@ def attribute_of(base: str, name: str) -> str:
 
 def _by_identity(keys: tuple[Any, ...]) -> bool:
     return any(isinstance(k, Source) for k in keys)
-
-
-def _operand_sources(expr: NumberExpr) -> Iterable[Source]:
-    for operand in expr.operands:
-        if isinstance(operand, Source):
-            yield operand
-        elif isinstance(operand, NumberExpr):
-            yield from _operand_sources(operand)
 
 
 def lookup_all(table: dict[Any, Any], keys: list[Any], same_objects: Callable[..., bool]) -> list[Any]:

@@ -15,7 +15,7 @@ globals of the user's modules: in a script those change all the time.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -80,7 +80,7 @@ class Walk:
             return BEFORE
         key_part = self.part(key) if isinstance(key, Source) else BEFORE
         if isinstance(key, NumberExpr):
-            key_part = max([self.part(s) for s in _operands(key)], default=BEFORE)
+            key_part = max([self.part(s) for s in key.sources()], default=BEFORE)
         if key_part != AFTER and self.is_container(base) and self._is_fixed(source):
             return WALK
         return AFTER if max(key_part, self.part(base)) > BEFORE else BEFORE
@@ -136,7 +136,7 @@ class Walk:
 
     def part_of_guard(self, guard: Guard) -> int:
         """The part in which a guard is checked."""
-        sources = list(_sources(guard))
+        sources = list(guard.sources())
         parts = {self.part(s) for s in sources}
         if guard.kind in ("same", "distinct", "unique"):
             if parts == {BEFORE, WALK}:
@@ -165,7 +165,7 @@ class Walk:
         for root in self._roots:
             made.add(root)
         for guard in guards:
-            for source in _sources(guard):
+            for source in guard.sources():
                 made.add(source)
             if guard.kind in ("length", "keys", "absent") and guard.source is not None:
                 made.opened.add(guard.source)
@@ -222,24 +222,3 @@ class _Steps:
 
 def _is_namespace(source: Source) -> bool:
     return source.kind == "attr" and source.key == "__dict__"
-
-
-def _sources(guard: Guard) -> Iterator[Source]:
-    if guard.source is not None:
-        yield guard.source
-    if guard.kind in ("same", "distinct"):
-        yield guard.value
-    elif guard.kind == "unique":
-        yield from guard.value
-    elif guard.kind in ("keys", "absent"):
-        yield from (k for k in guard.value if isinstance(k, Source))
-    elif guard.kind == "condition":
-        yield from _operands(guard.value[0])
-
-
-def _operands(expr: NumberExpr) -> Iterator[Source]:
-    for operand in expr.operands:
-        if isinstance(operand, Source):
-            yield operand
-        elif isinstance(operand, NumberExpr):
-            yield from _operands(operand)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..ir.frame import FrameState
-from ..ir.guard import Guard, NumberExpr
+from ..ir.guard import Guard
 from ..ir.source import Source
 from ..ir.values import TensorMeta
 
@@ -157,15 +157,7 @@ def _sources(guard: Guard) -> Iterator[Source]:
     if guard.source is not None:
         yield guard.source
     elif guard.kind == "condition":
-        yield from _operands(guard.value[0])
-
-
-def _operands(expr: NumberExpr) -> Iterator[Source]:
-    for operand in expr.operands:
-        if isinstance(operand, Source):
-            yield operand
-        elif isinstance(operand, NumberExpr):
-            yield from _operands(operand)
+        yield from guard.value[0].sources()
 
 
 class _Roots:

@@ -12,14 +12,12 @@ index space and the same axes are reduced for all of them (see `rows.py`): kerne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, View
+from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, buffers_in
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .inputs import InputStores
@@ -59,23 +57,9 @@ def _split(program: Program) -> list[Unit]:
             for store in step.stores:
                 units.append(Unit(len(units), step.shape, step.device, store, read(*store.roots)))
         else:
-            reads = list(_buffers((step.args, step.kwargs)))
+            reads = list(buffers_in((step.args, step.kwargs)))
             units.append(Unit(len(units), (), None, extern=step, reads=reads))
     return units
-
-
-def _buffers(value: Any) -> Iterator[Buffer]:
-    if isinstance(value, Buffer):
-        yield value
-    elif isinstance(value, View):
-        yield value.buffer
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _buffers(element)
-    elif isinstance(value, dict):
-        yield from _buffers(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from _buffers((value.start, value.stop, value.step))
 
 
 class _Analysis:

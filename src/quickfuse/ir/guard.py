@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -44,6 +45,19 @@ class Guard:
     def __str__(self) -> str:
         return FORMATS[self.kind](self.source, self.value)
 
+    def sources(self) -> Iterator[Source]:
+        """The sources that it speaks of."""
+        if self.source is not None:
+            yield self.source
+        if self.kind in ("same", "distinct"):
+            yield self.value
+        elif self.kind == "unique":
+            yield from self.value
+        elif self.kind in ("keys", "absent"):
+            yield from (k for k in self.value if isinstance(k, Source))
+        elif self.kind == "condition":
+            yield from self.value[0].sources()
+
     def values_held(self) -> list[str]:
         """What this guard holds fixed by value: a number, string or length, by the name that `Outside` knows it under."""
         if self.kind in ("length", "equal"):
@@ -63,6 +77,14 @@ class NumberExpr:
 
     template: str
     operands: tuple[Any, ...]
+
+    def sources(self) -> Iterator[Source]:
+        """The sources among the operands, and theirs."""
+        for operand in self.operands:
+            if isinstance(operand, Source):
+                yield operand
+            elif isinstance(operand, NumberExpr):
+                yield from operand.sources()
 
     def code(self, name_of: Any = str) -> str:
         parts = [

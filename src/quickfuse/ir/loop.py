@@ -14,7 +14,7 @@ A reduction is a store that combines the values of all elements that it stores t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,3 +219,18 @@ class Number(View):
 
     def __str__(self) -> str:
         return f"number({self.buffer})"
+
+
+def buffers_in(value: Any) -> Iterator[Buffer]:
+    """The buffers, and those of views, within arguments of a call."""
+    if isinstance(value, Buffer):
+        yield value
+    elif isinstance(value, View):
+        yield value.buffer
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from buffers_in(element)
+    elif isinstance(value, dict):
+        yield from buffers_in(tuple(value.values()))
+    elif isinstance(value, slice):
+        yield from buffers_in((value.start, value.stop, value.step))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.kernel import KernelCall, Schedule, row_template
-from ..ir.loop import Buffer, Extern, View
+from ..ir.loop import Buffer, Extern, buffers_in
 from ..ir.values import TensorMeta
 from . import cpu
 from .versions import change_notes
@@ -158,21 +158,8 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
 
 def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:
     """Buffers that calls of PyTorch operators get."""
-    found: set[Buffer] = set()
-
-    def look(value: Any) -> None:
-        if isinstance(value, (Buffer, View)):
-            found.add(value.buffer if isinstance(value, View) else value)
-        elif isinstance(value, (list, tuple)):
-            for element in value:
-                look(element)
-        elif isinstance(value, slice):
-            look((value.start, value.stop, value.step))
-
-    for step in schedule.steps:
-        if isinstance(step, Extern):
-            look((step.args, tuple(step.kwargs.values())))
-    return found
+    calls = [step for step in schedule.steps if isinstance(step, Extern)]
+    return {buffer for step in calls for buffer in buffers_in((step.args, step.kwargs))}
 
 
 def _written_inputs(schedule: Schedule) -> set[Buffer]:

@@ -32,6 +32,15 @@ _UNDECLARED_VIEWS = frozenset({"_unsafe_view", "unsafe_split", "unsafe_split_wit
 _FUNCTIONS = {"linalg_vector_norm": torch.linalg.vector_norm}
 
 
+def native_handler(function: Any) -> Handler | None:
+    """What lowers a call of one of the functions behind `torch.nn.functional`, whose operator in ATen has its name."""
+    name = getattr(function, "__name__", "")
+    if getattr(torch._C._nn, name, None) is not function:
+        return None
+    packet = getattr(torch.ops.aten, name, None)
+    return None if packet is None else overload_handler(packet)
+
+
 @cache
 def overload_handler(target: OpOverload | OpOverloadPacket) -> Handler | None:
     """What lowers a call of `target`; None where only PyTorch's operator itself can.
@@ -132,9 +141,9 @@ def _to_copy(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta:
     return ctx.fresh(meta, ops.via(ctx.read_as(moved, meta.shape, meta.device), meta.dtype))
 
 
-def _loss(name: str) -> Handler:
+def _loss(name: str, function: str = "") -> Handler:
     """A loss function of `torch.nn.functional`, which says in words what ATen says in numbers."""
-    rule = FUNCTION_RULES[getattr(torch.nn.functional, name)]
+    rule = FUNCTION_RULES[getattr(torch.nn.functional, function or name)]
     parameters = [a.name for a in getattr(torch.ops.aten, name).default._schema.arguments]
 
     def handle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
@@ -155,6 +164,8 @@ _OWN: dict[str, Handler] = {
     "_to_copy": _to_copy,
     "_native_batch_norm_legit.no_stats": _rearranged("native_batch_norm", lambda a: (*a[:3], None, None, *a[3:])),
     "_native_batch_norm_legit_no_training": _rearranged("native_batch_norm", lambda a: (*a[:5], False, *a[5:])),
+    "cross_entropy_loss": _loss("cross_entropy_loss", "cross_entropy"),
+    "nll_loss_nd": _loss("nll_loss_nd", "nll_loss"),
     **{
         name: _loss(name)
         for name in "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits".split()

@@ -271,28 +271,6 @@ def cross_entropy(
     return classes.reduced(meta, losses, reduction)
 
 
-#: What PyTorch's enumeration of reductions means.
-_REDUCTIONS = ("none", "mean", "sum")
-
-
-@rule("", "input target weight=None reduction=1 ignore_index=-100", [torch._C._nn.nll_loss_nd])
-def nll_loss_nd(
-    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
-) -> Tensor:
-    """What `nll_loss` calls, where that is itself what is compiled."""
-    return nll_loss(ctx, meta, input, target, weight, None, ignore_index, None, _REDUCTIONS[reduction])
-
-
-@rule("", "input target weight=None reduction=1 ignore_index=-100 label_smoothing=0.0", [torch._C._nn.cross_entropy_loss])
-def cross_entropy_loss(
-    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction: int, ignore_index: Any, label_smoothing: Any
-) -> Tensor:
-    """What `cross_entropy` calls, where that is itself what is compiled."""
-    return cross_entropy(
-        ctx, meta, input, target, weight, None, ignore_index, None, _REDUCTIONS[reduction], label_smoothing
-    )
-
-
 def _smoothed(classes: Classes, losses: Expr, logarithms: Expr, smoothing: float) -> Expr:
     """Losses that are to some part those of all classes alike."""
     weighted = logarithms if classes.weight is None else ops.mul(logarithms, classes.weight)

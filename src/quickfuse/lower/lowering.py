@@ -15,7 +15,7 @@ from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Program
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
-from .aten import overload_handler
+from .aten import native_handler, overload_handler
 from .context import Context
 from .extern import extern, numbered_operands
 from .in_place import scatter_in_place
@@ -48,7 +48,9 @@ def _handler(kind: str, target: Any) -> Handler | None:
     if kind == "call_method":
         return METHODS.get(target)
     handler = FUNCTIONS.get(target)
-    return overload_handler(target) if handler is None and isinstance(target, (OpOverload, OpOverloadPacket)) else handler
+    if handler is not None:
+        return handler
+    return overload_handler(target) if isinstance(target, (OpOverload, OpOverloadPacket)) else native_handler(target)
 
 
 def _are_numbers(args: Any) -> bool:

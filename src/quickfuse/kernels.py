@@ -1,0 +1,40 @@
+"""From a graph to kernels that can be launched: the stages between capture or differentiation and the glue."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch.fx import Graph
+
+from . import logs
+from .emit.sources import emit_cpu, emit_gpu
+from .fuse import fuse
+from .ir.kernel import Schedule
+from .ir.values import TensorMeta
+from .launch import bind
+from .launch.tables import CpuCall, Placer
+from .lower import lower
+
+
+def kernels_of(
+    graph: Graph, picks: list[int], checked: list[TensorMeta], free: Collection[int] = ()
+) -> tuple[Schedule, list[CpuCall], Placer]:
+    """A graph's schedule, the launchers of its kernels, and what places addresses in their tables.
+
+    `picks` are the positions of the graph's tensor inputs among the `checked` tensors; for `free` see `lower`.
+
+    Raises:
+        Unsupported: with the reason, where there are no kernels to be had.
+    """
+    with logs.stage("lower"):
+        program = lower(graph, free)
+    if logs.enabled("loops"):
+        logs.emit("loops", str(program))
+    with logs.stage("fuse"):
+        schedule = fuse(program)
+    inputs: list[Any] = [buffer for buffer in program.inputs if buffer is not None]
+    position = dict(zip(inputs, picks, strict=True))
+    with logs.stage("kernels"):
+        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu)
+    return schedule, calls, placer
