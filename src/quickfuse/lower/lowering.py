@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,12 +17,16 @@ from quickfuse.ir.loop import Buffer, Program
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
+from .batches import batch_products
 from .context import Context
+from .expansion import Expand, Expansion, expansion
 from .extern import extern, numbered_operands
 from .in_place import scatter_in_place
+from .keeping import Reads
 from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
+from .products import Activation, activation_behind
 from .rules import NoRule
 from .symbolic import Storage, Tensor, whole_load
 from .targets import FUNCTIONS, METHODS, Handler
@@ -30,17 +35,18 @@ from .targets import FUNCTIONS, METHODS, Handler
 _IGNORED = frozenset({torch._C._set_grad_enabled})
 
 
-def lower(graph: Graph, free: Collection[int] = ()) -> Program:
+def lower(graph: Graph, free: Collection[int] = (), expand: Expand | None = None) -> Program:
     """Lower a torch-level graph to loops and calls of PyTorch operators.
 
     Each node's `meta["val"]` holds its `TensorMeta`, its `NumberMeta`, or a tuple or list of these. Inputs that the
     graph changes in place are stored to once, at the end. Outputs at the positions `free` may have any strides; a
-    placeholder whose `meta["lies"]` is another `TensorMeta` comes with the strides of that.
+    placeholder whose `meta["lies"]` is another `TensorMeta` comes with the strides of that. `expand` takes operators apart
+    that PyTorch composes of others.
 
     Raises:
         Unsupported: where the graph has an operator without a rule that PyTorch cannot safely be called for.
     """
-    return _Lowering(free).run(graph)
+    return _Lowering(free, expand).run(graph)
 
 
 def _handler(kind: str, target: Any) -> Handler | None:
@@ -59,16 +65,20 @@ def _are_numbers(args: Any) -> bool:
 
 
 class _Lowering:
-    def __init__(self, free: Collection[int] = ()) -> None:
+    def __init__(self, free: Collection[int] = (), expand: Expand | None = None) -> None:
         self.ctx = Context()
         self.free = free
+        self.expand = expand
         self.values: dict[Node, Any] = {}
         self.inputs: list[Tensor] = []
+        self.reads = Reads()
 
     def run(self, graph: Graph) -> Program:
         values = self.values
         for node in graph.nodes:
             kind = node.op
+            if node in values:  # came with what was before
+                continue
             if kind == "call_function" or kind == "call_method":
                 values[node] = self._call(kind, node)
             elif kind == "placeholder":
@@ -102,16 +112,21 @@ class _Lowering:
         meta = node.meta.get("val")
         if type(meta) is NumberMeta:
             if meta.from_tensor:
-                return number_from_tensor(ctx, target, args, meta)
+                return number_from_tensor(ctx, target, args, meta, node.meta.get("never_raises", False))
             return host_number(ctx, target, args, node.name, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
         handler = _handler(kind, target)
+        activated = activation_behind(node)
+        if handler is not None and activated is not None:
+            handler = partial(self._with_activation, handler, *activated)
         failed: Unsupported | None = None
         if handler is not None:
             try:
                 value = handler(ctx, args, kwargs, meta)
                 if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
+                    if type(value) is Tensor and value.whole and self.reads.are_too_many(value.storage, len(node.users)):
+                        ctx.materialize(value.storage)
                     return value
             except NoRule:
                 pass
@@ -122,10 +137,34 @@ class _Lowering:
             return None
         if target is torch.stack and not kwargs and isinstance(meta, TensorMeta) and _are_numbers(args):
             return self._stack(args[0], meta)
+        parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
+        if parts is not None:
+            return self._in_parts(parts, meta)
         try:
             return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:
             raise failed or unsupported from None
+
+    def _in_parts(self, parts: Expansion, meta: Any) -> Any:
+        """Lower a call as what it is composed of."""
+        operands = iter(parts.operands)
+        results: list[Any] = []
+        for node in parts.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = next(operands)
+            elif node.op == "output":
+                results = [self.values[n] for n in node.args[0]]
+            else:
+                self.values[node] = self._call(node.op, node)
+        return results[0] if isinstance(meta, TensorMeta) else results
+
+    def _with_activation(
+        self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any
+    ) -> Any:
+        """Lower a linear layer together with the activation that reads its result."""
+        value = handler(ctx, args, {**kwargs, "activation": activation}, meta)
+        self.values[reader] = value
+        return value
 
     def _are_assigned(self, written: tuple[int, ...], args: Any, kwargs: Any) -> bool:
         """Whether a rule has changed all operands that the operator changes. Rules may not know of an option that does."""
@@ -167,6 +206,7 @@ class _Lowering:
         self.ctx.program.outputs.extend(made.results())
         self.ctx.program.versions = made.versions()
         scatter_in_place(self.ctx.program)
+        batch_products(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

@@ -188,8 +188,6 @@ def batch_norm(
     return made(ctx, meta, ops.via(normalised.value, meta.dtype))
 
 
-#: From so many elements on a channel's numbers are kept rather than computed for each of them.
-_MANY_PER_CHANNEL = 16
 
 
 class BatchNormalised:
@@ -219,16 +217,7 @@ class BatchNormalised:
         factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
         offset = ops.mul(mean, factor)
         summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)
-        if training is not True and self.space.count >= _MANY_PER_CHANNEL:
-            factor, summand = (self._kept(ctx, part) for part in (factor, summand))
         self.value = ops.plus_product(summand, value, factor)
-
-    def _kept(self, ctx: Context, value: Expr) -> Expr:
-        """A channel's number, computed once and not for each of its elements: roots and quotients take long."""
-        ndim = len(self.space.shape)
-        channels = TensorMeta(self.compute, (self.space.shape[1],), (1,), self.space.device)
-        load = ctx.stored(self.space.result(value, False), channels)
-        return reindex(load, IndexMap((0,), (tuple([int(k == 1) for k in range(ndim)]),), ndim))
 
     def _by_batch(self, value: Expr, eps: Any) -> None:
         space = self.space

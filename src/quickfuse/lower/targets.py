@@ -36,10 +36,12 @@ from . import (  # noqa: F401
     pointwise_gradients,
     pooling,
     pooling_gradients,
+    products,
     reduction_gradients,
     reductions,
     scans,
     scatters,
+    searching,
     upsampling,
 )  # fmt: skip
 from .calls import FUNCTION_RULES, RULES

@@ -1,0 +1,113 @@
+"""What a loop computes again and again is computed once before: loop-invariant code motion, on the CPU.
+
+Normalising images by `(x - mean[c]) / sqrt(variance[c] + eps)` takes a root and a division an element, though they depend on
+the channel alone. Such a part of a value becomes a loop of its own over the axes on which it depends. That loop is small,
+is mostly put into a kernel with others of its kind, and costs nothing where it comes with the rows of a reduction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, walk
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
+from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+#: Loops of fewer elements are done before a launch more would pay.
+_LEAST_ELEMENTS = 1 << 14
+#: So many times a part must be computed for each of its values.
+_LEAST_REPEATS = 16
+#: From this cost on, in simple operations, a part is worth memory.
+_LEAST_COST = 4
+
+_COSTS = {
+    "div": 4, "sqrt": 4, "rsqrt": 6, "floor_div": 8, "remainder": 8, "fmod": 8, "trunc_div": 8,
+    **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh erf erfc sigmoid pow atan2 hypot".split(), 12),
+}  # fmt: skip
+
+
+def hoist(program: Program) -> None:
+    """Move costly parts of loops that do not depend on all axes into loops before."""
+    steps: list[Loop | Extern] = []
+    for step in program.steps:
+        if isinstance(step, Loop) and step.device.type == "cpu" and math.prod(step.shape) >= _LEAST_ELEMENTS:
+            steps += _Hoisting(step, len(steps)).run()
+        steps.append(step)
+    program.steps = steps
+
+
+class _Hoisting:
+    def __init__(self, loop: Loop, number: int) -> None:
+        self.loop = loop
+        self.prefix = f"hoisted{number}"
+        self.made: list[Loop] = []
+        self.axes: dict[int, frozenset[int] | None] = {}  # None: cannot be moved
+        self.costs: dict[int, int] = {}
+        self.new: dict[int, Expr] = {}
+
+    def run(self) -> list[Loop]:
+        roots = [root for store in self.loop.stores for root in store.roots]
+        nodes = walk(*roots)
+        for node in nodes:
+            self._measure(node)
+        if not any(self._is_worth_it(node) for node in nodes):
+            return []
+        self.loop.stores = [self._store(store) for store in self.loop.stores]
+        return self.made
+
+    def _measure(self, node: Expr) -> None:
+        axes: frozenset[int] | None = frozenset()
+        cost = 0
+        if isinstance(node, (Load, Place)):
+            shape = self.loop.shape
+            axes = frozenset(k for k, s in enumerate(node.access.strides) if s and shape[k] > 1)
+        elif isinstance(node, Index):
+            axes = frozenset((node.axis,))
+        elif isinstance(node, Previous):
+            axes = None
+        elif isinstance(node, Op):
+            parts = [self.axes[id(arg)] for arg in node.args]
+            axes = None if None in parts else frozenset().union(*[part for part in parts if part is not None])
+            cost = _COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0) + sum(self.costs[id(a)] for a in node.args)
+        self.axes[id(node)], self.costs[id(node)] = axes, cost
+
+    def _is_worth_it(self, node: Expr) -> bool:
+        axes = self.axes[id(node)]
+        if not axes or self.costs[id(node)] < _LEAST_COST:  # kernels compute what is one number once, of themselves
+            return False
+        return math.prod(self.loop.shape[k] for k in axes) * _LEAST_REPEATS <= math.prod(self.loop.shape)
+
+    def _store(self, store: Store) -> Store:
+        offset, inside = (None if e is None else self._rewritten(e) for e in (store.offset, store.inside))
+        return replace(store, value=self._rewritten(store.value), offset=offset, inside=inside)
+
+    def _rewritten(self, node: Expr) -> Expr:
+        """The same value, with loads of the parts that are moved."""
+        if not isinstance(node, Op):
+            return node
+        done = self.new.get(id(node))
+        if done is None:
+            if self._is_worth_it(node):
+                done = self._moved(node)
+            else:
+                args = tuple([self._rewritten(arg) for arg in node.args])
+                changed = any(new is not old for new, old in zip(args, node.args, strict=True))
+                done = Op(node.name, args, node.dtype) if changed else node
+            self.new[id(node)] = done
+        return done
+
+    def _moved(self, node: Op) -> Load:
+        """A load of what a new loop stores."""
+        axes = sorted(self.axes[id(node)] or ())
+        shape = tuple([self.loop.shape[k] for k in axes])
+        meta = TensorMeta(node.dtype, shape, contiguous_stride(shape), self.loop.device)
+        buffer = Buffer(f"{self.prefix}_{len(self.made)}", meta, "temp")
+        rows = [tuple([int(k == axis) for axis in axes]) for k in range(len(self.loop.shape))]
+        inner = IndexMap((0,) * len(rows), tuple(rows), len(axes))
+        self.made.append(Loop(shape, [Store(Access(buffer, 0, meta.stride), reindex(node, inner))], self.loop.device))
+        strides = dict(zip(axes, meta.stride, strict=True))
+        return Load(Access(buffer, 0, tuple([strides.get(k, 0) for k in range(len(rows))])), node.dtype)

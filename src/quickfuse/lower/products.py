@@ -1,0 +1,163 @@
+"""Products of matrices on the CPU: calls of oneDNN, where it is faster than the BLAS behind `torch.mm`.
+
+That is so for the products of a linear layer forward, and backward to its input; those that sum over the batch, for the
+gradient of a weight, BLAS does as well. A bias and an activation behind a linear layer are applied while the product is in
+registers: eager copies the bias into the result first, and goes over it once more for the activation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.nn import functional
+
+from quickfuse.ir.loop import Buffer, Extern, View
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from .calls import rule
+from .context import Context
+from .rules import NoRule
+from .symbolic import Storage, Tensor, whole_load
+
+#: Multiplications from which on a product is worth the longer way to oneDNN.
+_MOST_FOR_BLAS = 1 << 21
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation in oneDNN's words."""
+
+    name: str = "none"
+    algorithm: str = ""
+
+
+@dataclass(frozen=True)
+class LinearCall:
+    """`activation(input @ weight.T + bias)`, computed by oneDNN."""
+
+    activation: Activation
+
+    @property
+    def __name__(self) -> str:
+        return "linear" if self.activation == Activation() else f"linear_{self.activation.name}"
+
+    def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        activation = self.activation
+        made: torch.Tensor = _one_dnn_linear()(input, weight, bias, activation.name, [], activation.algorithm)
+        return made
+
+
+@functools.cache
+def _one_dnn_linear() -> Any:
+    """PyTorch's operator; None where this PyTorch has none."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    try:
+        return torch.ops.mkldnn._linear_pointwise.default
+    except AttributeError:
+        return None
+
+
+# --- rules ---
+
+
+@rule("linear", "input weight bias=None activation=None", [functional.linear])
+def linear(
+    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, activation: Activation | None = None
+) -> Tensor:
+    if not _are_matrices(input, weight) or input.meta.ndim < 1 or weight.meta.ndim != 2:
+        raise NoRule
+    rows, (columns, depth) = input.meta.numel // max(input.meta.shape[-1], 1), weight.meta.shape
+    if rows * columns * depth < _MOST_FOR_BLAS:
+        raise NoRule
+    return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
+
+
+@rule("mm", "input mat2")
+def mm(ctx: Context, meta: Any, input: Any, mat2: Any) -> Tensor:
+    return _product(ctx, meta, input, mat2, None)
+
+
+@rule("addmm", "input mat1 mat2 beta=1 alpha=1")
+def addmm(ctx: Context, meta: Any, input: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any) -> Tensor:
+    if (beta, alpha) != (1, 1) or type(input) is not Tensor or type(mat2) is not Tensor:
+        raise NoRule
+    if input.meta.shape != mat2.meta.shape[1:]:
+        raise NoRule
+    return _product(ctx, meta, mat1, mat2, input)
+
+
+def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tensor:
+    if not _are_matrices(left, right) or not (left.meta.ndim == right.meta.ndim == 2):
+        raise NoRule
+    (rows, depth), columns = left.meta.shape, right.meta.shape[1]
+    if rows * columns * depth < _MOST_FOR_BLAS or not left.meta.is_contiguous:
+        raise NoRule
+    return _call(ctx, meta, ctx.memory(left), _transposed(ctx.memory(right)), bias, Activation())
+
+
+def _are_matrices(*operands: Any) -> bool:
+    """Whether all are tensors of what oneDNN computes well: it is slow on rows with gaps between them."""
+    if not torch.backends.mkldnn.enabled or _one_dnn_linear() is None:
+        return False
+    return all(
+        type(x) is Tensor and x.dtype is torch.float32 and x.meta.numel > 0 and _is_gapless(x.meta) for x in operands
+    )
+
+
+def _is_gapless(meta: TensorMeta) -> bool:
+    return meta.is_contiguous or (meta.ndim == 2 and meta.stride[::-1] == contiguous_stride(meta.shape[::-1]))
+
+
+def _transposed(memory: Buffer | View) -> View:
+    offset = memory.offset if isinstance(memory, View) else 0
+    buffer, meta = (memory.buffer, memory) if isinstance(memory, View) else (memory, memory.meta)
+    return View(buffer, meta.shape[::-1], meta.stride[::-1], offset)
+
+
+def _call(
+    ctx: Context, meta: Any, input: Buffer | View, weight: Buffer | View, bias: Any, activation: Activation
+) -> Tensor:
+    if type(meta) is not TensorMeta or not meta.is_contiguous or meta.dtype is not torch.float32:
+        raise NoRule
+    if bias is not None and (type(bias) is not Tensor or bias.dtype is not torch.float32 or bias.meta.stride != (1,)):
+        raise NoRule
+    result = ctx.temp(meta)
+    operands = (input, weight, None if bias is None else ctx.memory(bias))
+    ctx.program.steps.append(Extern(LinearCall(activation), operands, {}, [result]))
+    return Tensor(Storage(meta, whole_load(result)), meta)
+
+
+# --- activations ---
+
+_RELU = Activation("relu")
+_ACTIVATIONS: dict[Any, Activation] = {
+    functional.relu: _RELU, torch.relu: _RELU, "relu": _RELU,
+    functional.silu: Activation("swish"), torch._C._nn.silu: Activation("swish"),
+}  # fmt: skip
+
+
+def activation_behind(node: Node) -> tuple[Node, Activation] | None:
+    """The activation that is the only reader of a linear layer's result."""
+    if node.target is not functional.linear or len(node.users) != 1 or not isinstance(node.meta.get("val"), TensorMeta):
+        return None
+    (reader,) = node.users
+    if reader.args != (node,) or reader.meta.get("effects"):
+        return None
+    activation = _activation(reader.target, reader.kwargs)
+    return None if activation is None else (reader, activation)
+
+
+def _activation(target: Any, options: Mapping[str, Any]) -> Activation | None:
+    if target is functional.gelu and set(options) <= {"approximate"}:
+        return {"none": Activation("gelu", "none"), "tanh": Activation("gelu", "tanh")}.get(
+            options.get("approximate", "none")
+        )
+    if options.get("inplace", False) or set(options) - {"inplace"}:
+        return None
+    return _ACTIVATIONS.get(target)

@@ -1,0 +1,53 @@
+"""What depends on few axes is computed once for each index on these, not for each element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from quickfuse.ir.expr import Op, walk
+from quickfuse.ir.kernel import KernelCall, Schedule
+from schedule_interpreter import check
+
+IMAGES = torch.randn(4, 16, 24, 24)
+CHANNELS_LAST = IMAGES.to(memory_format=torch.channels_last)
+MEAN, VARIANCE, WEIGHT, BIAS = torch.randn(16), torch.rand(16) + 0.5, torch.randn(16), torch.randn(16)
+
+
+def operations(schedule: Schedule, least: int) -> set[str]:
+    """The operations of kernels that store to at least so many elements."""
+    calls = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    large = [c for c in calls if max(b.meta.numel for m in c.members for b in m.buffers) >= least]
+    return {node.name for c in large for _, value in c.body.stores for node in walk(value) if isinstance(node, Op)}
+
+
+@pytest.mark.parametrize("x", [IMAGES, CHANNELS_LAST], ids=["contiguous", "channels last"])
+def test_normalising_takes_no_root_an_element(x: torch.Tensor) -> None:
+    schedule = check(lambda *a: F.batch_norm(*a).relu(), x, MEAN, VARIANCE, WEIGHT, BIAS, emitted=True, ulps=32)
+    assert len(schedule.steps) == 2
+    assert not operations(schedule, x.numel()) & {"div", "sqrt", "rsqrt"}
+
+
+def test_many_layers_share_one_small_kernel() -> None:
+    def layers(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [F.batch_norm(*tensors[k : k + 5]) for k in range(0, len(tensors), 5)]
+
+    inputs = [torch.rand(shape) + 0.5 for _ in range(5) for shape in ((4, 16, 24, 24), *[(16,)] * 4)]
+    assert len(check(layers, *inputs, emitted=True, ulps=32).steps) == 2
+
+
+STAY: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int]] = {
+    "small": (F.batch_norm, (IMAGES[:1, :, :20, :20].clone(), MEAN, VARIANCE, WEIGHT, BIAS), 1),
+    "cheap": (lambda x, w: x * (w * 2 + 1), (torch.randn(512, 64), WEIGHT.repeat(4)), 1),
+    "of rows that are reduced": (lambda x: F.layer_norm(x, x.shape[-1:]), (torch.randn(512, 64),), 1),
+}
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_what_stays(name: str) -> None:
+    function, inputs, kernels = STAY[name]
+    assert len(check(function, *inputs, emitted=True, ulps=32).steps) == kernels
