@@ -376,6 +376,14 @@ def _tensor_differences(
 NOT_CLOSE = "are not close"
 
 
+def _are_near(expected: torch.Tensor, found: torch.Tensor) -> bool:
+    """Whether two tensors differ by a few rounding errors of the largest element."""
+    if not expected.is_floating_point():
+        return torch.equal(expected, found)
+    bound = 32 * torch.finfo(expected.dtype).eps * expected.abs().nan_to_num(0, 0, 0).max() if expected.numel() else 0
+    return torch.allclose(expected, found, rtol=0, atol=float(bound), equal_nan=True)
+
+
 def is_as_accurate(
     program: Callable[..., Any], arguments: list[Any], expected: Any, found: Any, changes: bool = True
 ) -> bool:
@@ -388,14 +396,20 @@ def is_as_accurate(
     outcome = outcome_of(program, wide)
     after = torch.get_rng_state()
     _seed(0)
-    if outcome[0] == "raised" or not torch.equal(after, torch.get_rng_state()):  # random numbers in float64 are others
+    if outcome[0] == "raised":
         return False
+    if not torch.equal(after, torch.get_rng_state()):  # random numbers in float64 are others
+        return all(_are_near(e, f) for e, f in zip(_leaves(expected), _leaves(found), strict=True))
     exact_ones = (outcome[1], wide) if changes else outcome[1]
     for e, f, exact in zip(_leaves(expected), _leaves(found), _leaves(exact_ones), strict=True):
         if e.dtype not in (torch.float32, torch.bfloat16, torch.float16) or exact.dtype != torch.float64:
             if not torch.equal(e, f):
                 return False
             continue
+        lost = e.isnan() & exact.isfinite()  # a fault of eager, such as in remainders by the least divisors in bfloat16
+        if lost.any() and not torch.allclose(f[lost].double(), exact[lost], rtol=torch.finfo(e.dtype).eps):
+            return False
+        e = torch.where(lost, f, e)
         finite = exact.isfinite() & e.isfinite()
         if not torch.equal(*(t[~finite].nan_to_num(nan=0.5, posinf=1, neginf=-1) for t in (e, f))):
             return False

@@ -439,12 +439,12 @@ def difference(a, b, path="result"):
     return None if same else f"{path}: {a} and {b}"
 
 
-def outcome(name, compiled):
+def outcome(program, compiled):
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        result = PROGRAMS[name](compiled)
+        result = program(compiled)
     return result, printed.getvalue()
 
 
@@ -454,4 +454,5 @@ def test_everyday_program(name, backend):
     def compiled(function):
         return quickfuse.compile(function, backend=backend, options={"raise_internal_errors": True})
 
-    assert difference(outcome(name, lambda function: function), outcome(name, compiled)) is None
+    program = PROGRAMS[name]
+    assert difference(outcome(program, lambda function: function), outcome(program, compiled)) is None

@@ -374,3 +374,16 @@ def test_the_recompile_limit_names_the_guard(monkeypatch: pytest.MonkeyPatch, ca
         compiled(torch.ones(3), name)
     (message,) = caplog.messages
     assert re.search(r"was compiled 2 times; the guard that keeps failing is L\['name'\] == '(a|bb)'", message)
+
+
+def test_reasons_are_short() -> None:
+    """They quote what the program raises, which may be of any length."""
+
+    def raising(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        raise ValueError("spam\n" * 1000 + str(y.shape))
+
+    compiled = quickfuse.compile(raising, backend="eager")
+    with pytest.raises(ValueError, match="spam"):
+        compiled(torch.ones(3))
+    assert all(len(pause.reason) <= 200 and "\n" not in pause.reason for pause in compiled.breaks) and compiled.breaks

@@ -204,6 +204,56 @@ def test_patched_class(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.allclose(compiled(X), model(X))
 
 
+class Scaled(Block):
+    """Overrides nothing: a patch of its own hides what `Block` defines."""
+
+
+@pytest.mark.parametrize("owner", [Block, Scaled])
+@pytest.mark.parametrize(
+    "name,value",
+    [
+        ("scale", property(lambda self: 5.0)),
+        ("mode", property(lambda self: "negated")),
+        ("offset", property(lambda self: torch.ones(3))),
+        ("linear", property(lambda self: torch.zeros_like)),
+        ("scale", 7.0),  # which the instance's own hides
+        ("forward", lambda self, x: x + self.scale),
+    ],
+    ids=["scale", "mode", "offset", "linear", "hidden", "forward"],
+)
+def test_class_attribute_with_the_name_of_an_instance_s(
+    model: Model, owner: type, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for layer in model.layers:
+        layer.__class__ = Scaled
+    compiled = compile_(model)
+    warm(compiled, X)
+    monkeypatch.setattr(owner, name, value, raising=False)
+    for _ in range(4):
+        assert torch.allclose(compiled(X), model(X))
+    monkeypatch.undo()
+    for _ in range(4):
+        assert torch.allclose(compiled(X), model(X))
+
+
+def test_changes_of_a_class_are_seen() -> None:
+    class Base:
+        pass
+
+    class Derived(Base):
+        pass
+
+    for cls, other in ((Derived, Base), (Derived, Derived), (Base, Base)):
+        walk = known([Step("class", -1, cls, opened=True)], [], [])
+        assert look(walk, []) == []
+        other.name = 1  # type: ignore[attr-defined]
+        assert look(walk, []) is None
+        walk = known([Step("class", -1, cls, opened=True), Step("member", 0, "__module__")], [], [1])
+        assert look(walk, []) == [__name__]
+        del other.name  # type: ignore[attr-defined]
+        assert look(walk, []) is None
+
+
 def test_global_hooks(model: Model) -> None:
     compiled = compile_(model)
     warm(compiled, X)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import sys
 import threading
 import weakref
@@ -19,10 +18,12 @@ from .capture import capture, may_be_handled, resume, user_function
 from .control import disabled
 from .drive.driver import NO_SEGMENT, Driver
 from .emit import glue as glue_source
-from .emit.glue import MISS, RunNatively, Suspension
+from .emit.glue import MISS, Interrupted, RunNatively, Suspension
 from .errors import Unsupported
 from .explain.hints import hint_for
 from .explain.recompiles import limit_message, report
+from .garbage import collected_later
+from .interrupted import suspended
 from .ir.frame import FrameState
 from .ir.guard import Guard
 from .ir.marks import mark_of
@@ -108,8 +109,11 @@ class Compiled:
                 if type(result) is not Suspension:
                     return result
         except RunNatively as request:
-            failure = request.__cause__
-        else:
+            failure, result = request.__cause__, None
+        except Interrupted as halt:
+            plain: Any = self._plain
+            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n), plain, args, kwargs)
+        if result is not None:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
 
@@ -225,6 +229,8 @@ class Compiled:
             result = made.run(frames)
         except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
             return NO_SEGMENT
+        except Interrupted as halt:
+            return suspended(halt, lambda n: resume(frames, stop_at=n), self._plain, (frames,), {})
         if result is MISS:
             self._log_at("a guard that does not hold right after capture", frames[-1])
             return NO_SEGMENT
@@ -263,14 +269,13 @@ class Compiled:
             self.driver.leave_function(frame, message)
         return False
 
+    @collected_later()
     def _specialise(
         self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[[frozenset[str]], Segment]
     ) -> Specialisation | None:
         """Capture and compile a segment; None where there is none to be had."""
         self._note_failed_guards(point, args, kwargs)
         assert self._plain is not None
-        collecting = gc.isenabled()
-        gc.disable()  # capture makes many objects and no garbage: collecting would take a third of its time
         try:
             with logs.stage("capture"):
                 segment = begin(point.volatile)
@@ -292,9 +297,6 @@ class Compiled:
             point.capturable = False
             self._report_internal_error(error)
             return None
-        finally:
-            if collecting:
-                gc.enable()
         point.specialisations = [specialisation, *point.specialisations]
         point.useful |= segment.operators > 0
         if segment.pause is not None:

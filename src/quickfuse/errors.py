@@ -13,6 +13,16 @@ def line_at(location: str) -> str:
     return linecache.getline(filename, int(line)).strip() if line.isdigit() else ""
 
 
+#: How many characters a reason may have: some quote what the program raised, which may be of any length.
+LONGEST_REASON = 200
+
+
+def shortened(reason: str) -> str:
+    """A reason as one line of bounded length."""
+    line = " ".join(reason.split())
+    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 3] + "..."
+
+
 class QuickfuseError(Exception):
     """Base of all errors of quickfuse."""
 
@@ -25,6 +35,7 @@ class Unsupported(QuickfuseError):
     """
 
     def __init__(self, reason: str, hint: str = "") -> None:
+        reason = shortened(reason)
         super().__init__(reason)
         self.reason = reason
         self.hint = hint

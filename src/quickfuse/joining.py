@@ -14,6 +14,7 @@ from .emit import glue as glue_source
 from .emit.body import joined_body, tensor_picks
 from .emit.halves import kernel_half, operator_half
 from .errors import Unsupported
+from .garbage import collected_later
 from .ir.gradients import Differentiated, NothingToDifferentiate
 from .ir.loop import Buffer
 from .ir.modes import MODE_CHANGES
@@ -44,27 +45,30 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
     modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in _STAYING_MODES]
     classes = [i.cls for i in segment.inputs]
-    call, placer, kernels = compile_halves(made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes)
+    call, placer, kernels = compile_halves(
+        made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True
+    )
     return joined_body(segment, call, placer), kernels
 
 
 def compile_halves(
     made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
-    modes: list[Any], classes: list[type],
+    modes: list[Any], classes: list[type], restarts: bool = False,
 ) -> tuple[JoinedCall, Any, int]:  # fmt: skip
     """A call of both halves, what places the addresses of its inputs (if anything), and its forward's number of kernels.
 
     `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
-    see `JoinedCall`.
+    see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
-    forward = _half("forward", made.forward, picks, checked, bool(made.mutated), ours)
+    forward = _half("forward", made.forward, picks, checked, bool(made.mutated), ours, bool(made.mutated) and restarts)
     lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
     forward_half = Half(forward[0], None, tensor_check, forward[1], forward[2], [])
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]
 
+    @collected_later()
     def make_backward(absent: frozenset[int]) -> Half:
-        if not absent:
+        if absent <= made.used_up.keys():
             return _backward_half(made.backward, kept, lies)
         assert made.variant is not None
         return _backward_half(made.variant(absent).backward, kept, lies)
@@ -74,7 +78,7 @@ def compile_halves(
 
 def _half(
     name: str, graph: Graph, picks: list[int], checked: list[TensorMeta], only_kernels: bool = False,
-    free: Collection[int] = (),
+    free: Collection[int] = (), restarts: bool = False,
 ) -> tuple[Any, Any, int, dict[int, TensorMeta]]:  # fmt: skip
     """A function of the graph's tensors and numbers, what places the addresses of its inputs, its number of kernels, and how
     the outputs at the positions `free` lie in memory, where they do not lie as in eager.
@@ -85,7 +89,7 @@ def _half(
         schedule, calls, placer = kernels_of(graph, picks, checked, free)
         lies = {k: out.meta for k in free if isinstance(out := schedule.program.outputs[k], Buffer)}
         with logs.stage("glue"):
-            return kernel_half(name, graph, schedule, calls, placer), placer, len(calls), lies
+            return kernel_half(name, graph, schedule, calls, placer, restarts), placer, len(calls), lies
     except Unsupported as unsupported:
         if only_kernels:
             raise

@@ -8,6 +8,7 @@ from typing import Any
 from torch.fx import Graph
 
 from . import logs
+from .differentiate.expand import expand
 from .emit.sources import emit_cpu, emit_gpu
 from .fuse import fuse
 from .ir.kernel import Schedule
@@ -28,7 +29,7 @@ def kernels_of(
         Unsupported: with the reason, where there are no kernels to be had.
     """
     with logs.stage("lower"):
-        program = lower(graph, free)
+        program = lower(graph, free, expand)
     if logs.enabled("loops"):
         logs.emit("loops", str(program))
     with logs.stage("fuse"):

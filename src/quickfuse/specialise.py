@@ -47,17 +47,29 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         logs.emit("guards", "\n".join(f"{g}  # {g.location}" if g.location else str(g) for g in segment.guards))
     if logs.enabled("graph"):
         logs.emit("graph", readable(segment.graph))
-    order = glue_source.tensor_order(segment)
-    expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
-    grads = {g.source: g.value for g in segment.guards if g.kind == "requires_grad"}
-    check = tensor_check([expected[s] for s in order], [grads.get(s) for s in order]) if order else None
-    body, kernels, without = _body(segment, [expected[s][1] for s in order], backend)
+    body, kernels, without = _body(segment, [meta for _, meta in _expected(segment)], backend)
     segment.examples = []  # the user's tensors
     with logs.stage("glue"):
-        glue = glue_source.Glue(segment, body, check, helpers(), _identifier(function))
-        run = glue.function(function)
+        glue, run = glued(segment, body, function)
     logs.emit("segments", glue.source)
     return Specialisation(segment, glue, run, kernels, without)
+
+
+def glued(
+    segment: Segment, body: glue_source.Body, function: FunctionType
+) -> tuple[glue_source.Glue, Callable[..., Any]]:
+    """The generated function of a segment of a call of `function`, around the part that computes."""
+    grads = {g.source: g.value for g in segment.guards if g.kind == "requires_grad"}
+    order = glue_source.tensor_order(segment)
+    check = tensor_check(_expected(segment), [grads.get(s) for s in order]) if order else None
+    glue = glue_source.Glue(segment, body, check, helpers(), _identifier(function))
+    return glue, glue.function(function)
+
+
+def _expected(segment: Segment) -> list[Any]:
+    """The type and metadata of each tensor that is checked."""
+    expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
+    return [expected[source] for source in glue_source.tensor_order(segment)]
 
 
 def helpers() -> glue_source.Helpers:

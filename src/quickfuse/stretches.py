@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from . import logs
 from .differentiate import differentiate
 from .emit import glue as glue_source
 from .emit.body import graph_body
@@ -43,6 +44,7 @@ class _Splitter:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.calls = 0
+        self.notes: list[str] = []
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
 
@@ -53,6 +55,10 @@ class _Splitter:
         if any(n.target in MODE_CHANGES for n in nodes):
             raise Unsupported("calls with gradients of their own among changes of PyTorch's settings")
         pieces = self._split(_results_first(nodes))
+        if self.notes and all(isinstance(piece, list) for piece in pieces):
+            raise Unsupported("nothing else to compile")
+        for note in self.notes:
+            logs.emit("graph_breaks", note)
         return graph_body(segment, self._assembled(pieces)), self.kernels
 
     def _split(self, nodes: list[Node]) -> list[Any]:
@@ -67,6 +73,8 @@ class _Splitter:
             if original not in nodes or not _may_stay(original) or self.calls >= _MOST_CALLS:
                 raise
             self.calls += 1
+            if not _has_own_gradients(original):
+                self.notes.append(f"{original.name} stays a call between graphs: {failure.reason}")
             at = nodes.index(original)
             behind = at + 1
             while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is original:
@@ -120,18 +128,31 @@ class _Splitter:
         for node in self.segment.graph.nodes:
             if node.op == "placeholder":
                 made[node] = graph.placeholder(node.name)
+
+        def at(node: Node) -> Node:
+            if node not in made:
+                if not _is_number(node):
+                    raise Unsupported("a number out of a tensor that no piece returns")
+                made[node] = graph.node_copy(node, at)  # pieces compute numbers for themselves
+            return made[node]
+
         for piece in pieces:
             if isinstance(piece, list):
                 for node in piece:
-                    made[node] = graph.node_copy(node, made.__getitem__)
+                    made[node] = graph.node_copy(node, at)
                 continue
             function, operands, results = piece
-            call = graph.call_function(function, tuple([made[n] for n in operands]))
+            call = graph.call_function(function, tuple([at(n) for n in operands]))
             for index, node in enumerate(results):
                 made[node] = graph.call_function(operator.getitem, (call, index))
         output = next(n for n in reversed(self.segment.graph.nodes) if n.op == "output")
-        graph.output(torch.fx.map_arg(output.args[0], made.__getitem__))
+        graph.output(torch.fx.map_arg(output.args[0], at))
         return GraphModule(torch.nn.Module(), graph).forward
+
+
+def _has_own_gradients(node: Node) -> bool:
+    """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
+    return isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
 
 
 def _is_number(node: Node) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,9 @@ import torch
 
 import quickfuse
 from quickfuse.capture.mutation import changed_tensors, returns_new_memory
-from quickfuse.capture.values import TensorProxy
+from quickfuse.capture.number_operators import is_on_gpu
+from quickfuse.capture.values import Symbol, TensorProxy
+from quickfuse.ir.values import TensorMeta
 
 VALUES = [0.0, 1.0, 0.0, 2.5, -3.0, 1e30, math.nan, math.inf, 0.1]
 
@@ -259,3 +262,11 @@ def test_changed_operands_follow_from_schemas() -> None:
 def test_new_memory() -> None:
     assert all(map(returns_new_memory, (torch.add, torch.tensor, torch._foreach_sqrt, "mm", "mul")))
     assert not any(map(returns_new_memory, ("view", "detach", "squeeze", "t", "unbind", torch.Tensor.expand, "reshape")))
+
+
+def test_numbers_on_a_gpu_are_told_apart() -> None:
+    """No kernel there tells that Python refuses an operation, so that the graph ends in front of it."""
+    elsewhere, here = (TensorProxy(TensorMeta(torch.float32, (), (), torch.device(d))) for d in ("cuda:0", "cpu"))
+    far, near = (Symbol(float, None, None, from_tensor=True, tensor=tensor) for tensor in (elsewhere, here))
+    assert is_on_gpu((1.0, far)) and not is_on_gpu((near, 2, 1.0))
+    assert is_on_gpu((Symbol(float, None, None, operation=(operator.add, (1.0, far)), from_tensor=True), 2))

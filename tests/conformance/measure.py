@@ -34,6 +34,7 @@ from quickfuse.ir.loop import Extern
 HOW = ("fused", "extern", "operator by operator", "break", "natively", "eager raises")
 _OPERATOR_BY_OPERATOR = "runs operator by operator: "
 _NATIVELY = "runs natively: "
+_STAYS_A_CALL = "stays a call between graphs"
 #: In all forms (as a method, in place, with numbers as arguments) run only so many samples: they differ in capture.
 _SAMPLES_IN_ALL_FORMS = 2
 
@@ -124,7 +125,7 @@ def _how(outcome: Outcome, schedules: list[Schedule]) -> str:
         return "eager raises"
     if any(_OPERATOR_BY_OPERATOR in reason for reason in outcome.reasons):
         return "operator by operator"
-    if outcome.reasons:
+    if any(_STAYS_A_CALL not in reason for reason in outcome.reasons):
         return "break" if schedules else "natively"
     steps = [step for schedule in schedules for step in schedule.steps]
     return "fused" if all(isinstance(step, KernelCall) for step in steps) else "extern"

@@ -10,6 +10,8 @@ from torch import nn
 
 from differentiate.test_models import Block, Language
 from differentiate.twins import compiled
+from quickfuse import logs
+from quickfuse.bench.zoo import LstmLanguageModel
 from vision import vision_models
 
 
@@ -54,6 +56,23 @@ def test_densenet_keeps_less() -> None:
     models = vision_models()
     model = models.DenseNet(growth_rate=8, block_config=(3, 3), num_init_features=16, num_classes=10)
     assert share(model, torch.randn(2, 3, 32, 32)) < 0.7
+
+
+def test_recurrent_network_keeps_less() -> None:
+    assert share(LstmLanguageModel(20, 16, cells=True), torch.randint(0, 20, (3, 6))) < 0.9
+
+
+def test_steps_of_a_recurrent_network_share_kernels() -> None:
+    """Neither forward nor backward computes the states of earlier steps again, in kernels that get longer."""
+
+    def new_kernels(time: int) -> int:
+        model = LstmLanguageModel(20, 16, cells=True)
+        before = logs.counts.get("distinct kernels", 0)
+        compiled(type(model).forward)(model, torch.randint(0, 20, (3, time))).sum().backward()
+        return logs.counts["distinct kernels"] - before
+
+    new_kernels(4)
+    assert new_kernels(10) <= 3
 
 
 @pytest.mark.parametrize(

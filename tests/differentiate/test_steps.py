@@ -63,6 +63,50 @@ def test_training_step(make, clip) -> None:
     assert not reasons(runs[1])
 
 
+def test_results_whose_history_is_used_up() -> None:
+    """`backward()` frees what it needed; a loss that is returned afterwards still says that it requires a gradient."""
+
+    def step(x, w):
+        y = (x * w).sin()
+        loss = y.sum()
+        loss.backward()
+        with torch.no_grad():
+            w.sub_(w.grad)
+        return loss, x.cos() * 2, y.detach()
+
+    found = []
+    twin = compiled(step)
+    for run in (step, twin):
+        x, w = leaf(3, 4), leaf(3, 4, seed=1)
+        for _ in range(2):
+            loss, other, _ = run(x, w)
+            assert loss.requires_grad and other.requires_grad
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                loss.backward()
+            other.sum().backward()
+        found.append((loss, x.grad, w.grad, w))
+    torch.testing.assert_close(found[1], found[0])
+    assert not reasons(twin)
+
+
+def test_a_graph_that_is_retained() -> None:
+    def function(x, w):
+        loss = (x * w).sin().sum()
+        loss.backward(retain_graph=True)
+        return loss * 2
+
+    check(function, (leaf(3, 4), leaf(3, 4, seed=1)))
+
+
+def test_gradients_without_strides_of_their_own() -> None:
+    def function(x, w):
+        (x.sum() + w.t().sum(0).sum()).backward()
+        return x.grad * 1, w.grad + 1
+
+    twin = check(function, (leaf(3, 4), leaf(4, 3, seed=1).detach().t().requires_grad_()))
+    assert not reasons(twin)
+
+
 def test_gradients_taken_inside() -> None:
     def function(x, w):
         y = (x * w).sin()

@@ -48,6 +48,8 @@ def captured_step(optimizer: torch.optim.Optimizer, compiling: bool) -> tuple[Gr
         recorder.placeholder(f"x{k}", tensor)
     with torch.no_grad(), recorder, as_if_compiling() if compiling else contextlib.nullcontext():
         _step(optimizer)
+    for node in recorder.graph.nodes:
+        node.meta["never_raises"] = True  # as capture says of PyTorch's own code
     recorder.graph.output(())
     return GraphModule(torch.nn.Module(), recorder.graph), tensors
 

@@ -240,3 +240,40 @@ def test_weights_are_converted_anew_after_a_step():
         assert torch.equal(run(x), expected)
         with torch.no_grad():
             linear.weight.add_(1)
+
+
+def _index_and_drop(x):
+    y = F.dropout(x * 2, 0.25)
+    y[:, 1] -= 4.0
+    y[torch.tensor([0, 2])] /= 2
+    return y @ x.mT
+
+
+def _changed_layouts(x):
+    y, z, w = x.clone().t_(), x.clone().resize_(2, 2), x.clone().unsqueeze_(0)
+    return y.shape, y @ x, z.shape, w.shape, w + 1
+
+
+def _step(x, weight):
+    """Autocast goes on with its converted copy of a weight that has changed."""
+    loss = F.linear(x, weight).square().mean()
+    (grad,) = torch.autograd.grad(loss, weight)
+    with torch.no_grad():
+        weight -= 0.1 * grad
+    return loss.detach()
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+@pytest.mark.parametrize("run", [_index_and_drop, _changed_layouts, _step], ids=lambda run: run.__name__)
+def test_left_on_around_the_call(run, backend):
+    compiled = quickfuse.compile(run, backend=backend)
+    results = []
+    for function in (run, compiled):
+        weight = torch.ones(2, 4, requires_grad=True)
+        more = (weight,) if run is _step else ()
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.manual_seed(3)
+            results.append([function(t(3, 4), *more) for _ in range(3)])
+        results[-1].append(weight.detach())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+    assert not any("raises" in pause.reason for pause in compiled.breaks)

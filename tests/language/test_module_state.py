@@ -403,6 +403,83 @@ def zero_grad_and_step():
     return run, [(t(3, 4), t(3, 1)), (t(3, 4, seed=1), t(3, 1, seed=2))]
 
 
+class Counted(torch.nn.Module):
+    """Notes its calls before it uses its parts, which PyTorch looks up through `__dict__`."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.seen = None
+        self.first = torch.nn.Linear(3, 3)
+        self.second = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.first(x)
+        self.seen = x.detach()
+        self.calls += 10
+        return self.second(x).relu(), self.__dict__["calls"]
+
+
+@setup(at_most=2)
+def counter_in_a_module():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Counted())
+    return model[0], [(t(2, 3),), (t(2, 3, seed=1),)]
+
+
+@setup(steady="later")
+def attributes_through_the_dictionary():
+    class Plain:
+        __slots__ = ("__dict__", "slot")
+
+        def __init__(self):
+            self.a, self.slot = 1, 2
+
+    plain = Plain()
+
+    def run(x, way):
+        plain.a = x + 1
+        plain.slot = x + 2
+        found = [sorted(plain.__dict__), plain.__dict__["a"]]
+        plain.new = way
+        found += [vars(plain)["new"], len(plain.__dict__), {**plain.__dict__}["a"]]
+        if way == 1:
+            plain.__dict__["other"] = x * 2
+            plain.other = x * 3
+            found.append(plain.__dict__["other"])
+        elif way == 2:
+            plain.__dict__["a"] = x * 4
+        elif way == 3:
+            del plain.new
+            found.append("new" in plain.__dict__)
+        elif way == 4:
+            plain.__dict__.update(a=x * 5, more=x)
+            found += [plain.more, plain.a]
+        elif way == 5:
+            del plain.__dict__["new"]
+            found.append(hasattr(plain, "new"))
+        found += [plain.a, plain.slot, list(vars(plain))]
+        return found
+
+    return run, [(t(3), way) for way in range(6)]
+
+
+@setup()
+def train_and_eval_inside():
+    model = torch.nn.Sequential(Counted(), torch.nn.Dropout(0.5))
+
+    def run(x):
+        was_training = model.training
+        model.eval()
+        y = model[0](x)[0]
+        model.train(was_training)
+        model[0].mode = "after"
+        return y, [module.training for module in model.modules()], model[0].second(x)
+
+    return run, [(t(2, 3),), (t(2, 3, seed=1),)]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_module_state(name, backend):

@@ -36,7 +36,7 @@ def test_cpu_numbers_go_to_gpu_kernels_by_value() -> None:
     def function(xs: list[torch.Tensor], steps: list[torch.Tensor], lr: float) -> None:
         for x, step in zip(xs, steps, strict=True):
             step += 1
-            x.mul_(lr / step.item()).add_(step)
+            x.mul_(lr * step.item()).add_(step)
 
     xs, steps = [torch.randn(n) for n in (3, 4, 5)], [torch.tensor(float(n)) for n in (1, 2, 3)]
     schedule = check_on_gpu(function, xs, steps, 0.1, on_cpu=("a1_0", "a1_1", "a1_2"))

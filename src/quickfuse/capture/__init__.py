@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
+from ..errors import Unsupported, shortened
 from ..ir.bytecode import local_names
 from ..ir.endings import visible_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
@@ -40,10 +40,12 @@ def capture(
     *,
     whole: bool = False,
     volatile: frozenset[str] = frozenset(),
+    stop_at: int = -1,
 ) -> Segment:
     """The first segment of a call of `function`, without touching any object of the user's.
 
-    `whole` asks for the whole call. `volatile` names sources of numbers whose values keep changing: see `Outside`.
+    `whole` asks for the whole call, `stop_at` for no more than so many instructions. `volatile` names sources of numbers
+    whose values keep changing: see `Outside`.
 
     Raises:
         Unsupported: where the function does something that has to happen in Python, and the call cannot be suspended
@@ -56,10 +58,10 @@ def capture(
         _begin_call(i, function, args, kwargs)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        return _segment(begin, function.__code__, whole, volatile)
+        return _segment(begin, function.__code__, whole, volatile, stop_at)
 
 
-def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset()) -> Segment:
+def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1) -> Segment:
     """The segment that begins with these suspended frames.
 
     Raises:
@@ -70,18 +72,20 @@ def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset()) -> 
         _begin_frames(i, frames)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        segment = _segment(begin, frames[-1].code, False, volatile)
+        segment = _segment(begin, frames[-1].code, False, volatile, stop_at)
     segment.resumes = True
     return segment
 
 
-def _segment(begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str]) -> Segment:
-    stop_at = -1
+def _segment(
+    begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int
+) -> Segment:
     pause: Break | None = None
     for _ in range(_MOST_ATTEMPTS):
         i = Interpreter(stop_at, volatile)
         if not whole:
             i.graph.in_try = i.in_try
+            i.graph.may_break = True
         try:
             begin(i)
             try:
@@ -99,7 +103,7 @@ def _segment(begin: Callable[[Interpreter], None], code: CodeType, whole: bool, 
                 if isinstance(reason, LongLoop):
                     pause.loop_end = reason.loop_end
             except Raised as raised:
-                text = f"an exception: {type(raised.exception).__name__}: {raised.exception}"
+                text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
                 if whole or (stop_at >= 0 and i.raised_at >= stop_at):
                     raise Unsupported(text) from raised.exception
                 stop_at = i.raised_at

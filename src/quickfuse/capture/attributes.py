@@ -1,25 +1,36 @@
-"""Reading and writing names, cells and attributes, with Python's lookup rules.
+"""Reading and writing attributes of objects and modules, with Python's lookup rules.
 
 Reads of the user's objects come with guards; writes to them are noted in `Outside` and replayed later.
 """
 
 from __future__ import annotations
 
-import collections
 import types
 from collections.abc import Callable
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import Unsupported
-from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
-from . import tensor_attributes
+from . import dictionaries, generators, tensor_attributes
+from .class_attributes import (
+    CODE_DATA,
+    TUPLE_FIELD,
+    bind,
+    class_source,
+    guard_absent,
+    guard_class_attribute,
+    in_trusted_code,
+    load_class_attribute,
+    load_super,
+    lookup_class,
+)
 from .containers import DICT_METHODS
-from .frame import Frame, GeneratorValue
-from .outside import CODE_TYPES, is_trusted_module
+from .frame import GeneratorValue
+from .kinds import CODE_TYPES, is_trusted_module
+from .raising import Raised, raise_in_program, set_traceback, traceback_of
 from .values import (
     ABSENT,
     DELETED,
@@ -38,108 +49,8 @@ if TYPE_CHECKING:
 
 Then = Callable[[Any], None]
 
-_BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
-
 #: Attributes that every exception has.
 _EXCEPTION_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__ name obj".split())
-
-#: What reads a field of a namedtuple.
-_TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
-
-#: Attributes of functions, classes and modules that are plain data.
-_CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
-
-
-# names ----------------------------------------------------------------------------------------------------------
-
-
-def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
-    stored = i.outside.global_stores.get((id(globals_), name))
-    if stored is not None and stored[1] is not DELETED:
-        return stored[1]
-    trusted = is_trusted_module(globals_.get("__name__"))
-    if name in globals_ and stored is None:
-        return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
-    if name in _BUILTINS:
-        if not trusted:
-            i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
-        return _BUILTINS[name]
-    raise_program(i, NameError(f"name '{name}' is not defined"))
-
-
-def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
-    i.outside.global_stores[id(globals_), name] = (globals_, value)
-
-
-def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
-    load_global(i, globals_, name)
-    if name not in globals_ and (id(globals_), name) not in i.outside.global_stores:
-        raise_program(i, NameError(f"name '{name}' is not defined"))
-    i.outside.global_stores[id(globals_), name] = (globals_, DELETED)
-
-
-def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
-    cell: CellType = f.locals[index]
-    stored = i.outside.cell_stores.get(id(cell))
-    if stored is not None:
-        return stored[1]
-    try:
-        value = cell.cell_contents
-    except ValueError:
-        name = f.names[index]
-        if id(cell) not in i.created:
-            raise Unsupported("a variable of an enclosing function without a value") from None
-        if name in f.code.co_cellvars:
-            raise_program(
-                i, UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
-            )
-        raise_program(
-            i, NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
-        )
-    if id(cell) in i.created:
-        return value
-    source, trusted = _cell_source(i, f, index)
-    return i.outside.wrap(value, source, trusted)
-
-
-def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
-    name = f.names[index]
-    known = i.outside.source_of(f.locals[index])
-    if known is not None:
-        return known.attr("cell_contents"), False
-    if f is i.frames[0] and f.function_source is None:
-        return i.outside.roots.closure(name), False
-    source = f.function_source
-    if source is None:
-        whole = i.frames[0]
-        if whole.function_source is None:  # an inner function of the compiled one shares the cells that this closes over
-            for own, cell in zip(whole.names, whole.locals, strict=True):
-                if cell is f.locals[index] and own in whole.code.co_freevars:
-                    return i.outside.roots.closure(own), False
-        raise Unsupported(f"the free variable {name} of a function without a path to it")
-    position = f.code.co_freevars.index(name)
-    trusted = is_trusted_module(f.globals.get("__name__"))
-    return source.attr("__closure__").item(position).attr("cell_contents"), trusted
-
-
-def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
-    if id(cell) in i.created:
-        cell.cell_contents = value
-    else:
-        i.outside.cell_stores[id(cell)] = (cell, value)
-
-
-def builtin_type(value: Any) -> type:
-    """The class of the object that a stand-in stands for."""
-    from .builtin_calls import type_of
-
-    return type_of(value)
-
-
-def raise_program(i: Interpreter, exception: BaseException) -> Any:
-    from .interpreter import Raised
-
-    raise Raised(exception)
 
 
 # reading attributes ---------------------------------------------------------------------------------------------
@@ -162,11 +73,11 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     elif kind is NativeHandler:
         raise Unsupported(f"the attribute {name} of a function that capture stands in for")
     elif kind is GeneratorValue:
-        then(generator_method(base, name))
+        then(generators.method(base, name))
     elif kind is ModuleType or isinstance(base, ModuleType):
         then(_module_attribute(i, base, name))
     elif isinstance(base, type):
-        _class_attribute(i, base, name, then)
+        load_class_attribute(i, base, name, then)
     elif kind is SuperProxy:
         load_super(i, base.cls, base.instance, name, then)
     elif kind is Symbol:
@@ -187,52 +98,11 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
         _object_attribute(i, base, name, then)
 
 
-def generator_method(generator: GeneratorValue, name: str) -> NativeHandler:
-    """`generator.send`, `throw`, `close` and `__next__`."""
-
-    def element(i: Interpreter, found: bool, value: Any) -> Any:
-        if not found:
-            raise_program(i, i.mark_created(StopIteration() if value is None else StopIteration(value)))
-        return value
-
-    def throw(i: Interpreter, kind: Any, value: Any = None, traceback: Any = None) -> Any:
-        exception = kind if isinstance(kind, BaseException) else value
-        if not isinstance(exception, BaseException):
-            exception = i.call_now(kind, () if value is None else (value,))
-        return element(i, *i.throw_into(generator, exception))
-
-    def close(i: Interpreter) -> None:
-        from .interpreter import Raised
-
-        if generator.done or generator.frame.position == 0:
-            generator.done = True
-            return
-        try:
-            found, _ = i.throw_into(generator, i.mark_created(GeneratorExit()))
-        except Raised as raised:
-            if not isinstance(raised.exception, (GeneratorExit, StopIteration)):
-                raise
-            return
-        if found:
-            raise_program(i, RuntimeError("generator ignored GeneratorExit"))
-
-    methods: dict[str, Callable[..., Any]] = {
-        "__next__": lambda i: element(i, *i.resume_generator(generator)),
-        "send": lambda i, value: element(i, *i.resume_generator(generator, value)),
-        "__iter__": lambda i: generator,
-        "throw": throw,
-        "close": close,
-    }
-    if name not in methods:
-        raise Unsupported(f"the attribute {name} of a generator")
-    return NativeHandler(methods[name])
-
-
 def _module_attribute(i: Interpreter, module: ModuleType, name: str) -> Any:
     stored = i.outside.attributes.get((id(module), name), ABSENT)
     if stored is not ABSENT:
         return stored
-    trusted = is_trusted_module(module.__name__) and _in_trusted_code(i)
+    trusted = is_trusted_module(module.__name__) and in_trusted_code(i)
     if name not in module.__dict__:
         if module is torch._VF:  # PyTorch's own functions by another name
             return getattr(module, name)
@@ -240,7 +110,7 @@ def _module_attribute(i: Interpreter, module: ModuleType, name: str) -> Any:
         if lazy is not None:
             return lazy
         if name not in ("__class__", "__dict__") and not hasattr(module, name):
-            raise_program(i, AttributeError(f"module '{module.__name__}' has no attribute '{name}'"))
+            raise_in_program(AttributeError(f"module '{module.__name__}' has no attribute '{name}'"))
         raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
     source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
     return i.outside.wrap(module.__dict__[name], source.attr(name), trusted)
@@ -259,7 +129,7 @@ def torch_lazy_module(module: ModuleType, name: str) -> PeerModule | None:
 
 
 def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
-    if name in _CODE_DATA or name == "__class__":
+    if name in CODE_DATA or name == "__class__":
         return getattr(base, name)
     if name == "__func__" and isinstance(base, (classmethod, staticmethod)):
         return base.__func__
@@ -275,122 +145,8 @@ def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
             return i.outside.wrap(base.__dict__[name], source.attr(name))
         if name in ("__code__", "__globals__", "__defaults__", "__closure__", "__kwdefaults__", "__dict__"):
             raise Unsupported(f"the attribute {name} of a function")
-        raise_program(i, AttributeError(f"'function' object has no attribute '{name}'"))
+        raise_in_program(AttributeError(f"'function' object has no attribute '{name}'"))
     return i.native(getattr, base, name)
-
-
-def _class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
-    if name in _CODE_DATA or name in ("__class__", "__mro__", "__bases__"):
-        then(getattr(cls, name))
-        return
-    if name == "__dict__":
-        raise Unsupported("the __dict__ of a class")
-    owner, raw = lookup_class(cls, name)
-    if raw is ABSENT:
-        owner, raw = lookup_class(type(cls), name)
-        _guard_absent(i, cls.__mro__, name)
-        if raw is ABSENT:
-            _guard_absent(i, type(cls).__mro__, name)
-            raise_program(i, AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
-        if isinstance(raw, FunctionType):
-            then(MethodType(raw, cls))
-            return
-        then(i.native(getattr, cls, name))
-        return
-    guard_class_attribute(i, cls.__mro__, owner, name, raw)
-    if isinstance(raw, staticmethod):
-        then(raw.__func__)
-    elif isinstance(raw, classmethod):
-        then(MethodType(raw.__func__, cls))
-    elif isinstance(raw, CODE_TYPES):
-        then(raw)
-    elif hasattr(type(raw), "__get__"):
-        then(i.native(getattr, cls, name))
-    else:
-        then(i.outside.wrap(raw, _class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
-
-
-def _in_trusted_code(i: Interpreter) -> bool:
-    """Whether PyTorch or the standard library is looking: what the user's own code reads is guarded wherever it stands,
-    since a user who replaces a function of PyTorch's does it to be noticed."""
-    return not i.frames or is_trusted_module(i.frames[-1].globals.get("__name__"))
-
-
-def _class_source(i: Interpreter, cls: type) -> Source:
-    return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
-
-
-def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
-    """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
-    may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
-    _guard_absent(i, order[: order.index(owner)], name)
-    trusted = is_trusted_module(owner.__module__) and _in_trusted_code(i)
-    if not trusted and isinstance(raw, CODE_TYPES):
-        i.outside.guard("is", _class_source(i, owner).attr("__dict__").item(name), raw)
-    elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
-        source = _class_source(i, owner).attr("__dict__").item(name)
-        i.outside.guard("is", source, raw)
-        i.outside._remember(raw, source)
-
-
-def _is_python_descriptor(raw: Any) -> bool:
-    """Whether a class attribute is an object whose class says in Python how it is read or set."""
-    return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
-
-
-def _guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
-    """Require that none of the user's classes among these gets an attribute."""
-    for cls in classes:
-        if not is_trusted_module(cls.__module__):
-            i.outside.guard("absent", _class_source(i, cls).attr("__dict__"), (name,))
-
-
-def lookup_class(cls: type, name: str) -> tuple[type, Any]:
-    """The class in the resolution order that defines `name`, and the raw value; `ABSENT` where none does."""
-    for owner in cls.__mro__:
-        if name in owner.__dict__:
-            return owner, owner.__dict__[name]
-    return cls, ABSENT
-
-
-def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
-    kind = instance if isinstance(instance, type) and issubclass(instance, cls) else builtin_type(instance)
-    order = kind.__mro__
-    if cls not in order:
-        raise_program(i, TypeError("super(type, obj): obj must be an instance or subtype of type"))
-    for owner in order[order.index(cls) + 1 :]:
-        if name in owner.__dict__:
-            raw = owner.__dict__[name]
-            guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
-            _bind(i, raw, instance, kind, then)
-            return
-    raise_program(i, AttributeError(f"'super' object has no attribute '{name}'"))
-
-
-def _bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
-    """What reading a class attribute through an instance gives."""
-    from .calls import call
-
-    if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
-        then(MethodType(raw, instance))
-    elif isinstance(raw, property):
-        if raw.fget is None:
-            raise_program(i, AttributeError("unreadable attribute"))
-        call(i, raw.fget, (instance,), {}, then)
-    elif isinstance(raw, staticmethod):
-        then(raw.__func__)
-    elif isinstance(raw, classmethod):
-        then(MethodType(raw.__func__, kind))
-    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        then(MethodType(raw, instance))
-    elif isinstance(getter := lookup_class(type(raw), "__get__")[1], FunctionType):
-        call(i, getter, (raw, instance, kind), {}, then)
-    elif type(raw) is _TUPLE_FIELD and isinstance(instance, tuple):
-        then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
-    elif hasattr(type(raw), "__get__"):
-        raise Unsupported(f"a descriptor of type {type(raw).__name__}")
-    else:
-        then(raw)
 
 
 def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
@@ -411,7 +167,6 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
 def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType, then: Then) -> None:
     """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
     from .calls import call
-    from .interpreter import Raised
 
     fallback = lookup_class(type(base), "__getattr__")[1]
     if not isinstance(fallback, FunctionType):
@@ -431,7 +186,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """`object.__getattribute__(base, name)`, and `__getattr__` where that finds nothing."""
     kind = type(base)
     if isinstance(base, BaseException) and not i.outside.is_outside(base) and name in _EXCEPTION_DATA:
-        then(i.traceback_of(base) if name == "__traceback__" else i.native(getattr, base, name))
+        then(traceback_of(i, base) if name == "__traceback__" else i.native(getattr, base, name))
         return
     stored = i.outside.attributes.get((id(base), name), ABSENT)
     owner, raw = lookup_class(kind, name)
@@ -451,17 +206,15 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
             i.outside.guard("absent", _dict_source(i, base), (name,))
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-            _bind(i, raw, base, kind, then)
+            bind(i, raw, base, kind, then)
         else:
-            then(i.outside.wrap(raw, _class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
+            then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
         return
     if name == "__dict__" and instance is not None:
-        if not outside:
-            raise Unsupported("the __dict__ of an object made by the captured code")
-        then(i.outside.wrap(instance, i.outside.source_of(base).attr("__dict__")))  # type: ignore[union-attr]
+        then(_namespace(i, base))
         return
     _, fallback = lookup_class(kind, "__getattr__")
-    _guard_absent(i, kind.__mro__, name)
+    guard_absent(i, kind.__mro__, name)
     if outside and instance is not None and stored is not DELETED:
         i.outside.guard("absent", _dict_source(i, base), (name,))
     if isinstance(fallback, FunctionType):
@@ -469,7 +222,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
 
         call(i, fallback, (base, name), {}, then)
         return
-    raise_program(i, AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=base))
+    raise_in_program(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=base))
 
 
 def _is_data_descriptor(raw: Any) -> bool:
@@ -479,15 +232,10 @@ def _is_data_descriptor(raw: Any) -> bool:
 def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
     if isinstance(raw, property):
         guard_class_attribute(i, type(base).__mro__, owner, name, raw)
-        _bind(i, raw, base, type(base), then)
+        bind(i, raw, base, type(base), then)
         return
     if name == "__dict__":
-        source = i.outside.source_of(base)
-        if source is None:
-            raise Unsupported("the __dict__ of an object made by the captured code")
-        if any(key[0] == id(base) for key in i.outside.attributes):
-            raise Unsupported("the __dict__ of an object whose attributes changed")
-        then(i.outside.wrap(base.__dict__, source.attr("__dict__")))
+        then(_namespace(i, base))
         return
     if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
         stored = i.outside.attributes.get((id(base), name), ABSENT)
@@ -498,11 +246,27 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         source = i.outside.source_of(base)
         then(i.outside.wrap(value, source.attr(name)) if source is not None else value)
         return
-    if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is _TUPLE_FIELD:
+    if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is TUPLE_FIELD:
         guard_class_attribute(i, type(base).__mro__, owner, name, raw)
-        _bind(i, raw, base, type(base), then)
+        bind(i, raw, base, type(base), then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
+
+
+def _namespace(i: Interpreter, base: Any) -> Any:
+    """`base.__dict__`, with the attributes that the captured code has set."""
+    source = i.outside.source_of(base)
+    if source is None:
+        raise Unsupported("the __dict__ of an object made by the captured code")
+    if id(base) in i.outside.lost_attributes:
+        raise Unsupported("the __dict__ of an object that has lost an attribute")
+    known = i.outside.stand_in(base.__dict__)
+    shadow = i.outside.wrap(base.__dict__, source.attr("__dict__"))
+    if known is None and type(shadow) is ShadowDict:
+        for (owner, name), value in i.outside.attributes.items():
+            if owner == id(base) and not _is_data_descriptor(lookup_class(type(base), name)[1]):
+                dictionaries.mirror(i.outside, shadow, name, value)
+    return shadow
 
 
 def _instance_dict(base: Any) -> dict[str, Any] | None:
@@ -531,8 +295,11 @@ def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: s
     if source is None:
         return instance[name]
     shadow = i.outside.stand_in(instance)
-    if type(shadow) is ShadowDict:
-        return i.outside.dict_get(shadow, name)
+    if type(shadow) is ShadowDict:  # past the class, which may get a property of that name
+        owner, raw = lookup_class(type(base), name)
+        order = type(base).__mro__
+        guard_absent(i, order if raw is ABSENT else order[: order.index(owner)], name)
+        return dictionaries.get(i.outside, shadow, name)
     return i.outside.wrap(instance[name], source.attr(name))
 
 
@@ -562,11 +329,11 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     owner, raw = lookup_class(type(base), name)
     if isinstance(raw, property):
         if raw.fset is None:
-            raise_program(i, AttributeError(f"property '{name}' of '{type(base).__name__}' object has no setter"))
+            raise_in_program(AttributeError(f"property '{name}' of '{type(base).__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
     if name == "__traceback__" and isinstance(base, BaseException) and id(base) in i.created:
-        i.set_traceback(base, value)
+        set_traceback(i, base, value)
         return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
         setter = lookup_class(type(raw), "__set__")[1]
@@ -580,6 +347,12 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         return
     if not i.outside.is_outside(base):
         raise Unsupported(f"setting an attribute of a {type(base).__name__} without a path to it")
+    shadow = None if raw is not ABSENT and _is_data_descriptor(raw) else i.outside.stand_in(_instance_dict(base))
+    if type(shadow) is ShadowDict:
+        if name in shadow.changes:
+            shadow.entries[name] = value
+            return
+        dictionaries.mirror(i.outside, shadow, name, value)
     i.outside.attributes[id(base), name] = value
     i.outside.changed_attributes[id(base), name] = base
 
@@ -604,5 +377,6 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
         raise Unsupported(f"deleting an attribute of a {type(base).__name__}")
     missing: list[Any] = []
     load_plain(i, base, name, missing.append)
+    i.outside.lost_attributes.add(id(base))
     i.outside.attributes[id(base), name] = DELETED
     i.outside.changed_attributes[id(base), name] = base

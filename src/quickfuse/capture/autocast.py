@@ -31,6 +31,7 @@ class Autocast:
         #: Whether an operator ran while some device was set to autocast, and whether one was when the segment began.
         self.was_active = False
         self.began_active = torch._C._is_any_autocast_enabled()
+        self._around = self._any_enabled()
 
     def get(self, *question: Any) -> Any:
         """A setting: ("enabled", device), ("dtype", device) or ("cache",)."""
@@ -42,6 +43,9 @@ class Autocast:
 
     @property
     def is_active(self) -> bool:
+        return self._any_enabled() if self.settings else self._around
+
+    def _any_enabled(self) -> bool:
         return any(self.get("enabled", device) for device in AUTOCAST_DEVICES)
 
     @contextmanager

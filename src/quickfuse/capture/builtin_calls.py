@@ -23,35 +23,20 @@ from . import attributes, construction, containers, function_calls, number_calls
 from .containers import iterate, native_iterator
 from .frame import UNBOUND, GeneratorValue
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
+from .raising import Raised, raise_in_program
 from .values import (
     ABSENT,
     ShadowContainer,
     ShadowDict,
     SuperProxy,
     Symbol,
-    TensorMethod,
     TensorProxy,
     is_constant,
+    type_of,
 )
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
-
-
-def type_of(value: Any) -> type:
-    """`type(value)` of the value that a stand-in stands for."""
-    kind = type(value)
-    if kind is TensorProxy:
-        return value.cls  # type: ignore[no-any-return]
-    if kind is Symbol:
-        return value.kind  # type: ignore[no-any-return]
-    if kind is ShadowDict or kind is ShadowContainer:
-        return type(value.real)
-    if kind is GeneratorValue:
-        return type(x for x in ())
-    if kind is TensorMethod:
-        return type([].append)
-    return kind
 
 
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:
@@ -111,8 +96,6 @@ def _load_now(i: Interpreter, value: Any, name: str) -> Any:
 
 
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
-    from .interpreter import Raised
-
     try:
         return _load_now(i, value, name)
     except Raised as raised:
@@ -137,7 +120,7 @@ def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     if found:
         return element
     if default is ABSENT:
-        attributes.raise_program(i, StopIteration())
+        raise_in_program(StopIteration())
     return default
 
 

@@ -24,14 +24,15 @@ import torch
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS, others_marked
 from . import attributes, builtin_calls, containers, getters, library, torch_calls, transforms
-from .attributes import PeerModule, lookup_class
+from .attributes import PeerModule
+from .class_attributes import guard_class_attribute, lookup_class
 from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
+from .kinds import CODE_TYPES, is_trusted_module
 from .metadata import name_of
 from .module_calls import call_object
 from .native_methods import call_method
-from .outside import CODE_TYPES, is_trusted_module
 from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
 from .values import (
@@ -45,6 +46,7 @@ from .values import (
     TensorProxy,
     contains_symbolic,
     is_constant,
+    type_of,
 )
 
 if TYPE_CHECKING:
@@ -199,7 +201,7 @@ def _call_peer(i: Interpreter, name: str) -> Any:
     """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break."""
     if name.endswith(".is_compiling"):
         return torch_calls.is_compiling(i)
-    if name.endswith("graph_break") and is_trusted_module(i.frames[-1].globals.get("__name__")):
+    if name.endswith("graph_break") and i.frames[-1].is_library:
         return None
     raise Unsupported(f"a call of {name}")
 
@@ -377,11 +379,11 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
         name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
     reflected = _REFLECTED_COMPARISON.get(name, name if name in ("__eq__", "__ne__") else f"__r{name[2:]}")
     direct, swapped = (left, name, right), (right, reflected, left)
-    left_type, right_type = attributes.builtin_type(left), attributes.builtin_type(right)
+    left_type, right_type = type_of(left), type_of(right)
     derived = right_type is not left_type and issubclass(right_type, left_type)
     attempts += [swapped, direct] if derived else [direct, swapped]
     for receiver, method, operand in attempts:
-        kind = attributes.builtin_type(receiver)
+        kind = type_of(receiver)
         if kind in _NUMBERS:  # which know nothing of objects
             continue
         found = lookup_class(kind, method)[1]
@@ -444,7 +446,7 @@ def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
         owner, method = lookup_class(kind, name)
         if not isinstance(method, FunctionType):
             raise Unsupported(f"the context manager {kind.__name__}")
-        attributes.guard_class_attribute(i, kind.__mro__, owner, name, method)
+        guard_class_attribute(i, kind.__mro__, owner, name, method)
         methods.append(method)
     f.stack.append(MethodType(methods[1], manager))
     call(i, methods[0], (manager,), {}, f.stack.append)

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import Unsupported
 from . import getters
-from .attributes import guard_class_attribute, lookup_class
+from .class_attributes import guard_class_attribute, lookup_class
 from .frame import Constructed
 from .values import ABSENT, contains_symbolic, is_constant
 

@@ -13,9 +13,10 @@ from types import FunctionType, GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from . import symbolic_keys
+from . import dictionaries, generators, symbolic_keys
 from .frame import GeneratorValue
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
+from .raising import Raised
 from .torch_function import call_torch
 from .values import (
     ABSENT,
@@ -41,8 +42,6 @@ VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
 
 def raise_here(exception: BaseException) -> Any:
-    from .interpreter import Raised
-
     raise Raised(exception)
 
 
@@ -104,7 +103,7 @@ def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
 def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
     """(True, element) or, at the end, (False, None)."""
     if type(iterator) is GeneratorValue:
-        return i.resume_generator(iterator)
+        return generators.resume(i, iterator)
     if i.outside.is_outside(iterator):
         raise Unsupported("advancing an iterator from outside")
     if not isinstance(iterator, ITERATORS):
@@ -131,8 +130,8 @@ def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
 
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     if type(value) is ShadowDict:
-        i.outside.dict_keys(value)
-        return {i.outside.key_value(k): i.outside.dict_get(value, k) for k in list(value.entries)}
+        dictionaries.keys(i.outside, value)
+        return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
     if isinstance(value, dict) and not i.outside.is_outside(value):
         return value
     raise Unsupported(f"a {type(value).__name__} as a mapping")
@@ -216,8 +215,8 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
 
 
 def _shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
-    stored = i.outside.stored_key(key)
-    value = i.outside.dict_get(shadow, stored)
+    stored = dictionaries.stored_key(i.outside, key)
+    value = dictionaries.get(i.outside, shadow, stored)
     if value is not DELETED:
         return value
     factory = getattr(shadow.real, "default_factory", None)
@@ -241,8 +240,9 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
         value = i.outside.contents(value)
         call_torch(i, "call_function", operator.setitem, (base, key, value), {})
     elif kind is ShadowDict:
-        stored = i.outside.stored_key(key)
-        i.outside.dict_get(base, stored)
+        stored = dictionaries.stored_key(i.outside, key)
+        dictionaries.begin_change(i.outside, base, stored)
+        dictionaries.get(i.outside, base, stored)
         base.entries[stored] = value
         base.changes[stored] = None
     elif kind is list or (isinstance(base, (dict, collections.deque)) and not i.outside.is_outside(base)):
@@ -263,9 +263,10 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
         return
     key = concrete_key(i, key)
     if type(base) is ShadowDict:
-        stored = i.outside.stored_key(key)
-        if i.outside.dict_get(base, stored) is DELETED:
+        stored = dictionaries.stored_key(i.outside, key)
+        if dictionaries.get(i.outside, base, stored) is DELETED:
             raise_here(KeyError(key))
+        dictionaries.begin_change(i.outside, base, stored)
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None
@@ -285,7 +286,7 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     if isinstance(method := lookup(kind, "__contains__"), FunctionType):
         return i.truth(i.call_now(method, (container, element)))
     if kind is ShadowDict:
-        return i.outside.dict_get(container, i.outside.stored_key(element)) is not DELETED
+        return dictionaries.get(i.outside, container, dictionaries.stored_key(i.outside, element)) is not DELETED
     if isinstance(container, DICT_LIKE + SETS) and not i.outside.is_outside(container):
         return bool(i.native(operator.contains, container, i.outside.concrete(element)))
     if isinstance(container, (str, bytes, range)):
@@ -322,7 +323,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
     if isinstance(lookup(kind, "__len__"), FunctionType):
         return None
     if kind is ShadowDict:
-        return i.outside.dict_length(value)
+        return dictionaries.length(i.outside, value)
     if kind is TensorProxy:
         if not value.meta.shape:
             raise_here(TypeError("len() of a 0-d tensor"))
@@ -338,30 +339,31 @@ def length_of(i: Interpreter, value: Any) -> int | None:
 
 
 def _dict_items(i: Interpreter, shadow: ShadowDict) -> list[tuple[Any, Any]]:
-    i.outside.dict_keys(shadow)
-    return [(i.outside.key_value(k), i.outside.dict_get(shadow, k)) for k in list(shadow.entries)]
+    dictionaries.keys(i.outside, shadow)
+    return [(dictionaries.key_value(i.outside, k), dictionaries.get(i.outside, shadow, k)) for k in list(shadow.entries)]
 
 
 def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
     """`d.keys()`, `d.values()` or `d.items()`: a live view of the stand-in's entries, as the user's would be."""
-    keys = i.outside.dict_keys(shadow)
+    keys = dictionaries.keys(i.outside, shadow)
     if name != "keys":
         for key in list(shadow.entries):
-            i.outside.dict_get(shadow, key)
+            dictionaries.get(i.outside, shadow, key)
     if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        return getattr({key: i.outside.dict_get(shadow, i.outside.stored_key(key)) for key in keys}, name)()
+        stored = {key: dictionaries.stored_key(i.outside, key) for key in keys}
+        return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
     i.outside.views[id(view)] = (view, shadow, name)
     return view
 
 
 def _dict_get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
-    value = i.outside.dict_get(shadow, i.outside.stored_key(key))
+    value = dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, key))
     return default if value is DELETED else value
 
 
 def _dict_pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
-    value = i.outside.dict_get(shadow, i.outside.stored_key(key))
+    value = dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, key))
     if value is DELETED:
         return raise_here(KeyError(key)) if default is DELETED else default
     delete_item(i, shadow, key)
@@ -369,7 +371,7 @@ def _dict_pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELET
 
 
 def _dict_setdefault(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
-    value = i.outside.dict_get(shadow, i.outside.stored_key(key))
+    value = dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, key))
     if value is DELETED:
         set_item(i, shadow, key, default)
         return default
@@ -383,7 +385,7 @@ def _dict_update(i: Interpreter, shadow: ShadowDict, other: Any = (), /, **kwarg
 
 
 def _dict_clear(i: Interpreter, shadow: ShadowDict) -> None:
-    for key in i.outside.dict_keys(shadow):
+    for key in dictionaries.keys(i.outside, shadow):
         delete_item(i, shadow, key)
 
 
@@ -410,7 +412,7 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
 
 
 def _dict_popitem(i: Interpreter, shadow: ShadowDict) -> tuple[Any, Any]:
-    keys = i.outside.dict_keys(shadow)
+    keys = dictionaries.keys(i.outside, shadow)
     if not keys:
         raise_here(KeyError("popitem(): dictionary is empty"))
     return keys[-1], _dict_pop(i, shadow, keys[-1])

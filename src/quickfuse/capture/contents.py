@@ -129,6 +129,18 @@ class Contents:
         template = template_of(function, len(operands))
         return None if template is None else _applied(function, template, known)
 
+    def still_holds(self, symbol: Symbol) -> bool:
+        """Whether the tensors that a number came out of, all made by the captured code, hold it when the graph ends."""
+        if symbol.tensor is None:
+            operands = symbol.operation[1] if symbol.operation is not None else ()
+            return all(self.still_holds(o) for o in operands if type(o) is Symbol and o.from_tensor)
+        if symbol.tensor.node is None:
+            return False
+        return not any(
+            owner.op == "placeholder" or any(change.clock > symbol.clock for change in self._changes.get(owner, ()))
+            for owner in owners(symbol.tensor.node, _is_new)
+        )
+
     def _of_tensor(self, tensor: TensorProxy, at: int) -> Known | None:
         if tensor.meta.numel != 1:
             return None
@@ -312,7 +324,13 @@ def _stored(known: Known | None, dtype: torch.dtype) -> Known | None:
     return _applied(float32 if dtype is torch.float32 else float, _ROUNDED[dtype], [known])
 
 
-def owners(node: torch.fx.Node) -> list[torch.fx.Node]:
+def _is_new(node: torch.fx.Node) -> bool:
+    """Whether the results of a call were seen to have memory of their own."""
+    effects = node.meta.get("effects")
+    return effects is not None and all(operand is None for operand in effects.memory)
+
+
+def owners(node: torch.fx.Node, is_new: Callable[[torch.fx.Node], bool] | None = None) -> list[torch.fx.Node]:
     """The nodes whose results may share memory with that of `node`, itself among them."""
     found: dict[torch.fx.Node, None] = {}
     seen: set[torch.fx.Node] = set()
@@ -326,7 +344,7 @@ def owners(node: torch.fx.Node) -> list[torch.fx.Node]:
         if at.target is operator.getitem and isinstance(at.args[0].meta.get("val"), (list, tuple)):  # type: ignore[union-attr]
             maker = at.args[0]  # type: ignore[assignment]
         found[at] = None
-        if at.op != "placeholder" and not returns_new_memory(maker.target):
+        if at.op != "placeholder" and not (returns_new_memory(maker.target) or (is_new is not None and is_new(maker))):
             stack += [n for n in maker.all_input_nodes if not isinstance(n.meta.get("val"), NumberMeta)]
     return list(found)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
-from .attributes import lookup_class
+from .class_attributes import lookup_class
 from .values import Symbol, TensorProxy, is_constant
 
 if TYPE_CHECKING:

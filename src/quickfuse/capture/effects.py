@@ -29,13 +29,12 @@ from ..ir.segment import (
     Traced,
 )
 from ..ir.source import Source
-from . import getters, library
-from .attributes import lookup_class
-from .builtin_calls import type_of
+from . import dictionaries, getters, library
+from .class_attributes import lookup_class
 from .frame import Constructed, Frame, GeneratorValue
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
+from .kinds import CODE_TYPES, SEQUENCE_TYPES
 from .liveness import live_locals
-from .outside import CODE_TYPES, SEQUENCE_TYPES
 from .revival import call_with, call_with_keywords, ended_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
@@ -49,6 +48,7 @@ from .values import (
     TensorProxy,
     Unread,
     is_constant,
+    type_of,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class RecipeBook:
         self.generators: set[int] = set()
         self._recipes: dict[int, Recipe] = {}
         self._changed_types: list[type] = []
+        self._detached: dict[int, TensorProxy] = {}
         self._keep: list[Any] = []
 
     def recipe(self, value: Any) -> Recipe:
@@ -108,6 +109,9 @@ class RecipeBook:
         """An object that the captured code made."""
         if kind is CellType:
             return self._cell(value)
+        if kind is MethodType and isinstance(value.__self__, ITERATORS) and not isinstance(value.__func__, FunctionType):
+            name = Constant(value.__func__.__name__)  # of what will be an iterator of another type
+            return Call(getattr, [self.recipe(value.__self__), name])
         if kind is MethodType:
             return Build(MethodType, [self.recipe(value.__func__), self.recipe(value.__self__)])
         if kind is functools.partial:
@@ -168,13 +172,28 @@ class RecipeBook:
         """A number: by its path, by arithmetic on paths, or, if it comes out of a tensor, by `item()` on an output."""
         if not symbol.from_tensor:
             return Existing(symbol.expr) if isinstance(symbol.expr, Source) else Computed(symbol.expr)  # type: ignore[arg-type]
-        if self.i.graph.mutated:  # the tensor may hold another number by now
+        contents = self.i.graph.contents
+        if self.i.graph.mutated and not contents.still_holds(symbol):  # the tensor may hold another number by now
             return self._output(symbol)
         if symbol.tensor is not None:
-            return Call(torch.Tensor.item, [self.recipe(symbol.tensor)])
+            return Call(torch.Tensor.item, [self.recipe(self._without_gradient(symbol.tensor))])
         assert symbol.operation is not None
         function, operands = symbol.operation
         return Call(function, [self.recipe(operand) for operand in operands])
+
+    def _without_gradient(self, tensor: TensorProxy) -> TensorProxy:
+        """What to read a number from: behind a step of training, gradients are not to be kept for that."""
+        if not (self.i.graph.mutated and tensor.meta.requires_grad) or id(tensor) in self._recipes:
+            return tensor
+        if id(tensor) not in self._detached:
+            node = self.i.graph.node_of(tensor)
+            known = next((user for user in node.users if user.target == "detach"), None)  # the program's own
+            self._detached[id(tensor)] = (
+                self.i.graph.call("call_method", "detach", (tensor,), {})
+                if known is None
+                else TensorProxy(known.meta["val"], known)
+            )
+        return self._detached[id(tensor)]
 
     def _container(self, value: Any) -> Recipe:
         build = Build(type(value), [])
@@ -355,7 +374,7 @@ class RecipeBook:
         return effects
 
     def _key(self, key: Any) -> Recipe:
-        return self.recipe(self.i.outside.key_value(key))
+        return self.recipe(dictionaries.key_value(self.i.outside, key))
 
     def _containers(self) -> list[Effect]:
         effects = []

@@ -9,14 +9,15 @@ from typing import Any
 from ..ir.bytecode import Decoded, decode, local_names
 from ..ir.frame import UNBOUND
 from ..ir.source import Source
+from .kinds import is_trusted_module
 
 
 class Frame:
     """`locals` holds values by the index that the bytecode uses; cells and free variables hold `CellType` objects."""
 
     __slots__ = (
-        "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "keyword_names", "lasti",
-        "locals", "loops", "names", "on_result", "origin", "position", "stack",
+        "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "is_library",
+        "keyword_names", "lasti", "locals", "loops", "names", "on_result", "origin", "position", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -25,6 +26,8 @@ class Frame:
         self.code = code
         self.decoded: Decoded = decode(code)
         self.globals = globals_
+        #: Whether the code is PyTorch's or the standard library's.
+        self.is_library = is_trusted_module(globals_.get("__name__"))
         self.on_result = on_result
         self.function_source = function_source
         self.names = local_names(code)

@@ -12,6 +12,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.effects import NO_EFFECTS, Effects
 from ..ir.guard import NumberExpr
+from ..ir.nodes import new_node
 from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.trace import Trace
@@ -26,8 +27,7 @@ from .metadata import name_of, result_of
 from .mutation import changed_tensors, is_in_place
 from .naming import placeholder_name
 from .nested import Nested, bring_in
-from .number_operators import kind_depends_on_values, kind_from_tensor, template_of
-from .outside import is_trusted_module
+from .number_operators import is_on_gpu, kind_depends_on_values, kind_from_tensor, needed_of_operands, template_of
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .shadow import Shadow
 from .tensor_subclasses import class_of_results, give_class, is_function_class
@@ -85,6 +85,12 @@ class GraphBuilder:
         self.history = History()
         #: Whether the program would handle an exception that is raised here.
         self.in_try: Callable[[], bool] = bool
+        #: Whether the graph may end where something is better left to Python.
+        self.may_break = False
+        #: How many instructions were performed so far.
+        self.performed: Callable[[], int] = int
+        #: Whether it is PyTorch's or the standard library's own code that is running.
+        self.in_library: Callable[[], bool] = bool
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
 
@@ -116,7 +122,7 @@ class GraphBuilder:
             node = graph.create_node("placeholder", name, (), {}, name)
         node.target = node.name  # which is another one where two inputs have one name
         node.meta["val"] = meta
-        node.meta["trace"] = self._trace()
+        self._stamp(node)
         self._last_placeholder = node
         self.inputs.append(GraphInput(node.name, source, meta, cls))
         self.examples.append(example)
@@ -131,15 +137,20 @@ class GraphBuilder:
             known = self._objects[source] = self._placeholder(source, ObjectMeta(type(value)), type(value), value)
         return known
 
+    def _stamp(self, node: torch.fx.Node) -> None:
+        """Note where in the program a node comes from, and how many instructions came before."""
+        node.meta["trace"] = self._trace()
+        node.meta["performed"] = self.performed()
+
     def _number_node(self, symbol: Symbol) -> torch.fx.Node:
         if symbol.operation is None:
             if not isinstance(symbol.expr, Source):
                 raise Unsupported("a number without a path to it")
             return self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind, symbol.hint)
         function, operands = symbol.operation
-        node = self.graph.create_node("call_function", function, self._lower_args(operands), {})
+        node = new_node(self.graph, "call_function", function, self._lower_args(operands))
         node.meta["val"] = NumberMeta(symbol.kind, symbol.from_tensor)
-        node.meta["trace"] = self._trace()
+        self._stamp(node)
         return node
 
     def _lower_args(self, value: Any) -> Any:
@@ -161,7 +172,7 @@ class GraphBuilder:
         if node is None or tensor.source is not None:
             return
         known = node.meta.get("variable")
-        mine = not is_trusted_module(frame.globals.get("__name__"))
+        mine = not frame.is_library
         if known is None or (mine and not known[1]):
             node.meta["variable"] = (name, mine)
 
@@ -207,8 +218,8 @@ class GraphBuilder:
         self.sync_modes()
         self.operators += 1
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
-        node = self.graph.create_node(kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
-        node.meta["trace"] = self._trace()
+        node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
+        self._stamp(node)
         if asks_class:
             self.only_pytorch = "a subclass of torch.Tensor"
             node.op, node.target = "call_function", without_torch_function(function)
@@ -292,7 +303,7 @@ class GraphBuilder:
             return tensors[structure.index]
         if next(tensors_in(structure), None) is None:
             return structure
-        node = self.graph.create_node("call_function", operator.getitem, (parent, index), {})
+        node = new_node(self.graph, "call_function", operator.getitem, (parent, index))
         node.meta["trace"] = parent.meta["trace"]
         return self._wrap(structure, node, tensors, leaves)
 
@@ -302,9 +313,9 @@ class GraphBuilder:
             raise Unsupported("item() of a complex tensor or of several elements")
         self.operators += 1
         kind = float if tensor.meta.dtype.is_floating_point else bool if tensor.meta.dtype is torch.bool else int
-        node = self.graph.create_node("call_method", "item", (self.node_of(tensor),), {})
+        node = new_node(self.graph, "call_method", "item", (self.node_of(tensor),))
         node.meta["val"] = NumberMeta(kind, from_tensor=True)
-        node.meta["trace"] = self._trace()
+        self._stamp(node)
         symbol = Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
         symbol.clock = self.contents.clock
         return symbol
@@ -322,10 +333,7 @@ class GraphBuilder:
             raise Unsupported(f"{name_of(function)} of a number from outside")
         from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
         if from_tensor:
-            kind = kind_from_tensor(function, operands)
-            symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
-            self.node_of(symbol)
-            return symbol
+            return self._number_from_tensor(function, operands)
         size = 1 + sum([o.size for o in operands if type(o) is Symbol])
         if size > LARGEST_EXPRESSION:
             raise Unsupported("a number that takes a long calculation")
@@ -345,6 +353,22 @@ class GraphBuilder:
         symbol.size = size
         return symbol
 
+    def _number_from_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
+        """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
+        raised, unless it is PyTorch's own code that computes: that knows what it divides by."""
+        kind = kind_from_tensor(function, operands)
+        never_raises = function in _NEVER_RAISE or self.in_library()
+        if not never_raises:
+            if self.mutated and self.in_try() and self.contents.has_written_inputs():
+                raise Unsupported(FAILING)
+            for expr in needed_of_operands(function, operands):
+                self._guard("condition", None, (expr, True))
+            if self.may_break and is_on_gpu(operands):
+                raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
+        symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
+        self.node_of(symbol).meta["never_raises"] = never_raises
+        return symbol
+
     # modes ------------------------------------------------------------------------------------------------------
 
     def sync_modes(self) -> None:
@@ -360,16 +384,24 @@ class GraphBuilder:
 
     def mode_node(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """A call that changes a setting of PyTorch's."""
-        node = self.graph.create_node("call_function", function, arguments, {})
+        node = new_node(self.graph, "call_function", function, arguments)
         node.meta["val"] = None
-        node.meta["trace"] = self._trace()
+        self._stamp(node)
         self.changes_modes = True
 
     def only_eager(self) -> str:
         """Why only PyTorch itself can run this graph, if so."""
-        if self.only_pytorch or not self.autocast.was_active:
+        if not self.autocast.was_active:
             return self.only_pytorch
-        return "autocast around it" if self.autocast.began_active else "autocast"
+        if self.autocast.began_active and (not self.only_pytorch or self._changes_weights()):
+            return "autocast around it"
+        return self.only_pytorch or "autocast"
+
+    def _changes_weights(self) -> bool:
+        """Whether the graph changes what autocast keeps converted copies of: it goes on with the old ones."""
+        written = set(self.contents.written_inputs())
+        metas = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
+        return any(meta.requires_grad and meta.dtype is torch.float32 for meta in metas)
 
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""

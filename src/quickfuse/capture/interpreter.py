@@ -13,19 +13,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from types import BuiltinFunctionType, FunctionType, TracebackType
-from typing import Any, NamedTuple
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
 from ..errors import Unsupported
+from ..ir.bytecode import PY312
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from ..ir.trace import Trace
-from . import opcodes
+from . import generators, opcodes, opcodes_building, opcodes_flow
 from .failing import is_in_try
 from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_arguments
 from .graph import GraphBuilder
 from .metadata import OperatorFailed
-from .outside import Outside, is_trusted_module
+from .outside import Outside
+from .raising import Raised, TracebackStandIn, unwind
 from .values import Symbol, TensorProxy, Unread
 
 MAX_DEPTH = 200
@@ -37,15 +39,10 @@ LONGEST_PLAIN_LOOP = 2_500
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
+#: The modules that have a function for each bytecode instruction.
+_OPERATIONS = (opcodes, opcodes_building, opcodes_flow)
+
 _dispatch: dict[str, Callable[..., None]] = {}
-
-
-class Raised(Exception):
-    """The captured program raised `exception`."""
-
-    def __init__(self, exception: BaseException) -> None:
-        super().__init__(exception)
-        self.exception = exception
 
 
 class LongLoop(Unsupported):
@@ -58,14 +55,6 @@ class LongLoop(Unsupported):
         self.loop_end = loop_end
 
 
-class TracebackStandIn(NamedTuple):
-    """A traceback of an exception, as it was when the exception had this number of entries."""
-
-    traceback: Any
-    exception: BaseException
-    entries: int
-
-
 class Interpreter:
     """Captures one segment, of at most `stop_at` instructions."""
 
@@ -74,11 +63,13 @@ class Interpreter:
         self.outside = Outside(self.location, volatile)
         self.outside.frames = self.frames
         self.graph = GraphBuilder(self.trace, self.outside.guard_requires_grad, self.outside.guard)
+        self.graph.in_library = self.in_library
+        self.graph.performed = lambda: self.performed
         self.created: dict[int, Any] = {}
         self.results: list[Any] = []
         #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
         self.traces: dict[int, list[tuple[Frame, int]]] = {}
-        #: What stands for the traceback of an exception, by its identity: see `traceback_of`.
+        #: What stands for the traceback of an exception, by its identity: see `raising.traceback_of`.
         self.tracebacks: dict[int, TracebackStandIn] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
@@ -133,7 +124,7 @@ class Interpreter:
                         break
             except Raised as raised:
                 self.raised_at = self.performed
-                self._unwind(raised.exception, 0)
+                unwind(self, raised.exception, 0)
                 if self.ended:
                     raise Unsupported(VISIBLE_ENDING) from None
                 self.performed += 1
@@ -162,66 +153,26 @@ class Interpreter:
                         if not frames or frames[-1] is not frame:
                             break
                 except Raised as raised:
-                    self._unwind(raised.exception, depth)
+                    unwind(self, raised.exception, depth)
                 except OperatorFailed as failed:
                     raise Unsupported(f"an operator that raises: {failed}") from failed
         finally:
             self.nesting -= 1
 
     def _find(self, name: str) -> Callable[..., None]:
-        handler = getattr(opcodes, f"op_{name}", None)
+        handler = next((h for module in _OPERATIONS if (h := getattr(module, f"op_{name}", None)) is not None), None)
         if handler is None:
             raise Unsupported(f"the bytecode instruction {name}")
         _dispatch[name] = handler
-        return handler  # type: ignore[no-any-return]
-
-    def _unwind(self, exception: BaseException, depth: int) -> None:
-        """Give an exception to the innermost handler, popping frames as CPython does."""
-        if id(exception) not in self.created and self.outside.is_outside(exception):
-            raise Unsupported("raising an exception from outside")  # its traceback gets an entry for each frame
-        self._chain(exception)
-        trace = self.traces.setdefault(id(exception), [])
-        while len(self.frames) > depth:
-            frame = self.frames[-1]
-            if not trace or not _is_reraise(frame):
-                trace.append((frame, frame.lasti))
-            handler = frame.decoded.handler_for(frame.lasti)
-            if handler is not None:
-                frame.in_traceback = True
-                gone = frame.stack[handler.depth :]
-                del frame.stack[handler.depth :]
-                if self.ending:
-                    for value in gone:
-                        self.let_go(value)
-                gone.clear()
-                if handler.push_lasti:
-                    frame.stack.append(frame.lasti)
-                frame.stack.append(exception)
-                frame.position = handler.target
-                return
-            self.frames.pop()
-            self.leave(frame)
-            if frame.generator is not None:
-                frame.generator.done = True
-                if isinstance(exception, StopIteration):
-                    stop = exception
-                    exception = self.mark_created(RuntimeError("generator raised StopIteration"))
-                    exception.__cause__ = exception.__context__ = stop
-        raise Raised(exception)
-
-    def _chain(self, exception: BaseException) -> None:
-        """Set `__context__` as CPython does for an exception that is raised while another one is handled."""
-        handled = next((e for f in reversed(self.frames) for e in reversed(f.exceptions) if e is not None), None)
-        if handled is None or handled is exception:
-            return
-        if id(exception) not in self.created and self.outside.is_outside(exception):
-            raise Unsupported("raising an exception from outside in an exception handler")
-        if exception.__context__ is None and not _leads_to(handled, exception):
-            exception.__context__ = handled
+        return handler
 
     def in_try(self) -> bool:
         """Whether the user's code would handle an exception that is raised now."""
-        return any(is_in_try(f.code, f.lasti) for f in self.frames if not is_trusted_module(f.globals.get("__name__")))
+        return any(is_in_try(f.code, f.lasti) for f in self.frames if not f.is_library)
+
+    def in_library(self) -> bool:
+        """Whether it is PyTorch's or the standard library's own code that is running."""
+        return bool(self.frames) and self.frames[-1].is_library
 
     def note_loop(self, frame: Frame, head: int) -> None:
         """A loop comes round, to the instruction `head`.
@@ -229,7 +180,7 @@ class Interpreter:
         Raises:
             LongLoop: if it did nothing for tensors for a long time.
         """
-        if self.nesting or is_trusted_module(frame.globals.get("__name__")):
+        if self.nesting or frame.is_library:
             return
         progress = self.graph.operators + self.outside.tensors_read
         performed = self.performed + 1
@@ -241,19 +192,19 @@ class Interpreter:
             start = instructions[head]
             end = frame.lasti + 1
             if start.name == "FOR_ITER":
-                end = start.value + (1 if opcodes.PY312 else 0)
+                end = start.value + (1 if PY312 else 0)
             raise LongLoop(first[0], end)
 
     def location(self) -> str:
         """The user's innermost line: frames of PyTorch and the standard library are passed over."""
         for frame in reversed(self.frames):
-            if not is_trusted_module(frame.globals.get("__name__")):
+            if not frame.is_library:
                 return frame.location
         return self.frames[-1].location if self.frames else ""
 
     def trace(self) -> Trace:
         """The user's frames; all of them where PyTorch's or the standard library's own code was compiled."""
-        users = [frame for frame in self.frames if not is_trusted_module(frame.globals.get("__name__"))]
+        users = [frame for frame in self.frames if not frame.is_library]
         return tuple([(frame.code, frame.lasti) for frame in users or self.frames])
 
     # calls ------------------------------------------------------------------------------------------------------
@@ -272,10 +223,7 @@ class Interpreter:
         for k, cell in enumerate(function.__closure__ or (), len(frame.names) - len(code.co_freevars)):
             frame.locals[k] = cell
         if code.co_flags & CO_GENERATOR:
-            frame.on_result = _nowhere
-            generator = GeneratorValue(frame, function, self._note_ending)
-            self.generators.append(weakref.ref(generator))
-            on_result(generator)
+            on_result(generators.make(self, frame, function))
             return
         self.frames.append(frame)
 
@@ -322,59 +270,10 @@ class Interpreter:
         self.run_until(depth)
         return result[0]
 
-    def resume_generator(self, generator: GeneratorValue, sent: Any = None) -> tuple[bool, Any]:
-        """Run a generator to its next yield: (True, value), or to its end: (False, return value)."""
-        if generator.done:
-            return False, None
-        if generator.running:
-            raise Raised(ValueError("generator already executing"))
-        depth = len(self.frames)
-        result: list[Any] = []
-        frame = generator.frame
-        frame.on_result = result.append
-        if frame.position == 0:
-            if sent is not None:
-                raise Raised(TypeError("can't send non-None value to a just-started generator"))
-            frame.stack.clear()
-        else:
-            frame.stack.append(sent)
-        generator.running = True
-        frame.generator = generator
-        self.frames.append(frame)
-        try:
-            self.run_until(depth)
-        finally:
-            generator.running = False
-            frame.generator = None  # a reference would keep it alive
-            frame.on_result = _nowhere
-        return not generator.done, result[0]
-
-    def throw_into(self, generator: GeneratorValue, exception: BaseException) -> tuple[bool, Any]:
-        """Raise an exception where a generator is suspended, and run it to its next yield or its end."""
-        frame = generator.frame
-        if generator.done or frame.position == 0:
-            generator.done = True
-            raise Raised(exception)
-        if generator.running:
-            raise Raised(ValueError("generator already executing"))
-        depth = len(self.frames)
-        result: list[Any] = []
-        frame.on_result = result.append
-        generator.running = True
-        frame.generator = generator
-        self.frames.append(frame)
-        try:
-            self._unwind(exception, depth)
-            self.run_until(depth)
-        finally:
-            generator.running = False
-            frame.generator = None  # a reference would keep it alive
-            frame.on_result = _nowhere
-        return not generator.done, result[0]
-
     # the end of objects -----------------------------------------------------------------------------------------
 
-    def _note_ending(self) -> None:
+    def note_ending(self) -> None:
+        """An object whose end runs code came to it."""
         self.ended = True
 
     def let_go(self, value: Any) -> None:
@@ -406,27 +305,6 @@ class Interpreter:
             raise
         except Exception as error:
             raise Raised(self.mark_created(error.with_traceback(None))) from None
-
-    def traceback_of(self, exception: BaseException) -> Any:
-        """The traceback of an exception that captured code made: some traceback, which only the real one replaces."""
-        entries = len(self.traces.get(id(exception), ()))
-        for known in self.tracebacks.values():
-            if known.exception is exception and known.entries == entries:
-                return known.traceback
-        # Of a frame that has no caller: one that had would keep the interpreter's own frames.
-        traceback = TracebackType(None, (nothing for nothing in ()).gi_frame, 0, 1)
-        self.tracebacks[id(traceback)] = TracebackStandIn(traceback, exception, entries)
-        return traceback
-
-    def set_traceback(self, exception: BaseException, traceback: Any) -> None:
-        """`exception.__traceback__ = traceback`, for an exception that captured code made: back to what it was before."""
-        if traceback is None:
-            self.traces.pop(id(exception), None)
-            return
-        known = self.tracebacks.get(id(traceback))
-        if known is None or known.exception is not exception:
-            raise Unsupported("giving an exception another traceback")
-        del self.traces[id(exception)][known.entries :]
 
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
@@ -481,28 +359,8 @@ class Interpreter:
         return value
 
 
-def _nowhere(result: Any) -> None:
-    """Where a generator's results go while it is not running."""
-
-
 def _refers(frame: Frame, real: Any) -> bool:
     """Whether a frame has an object in one of its slots."""
     if any(value is real for value in frame.stack) or any(exception is real for exception in frame.exceptions):
         return True
     return any(value is real or (type(value) is Unread and value.value is real) for value in frame.locals)
-
-
-def _is_reraise(frame: Frame) -> bool:
-    """Whether the last instruction raised an exception that has its entry for this frame already."""
-    name, arg, _, _ = frame.decoded.instructions[frame.lasti]
-    return name == "RERAISE" or (name == "RAISE_VARARGS" and not arg)
-
-
-def _leads_to(exception: BaseException, wanted: BaseException) -> bool:
-    """Whether `wanted` is in the chain of contexts of `exception`."""
-    seen: BaseException | None = exception
-    while seen is not None:
-        if seen is wanted:
-            return True
-        seen = seen.__context__
-    return False

@@ -12,6 +12,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from . import generators
+from .raising import Raised
+
 if TYPE_CHECKING:
     from .frame import GeneratorValue
     from .interpreter import Interpreter
@@ -87,7 +90,7 @@ class GeneratorIterator(CallingIterator):
 
     def __next__(self) -> Any:
         generator: GeneratorValue = self.parts[0]
-        found, element = self.i.resume_generator(generator)
+        found, element = generators.resume(self.i, generator)
         if not found:
             raise StopIteration(element)
         return element
@@ -99,8 +102,6 @@ class ObjectIterator(CallingIterator):
     kind = iter
 
     def __next__(self) -> Any:
-        from .interpreter import Raised
-
         instance = self.parts[0]
         try:
             return self.i.call_now(type(instance).__next__, (instance,))
@@ -121,8 +122,6 @@ class ItemIterator(CallingIterator):
         self.position = 0
 
     def __next__(self) -> Any:
-        from .interpreter import Raised
-
         try:
             element = self.i.call_now(self.method, (self.parts[0], self.position))
         except Raised as raised:

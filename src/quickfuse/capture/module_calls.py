@@ -14,7 +14,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from ..errors import Unsupported
-from . import attributes
+from .class_attributes import guard_class_attribute, lookup_class
 from .values import ShadowDict
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: di
     from .calls import call
 
     kind = type(instance)
-    owner, method = attributes.lookup_class(kind, "__call__")
+    owner, method = lookup_class(kind, "__call__")
     if not isinstance(method, FunctionType):
         raise Unsupported(f"a call of a {kind.__name__}")
     if method is _MODULE_CALL and _is_plain_module(i, instance):
-        owner, forward = attributes.lookup_class(kind, "forward")
+        owner, forward = lookup_class(kind, "forward")
         if isinstance(forward, FunctionType):
-            attributes.guard_class_attribute(i, kind.__mro__, owner, "forward", forward)
+            guard_class_attribute(i, kind.__mro__, owner, "forward", forward)
             call(i, forward, (instance, *args), kwargs, then)
             return
-    attributes.guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
+    guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
     call(i, method, (instance, *args), kwargs, then)
 
 

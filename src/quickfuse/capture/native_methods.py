@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from . import attributes
+from .class_attributes import lookup_class
 from .containers import VIEWS, as_plain_dict, equal, hashable, iterate, raise_here, set_item
 from .values import ABSENT, ShadowDict, contains_symbolic, is_constant, symbolic_leaves
 
@@ -42,6 +43,15 @@ _HASH_FIRST = frozenset(
 )
 
 
+#: Methods of ordered dictionaries that call others, which a class may define anew.
+_CALL_OTHERS = frozenset({"setdefault", "pop", "popitem", "copy"})
+
+
+def _overrides(cls: type) -> bool:
+    names = ("__setitem__", "__getitem__", "__delitem__", "__init__", "__missing__")
+    return any(isinstance(lookup_class(cls, name)[1], FunctionType) for name in names)
+
+
 def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`function(instance, *args, **kwargs)`, where `function` is a method of a built-in type."""
     name = function.__name__
@@ -59,6 +69,8 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
         if kind in (set, frozenset):
             args = tuple([hashable(i, v) for v in a] for a in args)
     elif name in _BLIND[kind]:
+        if name in _CALL_OTHERS and isinstance(instance, collections.OrderedDict) and _overrides(type(instance)):
+            raise Unsupported(f"the method {name} of a {type(instance).__name__}")
         first = args[:1]
         if name in _HASH_FIRST and kind not in (list, collections.deque):
             first = tuple(hashable(i, a) for a in first)
@@ -139,7 +151,20 @@ def _update(i: Interpreter, instance: dict[Any, Any], other: Any = (), /, **kwar
     else:
         pairs = [iterate(i, pair) for pair in iterate(i, other)]
     for key, value in [*pairs, *kwargs.items()]:
-        dict.__setitem__(instance, hashable(i, key), value)
+        _fill_item(i, instance, hashable(i, key), value)
+
+
+def _fill_item(i: Interpreter, instance: dict[Any, Any], key: Any, value: Any) -> None:
+    """Set an item as `dict.update` does, which passes a `__setitem__` of the class by, or as that of an ordered dictionary
+    does, which calls it."""
+    if not isinstance(instance, collections.OrderedDict):
+        dict.__setitem__(instance, key, value)
+        return
+    setter = lookup_class(type(instance), "__setitem__")[1]
+    if isinstance(setter, FunctionType):
+        i.call_now(setter, (instance, key, value))
+    else:
+        collections.OrderedDict.__setitem__(instance, key, value)
 
 
 _RULES: dict[tuple[type, str], Callable[..., Any]] = {
@@ -159,7 +184,7 @@ def _init(i: Interpreter, instance: Any, *args: Any, **kwargs: Any) -> None:
         from .builtin_calls import HANDLERS
 
         for key, value in HANDLERS[dict](i, *args, **kwargs).items():
-            dict.__setitem__(instance, key, value)
+            _fill_item(i, instance, key, value)
     elif isinstance(instance, list):
         instance[:] = [v for a in args for v in iterate(i, a)]
     elif isinstance(instance, set):

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Unsupported
+from ..ir.guard import NumberExpr
+from .results import OperatorFailed
 from .values import Symbol
 
 #: Python operators on numbers: function -> template of the expression.
@@ -33,6 +35,10 @@ _CALLED: dict[Callable[..., Any], str] = {
         ).split()
     },
 }
+
+_DIVISIONS = frozenset({
+    operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod,
+})  # fmt: skip
 
 _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
 _TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
@@ -64,3 +70,43 @@ def kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) ->
             raise Unsupported("arithmetic between a tensor's number and another type")
         return float
     raise Unsupported(f"integer {getattr(function, '__name__', function)} on a number from a tensor")
+
+
+def needed_of_operands(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[NumberExpr]:
+    """What has to hold of the operands from outside, where others come from tensors: that Python does not refuse them, and
+    that the result is a real number."""
+    if function in _DIVISIONS:
+        return _not_zero(operands[1])
+    if function is operator.pow or function is operator.ipow:
+        return _real_power(*operands)
+    return []
+
+
+def _not_zero(divisor: Any) -> list[NumberExpr]:
+    if type(divisor) is Symbol and divisor.from_tensor:
+        return []
+    if not (divisor.hint if type(divisor) is Symbol else divisor):
+        raise OperatorFailed("ZeroDivisionError: division by zero")
+    return [NumberExpr("({} != 0)", (divisor.expr,))] if type(divisor) is Symbol else []
+
+
+def _real_power(base: Any, exponent: Any) -> list[NumberExpr]:
+    """Negative numbers have only whole powers."""
+    if (exponent.kind is not float) if type(exponent) is Symbol else float(exponent).is_integer():
+        return []
+    known = base.hint if type(base) is Symbol and not base.from_tensor else base
+    if type(known) is Symbol or not known > 0:
+        raise Unsupported("a power of a tensor's number, which may be complex")
+    return [NumberExpr("({} > 0)", (base.expr,))] if type(base) is Symbol else []
+
+
+def is_on_gpu(operands: tuple[Any, ...]) -> bool:
+    """Whether arithmetic is about a number in a tensor that is not in the CPU's memory: the kernels that could tell that
+    Python refuses it do not run there."""
+    for operand in operands:
+        if type(operand) is Symbol and operand.from_tensor:
+            if operand.tensor is not None and operand.tensor.meta.device.type != "cpu":
+                return True
+            if operand.operation is not None and is_on_gpu(operand.operation[1]):
+                return True
+    return False

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from ..errors import Unsupported
 from ..ir.values import TensorMeta
 
 _META = torch.device("meta")
@@ -51,13 +52,20 @@ class OnDevice(torch.Tensor):
         if inner_kwargs.get("device") is not None:
             inner_kwargs["device"] = _META
         returned = func(*inner_args, **inner_kwargs)
+        if any(_layout_of(wrapper) != _layout_of(wrapper.inner) for wrapper in wrappers.values()):
+            raise Unsupported(f"{func} with autocast active")  # whose results nothing here follows
 
         def wrap(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            return wrappers.get(id(value)) or OnDevice(value, device)
+            known = wrappers.get(id(value))
+            return OnDevice(value, device) if known is None else known
 
         return tree_map(wrap, returned)
+
+
+def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def on_device(meta: TensorMeta) -> torch.Tensor:

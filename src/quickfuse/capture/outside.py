@@ -9,19 +9,13 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import sys
-import types
 from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
     CellType,
     CodeType,
     FunctionType,
-    GetSetDescriptorType,
-    MethodDescriptorType,
     MethodType,
-    ModuleType,
-    WrapperDescriptorType,
 )
 from typing import Any
 
@@ -31,12 +25,22 @@ from .. import config
 from ..errors import Unsupported
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source, SourceRoots
+from . import dictionaries
 from .frame import Frame
+from .kinds import (
+    CODE_TYPES,
+    CONSTANT_TYPES,
+    DICT_TYPES,
+    OWNERS_OF_METHODS,
+    SEQUENCE_TYPES,
+    VIEW_TYPES,
+    is_bound,
+    is_transient,
+    is_trusted_module,
+)
 from .metadata import meta_of
 from .tensor_subclasses import is_function_class, is_plain_subclass
 from .values import (
-    DELETED,
-    LAZY,
     PLAIN_TYPES,
     TENSOR_TYPES,
     ContainerMethod,
@@ -49,28 +53,8 @@ from .values import (
     is_constant,
 )
 
-#: Objects that are what they are: compared by identity and never looked into.
-CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescriptorType, WrapperDescriptorType,
-              GetSetDescriptorType, classmethod, staticmethod, property)  # fmt: skip
-
-DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
-SEQUENCE_TYPES = frozenset({list, set, collections.deque})
-_OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
-_VIEW_TYPES = (type({}.keys()), type({}.values()), type({}.items()))
-_CONSTANT_TYPES = (types.GenericAlias, types.UnionType)
 LARGEST_CONTAINER = 100_000
 _UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
-
-_STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
-#: What captured code runs in place of native functions.
-_OUR_LIBRARY = "quickfuse.capture.library"
-
-
-@functools.lru_cache(maxsize=4096)
-def is_trusted_module(name: str | None) -> bool:
-    """Whether a module's functions and classes may be assumed not to be replaced: PyTorch and the standard library."""
-    top = (name or "").partition(".")[0]
-    return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__") or name == _OUR_LIBRARY
 
 
 class Outside:
@@ -96,6 +80,9 @@ class Outside:
         self.containers: list[ShadowContainer] = []
         self.attributes: dict[tuple[int, str], Any] = {}
         self.changed_attributes: dict[tuple[int, str], Any] = {}
+        self.lost_attributes: set[int] = set()
+        #: Entries of the stand-ins of objects' `__dict__`s that are attributes which the captured code has set.
+        self.mirrored: set[tuple[int, str]] = set()
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
         self.replaced: dict[int, Any] = {}
@@ -122,7 +109,7 @@ class Outside:
 
     def _library_code(self) -> CodeType | None:
         """The function of PyTorch's or the standard library's that is running, if it is one."""
-        if not self.frames or not is_trusted_module(self.frames[-1].globals.get("__name__")):
+        if not self.frames or not self.frames[-1].is_library:
             return None
         return self.frames[-1].code
 
@@ -168,7 +155,7 @@ class Outside:
         value = getattr(function, name)[key]
         if source is not None and id(function) in self._by_code:
             table = self.wrap(getattr(function, name), source.attr(name))
-            return self.dict_get(table, key) if type(table) is ShadowDict else table[key]
+            return dictionaries.get(self, table, key) if type(table) is ShadowDict else table[key]
         if source is None or is_constant(value) or isinstance(value, CODE_TYPES) or is_trusted_module(function.__module__):
             return value
         return self.wrap(value, source.attr(name).item(key))
@@ -217,25 +204,25 @@ class Outside:
             self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
-        if kind in _VIEW_TYPES:
+        if kind in VIEW_TYPES:
             raise Unsupported("a view of a dictionary from outside")
         if kind is frozenset:
             if not is_constant(value):
                 raise Unsupported("a frozenset of objects")
             self.guard("equal", source, value)
             return value
-        if kind in _CONSTANT_TYPES:
+        if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
             self._remember(value, source)
             return value
-        if kind is BuiltinFunctionType and _is_bound(value, source):
+        if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
         if isinstance(value, enum.Enum):
             self.guard("is", source, value)
             self._remember(value, source)
             return value
         if isinstance(value, CODE_TYPES):
-            if kind is FunctionType and "<locals>" in value.__code__.co_qualname and _is_transient(source):
+            if kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source):
                 self._function_by_code(value, source)
             elif not trusted:
                 self.guard("is", source, value)
@@ -333,7 +320,7 @@ class Outside:
             return TensorMethod(owner, name)
         if is_constant(owner):
             return getattr(owner, name)
-        if isinstance(method.__self__, _OWNERS_OF_METHODS):
+        if isinstance(method.__self__, OWNERS_OF_METHODS):
             raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
         self._by_code.add(id(method))
         self._remember(method, source)
@@ -400,7 +387,7 @@ class Outside:
         function = self.wrap(value.func, source.attr("func"))
         args = self.wrap(value.args, source.attr("args"))
         keywords = self.wrap(value.keywords, source.attr("keywords"))
-        return functools.partial(function, *args, **{k: self.dict_get(keywords, k) for k in list(keywords.entries)})
+        return functools.partial(function, *args, **{k: dictionaries.get(self, keywords, k) for k in list(keywords.entries)})
 
     # numbers ----------------------------------------------------------------------------------------------------
 
@@ -445,67 +432,6 @@ class Outside:
         expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
         return self._keys.setdefault(expr.code(_identity), expr)
 
-    # dictionaries -----------------------------------------------------------------------------------------------
-
-    def dict_get(self, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
-        """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
-        value = shadow.entries.get(key, DELETED)
-        if value is LAZY:
-            value = self.wrap(shadow.real[key], shadow.source.item(self._key_source(key)))
-            shadow.entries[key] = value
-        elif value is DELETED:
-            if key not in shadow.changes:
-                self.guard("absent", shadow.source, (self._key_source(key),))
-            return default
-        return value
-
-    def dict_keys(self, shadow: ShadowDict) -> list[Any]:
-        """All keys in order, guarded to stay the same."""
-        self.guard("keys", shadow.source, tuple(self._key_source(k) for k in shadow.real))
-        return [self.key_value(k) for k in shadow.entries]
-
-    def dict_length(self, shadow: ShadowDict) -> int:
-        if shadow.changes:
-            self.dict_keys(shadow)
-        else:
-            self.guard("length", shadow.source, len(shadow.real))
-        return len(shadow.entries)
-
-    def _key_source(self, key: Any) -> Any:
-        """A key as it stands in a source: constants as they are, tensors and objects by where they come from."""
-        if isinstance(key, torch.Tensor):
-            proxy = self._stand_ins.get(id(key))
-            if proxy is None:
-                raise Unsupported("a dictionary key that is a tensor without a path to it")
-            return proxy.source
-        if type(key) in (str, int, bool, float, type(None)):
-            return key
-        if isinstance(key, type) or is_constant(key):
-            return key
-        if isinstance(key, CODE_TYPES):
-            raise Unsupported(f"a dictionary key of type {type(key).__name__}")
-        source = self._sources.get(id(key))
-        if source is None:
-            raise Unsupported(f"a dictionary key of type {type(key).__name__}")
-        return source
-
-    def key_value(self, key: Any) -> Any:
-        """A stored key as the captured code sees it."""
-        if isinstance(key, torch.Tensor):
-            proxy = self._stand_ins.get(id(key))
-            if proxy is None:
-                raise Unsupported("a dictionary key that is a tensor without a path to it")
-            return proxy
-        return key
-
-    def stored_key(self, key: Any) -> Any:
-        """A key of the captured code as it is stored in the user's dictionary."""
-        if type(key) is TensorProxy:
-            if key.real is None:
-                raise Unsupported("a new tensor as a dictionary key")
-            return key.real
-        return self.concrete(key)
-
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""
         return self._stand_ins.get(id(value))
@@ -514,19 +440,3 @@ class Outside:
 def _identity(source: Source) -> str:
     """What a source is in the text of an expression that is compared with others: paths may print alike."""
     return str(id(source))
-
-
-def _is_bound(function: Any, source: Source) -> bool:
-    """Whether a native function is a method of an object that may be another one at each call."""
-    owner = function.__self__
-    if isinstance(owner, _OWNERS_OF_METHODS):
-        return True
-    return owner is not None and not isinstance(owner, (type, ModuleType)) and _is_transient(source)
-
-
-def _is_transient(source: Source) -> bool:
-    """Whether a path begins at an argument or a variable: what it leads to may be another object at each call."""
-    root = source
-    while root.base is not None:
-        root = root.base
-    return root.kind in ("local", "slot")

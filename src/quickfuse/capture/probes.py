@@ -63,6 +63,9 @@ _ALWAYS = (
     "fft_hfftn fft_ihfftn"
 )
 
+#: LAPACK counts from 1 in the integers that these get, and believes them.
+_COUNT_FROM_ONE = frozenset("lu_unpack linalg_lu_solve lu_solve linalg_ldl_solve".split())
+
 #: Arguments that are lengths of axes: position and name.
 _LENGTHS = dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), (1, "normalized_shape"))
 
@@ -165,6 +168,7 @@ def probe(
         return None
     for axes in dict.fromkeys((policy.axes(function, args, kwargs, tensors), _no_axis)):
         lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
+        lengths.first_index = int(getattr(function, "__name__", "") in _COUNT_FROM_ONE)
         result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest)
         if result is not None:
             return result
@@ -264,13 +268,14 @@ class Lengths:
             self._short[length] = min(length, free)
             free += length >= free
         self._long = {short: length for length, short in self._short.items()}
+        self.first_index = 0
 
     def shorten(self, shape: Any) -> tuple[int, ...]:
         axes = self._axes(len(shape))
         return tuple([self._short.get(n, n) if axis in axes else n for axis, n in enumerate(shape)])
 
     def make(self, meta: TensorMeta) -> torch.Tensor:
-        """A small tensor laid out like one of the operands: ones, unit matrices, and zeros where they may be indices."""
+        """A small tensor laid out like one of the operands: ones, unit matrices, and where they may be indices the first."""
         shape = self.shorten(meta.shape)
         stride = restride(meta.shape, meta.stride, shape)
         assert stride is not None
@@ -279,7 +284,7 @@ class Lengths:
             span = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1
             is_square = len(shape) >= 2 and shape[-1] == shape[-2] and 0 not in stride
             is_number = meta.dtype.is_floating_point or meta.dtype.is_complex
-            made.as_strided((span,), (1,)).fill_(is_number and not is_square)
+            made.as_strided((span,), (1,)).fill_(not is_square if is_number else self.first_index)
             if is_number and is_square:
                 made.diagonal(dim1=-2, dim2=-1).fill_(1)
         return made

@@ -9,6 +9,9 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
+from .class_attributes import bind, class_source, guard_class_attribute
+from .kinds import CODE_TYPES
+from .raising import raise_in_program
 from .stand_ins import is_leaf
 from .tensor_subclasses import is_function_class, own_member
 from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
@@ -103,16 +106,14 @@ def _seen_by_class(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
 
 def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """What the user's class defines, unless the object has an attribute of that name."""
-    from . import attributes
-
     owner, raw = own_member(proxy.cls, name)
     if proxy.real is not None and name in proxy.real.__dict__:
         raise Unsupported(f"the tensor attribute {name}, which its class has too")
-    attributes.guard_class_attribute(i, proxy.cls.__mro__, owner, name, raw)
-    if isinstance(raw, attributes.CODE_TYPES) or hasattr(type(raw), "__get__"):
-        attributes._bind(i, raw, proxy, proxy.cls, then)
+    guard_class_attribute(i, proxy.cls.__mro__, owner, name, raw)
+    if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
+        bind(i, raw, proxy, proxy.cls, then)
     else:
-        then(i.outside.wrap(raw, attributes._class_source(i, owner).attr(name)))
+        then(i.outside.wrap(raw, class_source(i, owner).attr(name)))
 
 
 def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
@@ -145,10 +146,8 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
         raise Unsupported(f"the tensor attribute {name}")
     own = proxy.real.__dict__
     if name not in own:
-        from .attributes import raise_program
-
         i.outside.guard("absent", proxy.source.attr("__dict__"), (name,))
-        raise_program(i, AttributeError(f"'{proxy.cls.__name__}' object has no attribute '{name}'"))
+        raise_in_program(AttributeError(f"'{proxy.cls.__name__}' object has no attribute '{name}'"))
     then(i.outside.wrap(own[name], proxy.source.attr(name)))
 
 

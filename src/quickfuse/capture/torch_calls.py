@@ -13,7 +13,6 @@ import torch
 from ..errors import Unsupported
 from . import autocast, checkpoints, custom_functions, gradients, inference, torch_function, transforms
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .outside import is_trusted_module
 from .values import TensorProxy
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def is_compiling(i: Interpreter) -> bool:
     """True in the user's code. PyTorch's own code takes its eager branches, whose results are the reference."""
-    return not is_trusted_module(i.frames[-1].globals.get("__name__"))
+    return not i.frames[-1].is_library
 
 
 def _is_tensor(i: Interpreter, value: Any) -> bool:

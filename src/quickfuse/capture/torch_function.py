@@ -13,6 +13,7 @@ import torch
 
 from ..errors import Unsupported
 from . import library
+from .class_attributes import guard_class_attribute
 from .tensor_subclasses import as_subclass, is_function_class, own_member
 from .values import Symbol, TensorProxy, symbolic_leaves
 
@@ -58,8 +59,6 @@ def _class_among(values: Any) -> type | None:
 def _call_class(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
     seen = _as_pytorch_sees(i, cls, kind, target, args, kwargs)
     owner, raw = own_member(cls, "__torch_function__")
-    from .attributes import guard_class_attribute
-
     guard_class_attribute(i, cls.__mro__, owner, "__torch_function__", raw)
     keywords = i.mark_created(dict(seen[2]))
     result = i.call_now(raw.__func__, (cls, seen[0], (cls,), seen[1], keywords))

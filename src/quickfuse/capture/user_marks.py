@@ -11,8 +11,8 @@ import torch
 from ..errors import Unsupported
 from ..ir.marks import Mark, mark_of
 from . import torch_calls
+from .kinds import is_trusted_module
 from .metadata import SameTensor, _structure, empty_like_meta, name_of, result_device
-from .outside import is_trusted_module
 from .stand_ins import outside_inference_mode
 from .values import TensorProxy, symbolic_leaves
 

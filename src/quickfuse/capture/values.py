@@ -16,6 +16,7 @@ from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from ..ir.values import TensorMeta
+from .frame import GeneratorValue
 
 
 class TensorProxy:
@@ -228,3 +229,19 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
             yield from symbolic_leaves(element)
     elif kind is slice:
         yield from symbolic_leaves((value.start, value.stop, value.step))
+
+
+def type_of(value: Any) -> type:
+    """`type(value)` of the value that a stand-in stands for."""
+    kind = type(value)
+    if kind is TensorProxy:
+        return value.cls  # type: ignore[no-any-return]
+    if kind is Symbol:
+        return value.kind  # type: ignore[no-any-return]
+    if kind is ShadowDict or kind is ShadowContainer:
+        return type(value.real)
+    if kind is GeneratorValue:
+        return type(x for x in ())
+    if kind is TensorMethod:
+        return type([].append)
+    return kind

@@ -36,6 +36,14 @@ def _whole(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> A
     return part
 
 
+def _conjugated(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> Any:
+    return emit(aten._conj_physical.default, part)
+
+
+def _negated(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> Any:
+    return emit(aten.neg.default, part)
+
+
 def _reshaped(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> Any:
     return emit(aten.copy.default, parent, emit(aten.reshape.default, part, list(meta.shape)))
 
@@ -86,4 +94,5 @@ _INVERSES: dict[Any, Inverse] = {
     aten.permute.default: _permuted, aten.slice.Tensor: _sliced, aten.select.int: _selected,
     aten.diagonal.default: _diagonal, aten.split.Tensor: _split, aten.split_with_sizes.default: _split,
     aten.unbind.int: _unbound, aten.as_strided.default: _strided,
+    aten._conj.default: _conjugated, aten._neg_view.default: _negated,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -14,12 +15,15 @@ from ..errors import Unsupported
 from ..ir.gradients import UnsupportedAt
 from ..ir.modes import MODE_CHANGES, modes_restored
 from ..ir.values import NumberMeta, TensorMeta
-from .numbers import Marks, check_same, check_use
-from .outputs import OutputPlan
+from .numbers import Marks, check_use, reconcile
+from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
 from .recorder import Recorder
 from .shapes import traced_in
-from .traced import Memory, TracedTensor, make_traced
+from .traced import Memory, TracedTensor
+
+#: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
+_CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +33,8 @@ class Joint:
     `outputs` are the forward graph's results for the user, and `plan` says how the captured outputs come from them;
     `gradients` are the nodes of the gradients of `wanted` (inputs by position), None for those that none reaches;
     `written` the new contents of inputs that are changed, by position; `saved` the nodes that eager saves for backward,
-    and `bytes` the bytes of their memory, inputs' not counted.
+    and `bytes` the bytes of their memory, inputs' not counted. `used_up` are the differentiable outputs, by number, whose
+    gradients the graph took itself, with the message of the exception that taking them again raises.
     """
 
     graph: Graph
@@ -43,6 +48,7 @@ class Joint:
     saved: set[Node]
     bytes: int
     draws: bool
+    used_up: dict[int, str]
 
 
 def trace(graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset()) -> Joint:
@@ -55,17 +61,16 @@ def trace(graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset()
     first = _Tracing(graph, grad_enabled, absent, 0)
     joint = first.run()
     if first.marks.nodes:
-        check_same(joint.graph, _Tracing(graph, grad_enabled, absent, 1).run().graph)
+        second = _Tracing(graph, grad_enabled, absent, 1)
+        reconcile(joint.graph, first.marks, second.run().graph, second.marks)
     return joint
 
 
 @dataclass(eq=False, slots=True)
 class _Kept:
-    """What autograd saves of a tensor: the node, and how often the memory had been changed."""
+    """What autograd saves of a tensor, and how often its memory had been changed then, as far as PyTorch notices."""
 
     tensor: TracedTensor
-    node: Node
-    version: int
     changes: int
 
 
@@ -130,8 +135,8 @@ class _Tracing:
         if isinstance(meta, NumberMeta):
             self.traced_inputs.append(None)
             return self.marks.number(made, meta.kind)
-        if type(meta) is not TensorMeta or meta.dtype.is_complex:
-            raise Unsupported("an input that is complex or no plain tensor")
+        if type(meta) is not TensorMeta:
+            raise Unsupported("an input that is no plain tensor")
         tensor = self.recorder.input(made, meta, position, meta.requires_grad)
         self.traced_inputs.append(tensor)
         return tensor
@@ -148,12 +153,23 @@ class _Tracing:
             return self._number(node, args, meta)
         grad = torch.is_grad_enabled() and any(t.requires_grad for t in traced_in((args, kwargs)))
         check_use(node, grad)
+        if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
+            raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
         made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
-        if type(made) is TracedTensor and type(meta) is TensorMeta and not _agree(made.meta, meta):
-            raise Unsupported(f"{node.name} is {meta} in the captured graph and {made.meta} in the trace")
+        if type(made) is TracedTensor and isinstance(meta, TensorMeta):
+            made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
             if tensor.requires_grad and tensor.is_leaf and tensor.memory.input is None:
                 raise Unsupported(f"{node.name}, a tensor made inside that is a leaf of autograd's graph")
+        return made
+
+    def _agreeing(self, node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
+        """What a node gives, as capture knows it."""
+        lazy = (getattr(meta, "conj", False), getattr(meta, "neg", False))
+        if is_lazy(made) and not any(lazy) and not is_mixed(made):  # `resolve_conj` does nothing to a tensor in a trace
+            made = made.clone()
+        if not _agree(made.meta, meta) or (is_lazy(made) != any(lazy) and not is_mixed(made)):
+            raise Unsupported(f"{node.name} is {meta} in the captured graph and {made.meta} in the trace")
         return made
 
     def _number(self, node: Node, args: Any, meta: NumberMeta) -> Any:
@@ -190,7 +206,7 @@ class _Tracing:
             return tensor
         node = self.recorder.node_of(tensor)
         self.saved.setdefault(node, tensor.memory)
-        return _Kept(tensor, node, tensor.memory.version, tensor.memory.changes)
+        return _Kept(tensor, tensor.memory.changes)
 
     def _unpack(self, kept: Any) -> Any:
         if type(kept) is not _Kept:
@@ -198,10 +214,7 @@ class _Tracing:
         memory = kept.tensor.memory
         if memory.changes != kept.changes:
             raise Unsupported("a tensor that backward needs is changed in place")
-        if memory.version == kept.version:
-            return kept.tensor
-        meta = kept.tensor.meta
-        return make_traced(meta, Memory(kept.node, meta), (), kept.node, int(kept.tensor.storage_offset()))
+        return kept.tensor
 
     # backward ---------------------------------------------------------------------------------------------------
 
@@ -217,20 +230,19 @@ class _Tracing:
         tangents, values = [], []
         recorder = self.recorder
         recorder.in_backward = True
+        inputs = [self.traced_inputs[k] for k in wanted]
+        used_up = self._used_up(differentiable, inputs)
         for number, tensor in enumerate(differentiable):
-            if number in self.absent:
+            if number in self.absent or number in used_up:
                 continue
             node = self.graph.placeholder(f"tangent{number}")
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        plan.find_reach([self.traced_inputs[k] for k in wanted], wanted)
+        plan.find_reach(inputs, wanted)
         gradients: Sequence[Any] = [None] * len(wanted)
         if values and wanted:
-            gradients = torch.autograd.grad(
-                [tensor for tensor, _ in values], [self.traced_inputs[k] for k in wanted],
-                [tangent for _, tangent in values], allow_unused=True,
-            )  # fmt: skip
+            gradients = _gradients([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values])
         nodes = [recorder.node_of(g) if type(g) is TracedTensor else None for g in gradients]
         self._keep_apart(gradients, nodes)
         written = {
@@ -239,8 +251,23 @@ class _Tracing:
         }  # fmt: skip
         return Joint(
             self.graph, self.inputs, tangents, outputs, plan, wanted, nodes,
-            written, {*self.saved}, self._bytes(), recorder.draws,
+            written, {*self.saved}, self._bytes(), recorder.draws, used_up,
         )  # fmt: skip
+
+    def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
+        """The outputs whose history is gone, since the graph has taken gradients, with PyTorch's message."""
+        found: dict[int, str] = {}
+        if not any(node.target is torch.autograd.grad for node in self.source.nodes):
+            return found
+        for number, output in enumerate(outputs):
+            try:
+                ones = torch.ones_like(output)
+                torch.autograd.grad([output], inputs, [ones], retain_graph=True, allow_unused=True)
+            except RuntimeError as error:
+                if "second time" not in str(error):
+                    raise
+                found[number] = str(error)
+        return found
 
     def _output_nodes(self, plan: OutputPlan) -> list[Node]:
         """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own."""
@@ -267,6 +294,29 @@ class _Tracing:
     def _bytes(self) -> int:
         memories = {id(m): m for m in self.saved.values() if m.input is None}
         return sum(m.meta.span_bytes for m in memories.values())
+
+
+#: What `backward()` does with a gradient: for these it is the same, whatever strides it has.
+_ADDING = frozenset({"clone", "copy_", "add_"})
+
+
+def _as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
+    """A gradient that `backward()` adds to a leaf's: capture cannot know its strides, and says that they are the leaf's."""
+    source = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(source, Node) or source.target is not torch.autograd.grad or made.meta.stride == meta.stride:
+        return made
+    if made.meta.shape != meta.shape or not all(user.target in _ADDING for user in node.users):
+        return made
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(made)  # type: ignore
+
+
+def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+    """As `torch.autograd.grad`, which imports a library for symbolic sizes to compare the tangents' shapes."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    found: Sequence[Any] = engine.run_backward(
+        tuple(outputs), tuple(tangents), False, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )
+    return found
 
 
 def _agree(one: TensorMeta, other: TensorMeta) -> bool:

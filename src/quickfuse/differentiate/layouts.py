@@ -56,7 +56,7 @@ def _convolution(
         ]
         channels = weight.meta.shape[0]
     memory_format = _memory_format(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, None)
-    return _laid_out((x.meta.shape[0], channels, *sizes), memory_format, x.meta)
+    return laid_out((x.meta.shape[0], channels, *sizes), memory_format, x.meta)
 
 
 def _convolution_backward(
@@ -68,9 +68,9 @@ def _convolution_backward(
     more = (transposed, _repeat(output_padding, count), groups, bias_sizes)
     memory_format = _memory_format(x, weight, None, *settings, *more)
     return (
-        _laid_out(x.meta.shape, memory_format, grad.meta) if mask[0] else None,
-        _laid_out(weight.meta.shape, memory_format, grad.meta) if mask[1] else None,
-        _laid_out((grad.meta.shape[1],), None, grad.meta) if mask[2] else None,
+        laid_out(x.meta.shape, memory_format, grad.meta) if mask[0] else None,
+        laid_out(weight.meta.shape, memory_format, grad.meta) if mask[1] else None,
+        laid_out((grad.meta.shape[1],), None, grad.meta) if mask[2] else None,
     )
 
 
@@ -86,7 +86,8 @@ def _memory_format(x: Any, weight: Any, bias: Any, *settings: Any) -> torch.memo
     return torch._C._conv_determine_backend_memory_format(x, weight, backend)
 
 
-def _laid_out(shape: Any, memory_format: Any, like: TensorMeta) -> Out:
+def laid_out(shape: Any, memory_format: Any, like: TensorMeta) -> Out:
+    """A new tensor of the type of `like`."""
     shape = tuple(shape)
     if memory_format in (None, torch.contiguous_format):
         stride = contiguous_stride(shape)
@@ -126,22 +127,33 @@ def _batch_norm_backward(
 
 def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Spec:
     outer = (*x.meta.shape[: x.meta.ndim - len(shape)], *[1] * len(shape))
-    return _laid_out(x.meta.shape, None, x.meta), _statistics(x, outer, weight), _statistics(x, outer, weight)
+    return laid_out(x.meta.shape, None, x.meta), _statistics(x, outer, weight), _statistics(x, outer, weight)
 
 
 def _layer_norm_backward(
     grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
 ) -> Spec:
     return (
-        _laid_out(x.meta.shape, None, x.meta) if mask[0] else None,
-        _laid_out(shape, None, weight.meta) if mask[1] else None,
-        _laid_out(shape, None, bias.meta) if mask[2] else None,
+        laid_out(x.meta.shape, None, x.meta) if mask[0] else None,
+        laid_out(shape, None, weight.meta) if mask[1] else None,
+        laid_out(shape, None, bias.meta) if mask[2] else None,
     )
 
 
 def _like(x: Any) -> Out:
     """A result laid out as normalisations do it: contiguous, with the channels last if the operand's are."""
-    return _laid_out(x.meta.shape, torch._prims_common.suggest_memory_format(x), x.meta)
+    return laid_out(x.meta.shape, memory_format_of(x), x.meta)
+
+
+def memory_format_of(x: Any) -> torch.memory_format:
+    """Whether a tensor's channels are the last in memory."""
+    if min(x.meta.shape, default=0) > 1:  # the usual cases, since PyTorch's way imports a library for symbolic sizes first
+        if x.meta.is_contiguous:
+            return torch.contiguous_format
+        if x.meta.ndim == 4 and x.meta.stride == laid_out(x.meta.shape, torch.channels_last, x.meta).meta.stride:
+            return torch.channels_last
+    found: torch.memory_format = torch._prims_common.suggest_memory_format(x)
+    return found
 
 
 def _statistics(x: Any, shape: Any, weight: Any) -> Out:
@@ -149,16 +161,40 @@ def _statistics(x: Any, shape: Any, weight: Any) -> Out:
     dtype = weight.meta.dtype if weight is not None else x.meta.dtype
     if x.meta.device.type != "cpu" and dtype.itemsize < 4:
         dtype = torch.float32
-    return _laid_out(shape, None, TensorMeta(dtype, (), (), x.meta.device))
+    return laid_out(shape, None, TensorMeta(dtype, (), (), x.meta.device))
+
+
+# --- linear algebra ---
+
+
+def _svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, driver: Any = None) -> Spec:
+    """Both matrices have their columns next to each other in memory, as LAPACK makes them."""
+    if a.meta.device.type != "cpu":
+        return NotImplemented
+    *batch, m, n = a.meta.shape
+    k = min(m, n)
+    values = laid_out((*batch, k), None, TensorMeta(a.meta.dtype.to_real(), (), (), a.meta.device))
+    if not compute_uv:
+        nothing = laid_out((0,), None, a.meta)
+        return nothing, values, nothing
+    left, right = (m, m if full_matrices else k), (n if full_matrices else k, n)
+    return _columns((*batch, *left), a.meta), values, _columns((*batch, *right), a.meta)
+
+
+def _columns(shape: Any, like: TensorMeta) -> Out:
+    *batch, m, n = shape
+    stride = contiguous_stride((*batch, n, m))
+    return Out(TensorMeta(like.dtype, tuple(shape), (*stride[:-2], stride[-1], stride[-2]), like.device), 0)
 
 
 def _rnn_layer(*args: Any) -> Spec:
     raise Unsupported("a recurrent layer, which keeps for backward what only it understands")
 
 
-#: Operator -> what it returns for these operands.
+#: Operator -> what it returns for these operands; `NotImplemented`: PyTorch knows.
 RULES: dict[Any, Callable[..., Spec]] = {
     aten.as_strided.default: _as_strided,
+    aten._linalg_svd.default: _svd,
     aten.convolution.default: _convolution,
     aten.mkldnn_rnn_layer.default: _rnn_layer,
     aten.native_batch_norm.default: _batch_norm,

@@ -2,12 +2,15 @@
 
 A trace runs with a *mark* in place of each number: a value that occurs nowhere else, so that it is recognised wherever it
 turns up among the arguments of recorded operators. Tracing twice, with other marks, finds the numbers that PyTorch has
-computed from marks on the way: they differ between the two traces and are no marks.
+computed from marks on the way: they differ between the two traces and are no marks. Those that are one minus a mark, or
+another simple function of it, become numbers of the graph.
 """
 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -15,15 +18,18 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.values import NumberMeta
 
-#: Functions whose number operands may be marks: they compute alike for all values. (A power has formulas of its own for
-#: some exponents, a dropout for some probabilities.)
+#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A power
+#: has formulas of its own for some exponents, a dropout for some probabilities.)
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
-    "fill".split()
+    "fill masked_fill lerp clamp clamp_min clamp_max".split()
 )
 #: The same for functions that are not differentiated.
-_ARITHMETIC_ONCE = frozenset("lerp pow ipow rpow __pow __rpow clamp clamp_min clamp_max maximum minimum".split())
+_ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())
+
+#: What formulas of gradients compute from a number: the function, and its operands in front of the number.
+_DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(operator.sub, (1,)), (operator.neg, ())]
 
 
 class Marks:
@@ -82,26 +88,64 @@ def check_use(node: Node, differentiated: bool) -> None:
             raise Unsupported(f"a number that changes in {getattr(node.target, '__name__', node.target)}")
 
 
-def check_same(first: Graph, second: Graph) -> None:
-    """Compare two traces of one graph with different marks.
+def reconcile(first: Graph, marks: Marks, second: Graph, other_marks: Marks) -> None:
+    """Compare two traces of one graph with different marks, and put numbers computed from marks into the first.
 
     Raises:
-        Unsupported: where a constant differs: PyTorch computed it from a number that changes.
+        Unsupported: where PyTorch computed a constant from a number that changes in a way that is not known here.
     """
-    if len(first.nodes) != len(second.nodes):
-        raise Unsupported("operators that depend on a number's value")
-    position: dict[Node, int] = {}
-    for k, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True)):
-        position[one] = position[other] = k
-        if one.target != other.target and one.op != "placeholder":
+    _Comparison(first, marks, other_marks).run(second)
+
+
+class _Comparison:
+    def __init__(self, first: Graph, marks: Marks, other_marks: Marks) -> None:
+        self.first = first
+        self.marks = [(node, a, b) for (node, a), b in zip(marks.values.items(), other_marks.values.values(), strict=True)]
+        self.position: dict[Node, int] = {}
+        self.derived: dict[tuple[Node, int], Node] = {}
+
+    def run(self, second: Graph) -> None:
+        ours, theirs = list(self.first.nodes), list(second.nodes)
+        if len(ours) != len(theirs):
             raise Unsupported("operators that depend on a number's value")
-        if not _same((one.args, tuple(one.kwargs.values())), (other.args, tuple(other.kwargs.values())), position):
-            raise Unsupported(f"a number that PyTorch computes from one that changes, in {one.target}")
+        for k, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            self.position[one] = self.position[other] = k
+            if one.target != other.target and one.op != "placeholder":
+                raise Unsupported("operators that depend on a number's value")
+            args = self._merged(one.args, other.args, one)
+            kwargs = self._merged(one.kwargs, other.kwargs, one)
+            if args is not one.args or kwargs is not one.kwargs:
+                one.args, one.kwargs = args, kwargs
 
+    def _merged(self, one: Any, other: Any, user: Node) -> Any:
+        """An argument of the first graph, `one` itself where the second has the same."""
+        if isinstance(one, Node):
+            same = isinstance(other, Node) and self.position[one] == self.position[other]
+        elif isinstance(one, (list, tuple)) and len(one) == len(other):
+            parts = [self._merged(a, b, user) for a, b in zip(one, other, strict=True)]
+            return one if all(a is b for a, b in zip(one, parts, strict=True)) else type(one)(parts)
+        elif isinstance(one, dict):
+            named = {k: self._merged(v, other.get(k), user) for k, v in one.items()}
+            return one if all(named[k] is v for k, v in one.items()) and one.keys() == other.keys() else named
+        else:
+            same = type(one) is type(other) and (one == other or one != one)
+        if same:
+            return one
+        found = self._derived(one, other, user) if type(one) is float and type(other) is float else None
+        if found is None:
+            raise Unsupported(f"a number that PyTorch computes from one that changes, in {user.target}")
+        return found
 
-def _same(one: Any, other: Any, position: dict[Node, int]) -> bool:
-    if isinstance(one, Node):
-        return isinstance(other, Node) and position[one] == position[other]
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_same(a, b, position) for a, b in zip(one, other, strict=True))
-    return type(one) is type(other) and (one == other or one != one)
+    def _derived(self, one: float, other: float, user: Node) -> Node | None:
+        """The node of a number that has these values in the two traces."""
+        for node, a, b in self.marks:
+            for k, (function, before) in enumerate(_DERIVED):
+                if type(a) is float and function(*before, a) == one and function(*before, b) == other:
+                    if (node, k) not in self.derived:
+                        with self.first.inserting_before(user):
+                            made = self.first.call_function(function, (*before, node))
+                        made.meta.update(user.meta)
+                        made.meta["val"] = NumberMeta(float)
+                        self.derived[node, k] = made
+                    return self.derived[node, k]
+        return None

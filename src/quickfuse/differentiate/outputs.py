@@ -12,11 +12,13 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.gradients import Given
+from .recorder import LAZY
 from .traced import TracedTensor
 
 _MANY = frozenset({
     torch.ops.aten.split.Tensor, torch.ops.aten.split_with_sizes.default, torch.ops.aten.unbind.int,
 })  # fmt: skip
+_AS_REAL = torch.ops.aten.view_as_real.default
 
 
 class OutputPlan:
@@ -39,11 +41,14 @@ class OutputPlan:
 
     def _given(self, output: TracedTensor) -> Given:
         memory = output.memory
+        if is_mixed(output):
+            raise Unsupported("an output that is a part of conjugated numbers")
         if memory.input is not None:
             return Given(memory.input, output.path, True, output.requires_grad)
         group = {id(t): t for t in self._groups[id(memory)]}.values()
-        if len(group) > 1:
+        if len(group) > 1 or is_lazy(output):
             base = next((t for t in group if not t.path and t.seen == memory.version), None)
+            base = _hidden_base(output) if base is None else base
             if base is not None:
                 if output is not base and output.requires_grad and not base.requires_grad:
                     raise Unsupported("a view with gradients of an output without")
@@ -65,6 +70,24 @@ class OutputPlan:
         for number in self.differentiable:
             mask = _reach(self.tensors[number], bit, masks)
             self.reaches.append(frozenset(p for k, p in enumerate(positions) if mask >> k & 1))
+
+
+def is_lazy(tensor: TracedTensor) -> bool:
+    """Whether eager conjugates or negates a tensor's elements when it reads them."""
+    return bool(tensor.path) and any(sum(step.function is function for step in tensor.path) % 2 for function in LAZY)
+
+
+def is_mixed(tensor: TracedTensor) -> bool:
+    """Whether a tensor shows the parts of conjugated complex numbers: eager gets there in another way."""
+    functions = [step.function for step in tensor.path]
+    return _AS_REAL in functions and any(f in LAZY for f in functions[: functions.index(_AS_REAL)])
+
+
+def _hidden_base(output: TracedTensor) -> TracedTensor | None:
+    """The tensor that an output is a view of, which is no output itself."""
+    base = output._base
+    known = type(base) is TracedTensor and not base.path and base.memory is output.memory
+    return base if known and base.requires_grad == output.requires_grad else None
 
 
 def _reach(tensor: TracedTensor, bit: dict[int, int], masks: dict[Any, int]) -> int:

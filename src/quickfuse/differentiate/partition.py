@@ -7,6 +7,9 @@ can compute and what backward uses.
 Eager's own choice is one of the cuts, so that memory is never more than eager's. Two rules make errors the same as well:
 an input, or an output that the user gets, is kept itself only if eager keeps it (then autograd notices when it is changed
 before backward, as in eager); otherwise a copy of it is kept, which costs its bytes.
+
+What is cheap alone is not so in a chain: each state of a recurrent network could be computed from the first one. So a value
+that takes more than a few slow operators to compute again is kept, if it is needed.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from torch.fx import Node
 from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
-from .recompute import Recipe, is_cheap, is_view_target, memory_root, recipe_of, size_of, tensors_before
+from .recompute import Recipe, is_cheap, is_slow, is_view_target, memory_root, recipe_of, size_of, tensors_before
 
 #: Bytes count before the number of tensors.
 _SCALE = 1 << 16
+#: How many exponentials and the like may be computed again for one value.
+_MOST_SLOW = 2
 
 
 @dataclass(eq=False)
@@ -63,6 +68,24 @@ def _elements(joint: Joint) -> dict[Any, Node]:
     return {(n.args[0], n.args[1]): n for n in joint.graph.nodes if n.target is operator.getitem}
 
 
+def _ends_of_chains(joint: Joint) -> set[Node]:
+    """The forward values for which more slow operators than allowed come together, given the ends before them."""
+    slow: dict[Node, frozenset[Node]] = {}
+    ends: set[Node] = set()
+    nothing: frozenset[Node] = frozenset()
+    for node in joint.graph.nodes:
+        is_part = node.target is operator.getitem
+        if node.op == "placeholder" or node.meta.get("backward") or not (is_part or is_cheap(node.target)):
+            continue
+        before = [slow[operand] for operand in node.all_input_nodes if operand in slow]
+        found = nothing.union(*before, (node,) if is_slow(node.target) else ())
+        if len(found) > _MOST_SLOW and not is_part and not is_view_target(node.target):
+            ends.add(node)
+        elif found:
+            slow[node] = found
+    return ends
+
+
 class _Partition:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
@@ -74,6 +97,7 @@ class _Partition:
         self.plan = Plan()
         saved_roots = {memory_root(n) for n in joint.saved}
         self.kept_in_eager = joint.saved | {n for n in saved_roots if n.op == "placeholder"}
+        self.ends = _ends_of_chains(joint)
 
     def choose(self) -> Plan:
         needed = self._needed()
@@ -134,7 +158,7 @@ class _Partition:
 
     def _operands(self, node: Node) -> list[Node] | None:
         """What a value can be computed again from, None if that is not to be."""
-        if node.op == "placeholder":
+        if node.op == "placeholder" or node in self.ends:
             return None
         recipe = self.plan.recipes.get(node) or recipe_of(node, self.elements)
         if recipe is not None and not node.meta["backward"]:

@@ -39,6 +39,22 @@ def is_cheap(target: Any) -> bool:
     return torch.Tag.pointwise in target.tags or is_view(target) or target._schema.name in _CHEAP
 
 
+#: Operators that take much longer than an addition.
+_SLOW = frozenset(
+    f"aten::{name}"
+    for name in (
+        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv "
+        "sigmoid silu gelu mish softplus elu celu log_sigmoid_forward logit lgamma digamma atan2 hypot fmod remainder"
+    ).split()
+)
+
+
+@cache
+def is_slow(target: Any) -> bool:
+    """Whether an operator on elements takes much longer than an addition."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name in _SLOW
+
+
 @cache
 def is_view_target(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and is_view(target)

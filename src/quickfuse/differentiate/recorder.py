@@ -16,11 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir.gradients import Step
+from ..ir.nodes import new_node
 from ..ir.values import TensorMeta
+from .constants import value_of
+from .in_place import functional_form, view_form
 from .inverses import write_through
 from .layouts import Out, Spec
 from .lists import is_on_lists, members
-from .shapes import is_view, map_spec, spec_of, traced_in
+from .shapes import is_view, map_spec, map_traced, spec_of, traced_in
 from .traced import Memory, TracedTensor, make_traced
 
 aten = torch.ops.aten
@@ -28,12 +31,8 @@ aten = torch.ops.aten
 #: View operators that show the same elements: they need no node.
 _SAME_ELEMENTS = frozenset({aten.detach.default, aten.alias.default, aten.lift.default, aten.lift_fresh.default})
 
-#: Operators in place whose functional form is not the overload of their name without the underscore.
-_FUNCTIONAL = {
-    "aten::bernoulli_.float": aten.bernoulli.p,
-    "aten::normal_": aten.normal_functional.default,
-    "aten::copy_": aten.copy.default,
-}
+#: Views whose elements eager conjugates or negates when it reads them -> what computes the elements.
+LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 #: Constants with more elements stay with Python.
 _LARGEST_CONSTANT = 64
@@ -50,6 +49,8 @@ class Recorder(TorchDispatchMode):
         self.draws = False
         self._number_node = number_node
         self._elements: dict[tuple[Node, int], Node] = {}
+        #: The masks that select where values are assigned to -> whether the same values go to each selected element.
+        self._spread: dict[Node, bool] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -75,7 +76,7 @@ class Recorder(TorchDispatchMode):
     def _step(self, step: Step, node: Node) -> Node:
         if step.function in _SAME_ELEMENTS:
             return node
-        whole = self.emit(step.function, node, *step.args, **dict(step.kwargs))
+        whole = self.emit(LAZY.get(step.function, step.function), node, *step.args, **dict(step.kwargs))
         return whole if step.index is None else self._element(whole, step.index)
 
     # nodes ------------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ class Recorder(TorchDispatchMode):
         return self._node(function, args, kwargs, spec_of(function, _stand_ins(args), _stand_ins(kwargs)))
 
     def _node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
-        node = self.graph.create_node("call_function", function, args, kwargs)
+        node = new_node(self.graph, "call_function", function, args, kwargs)
         node.meta["val"] = _metas(spec)
         node.meta["trace"] = self.trace
         node.meta["backward"] = self.in_backward
@@ -94,7 +95,7 @@ class Recorder(TorchDispatchMode):
     def _element(self, node: Node, index: int) -> Node:
         known = self._elements.get((node, index))
         if known is None:
-            known = self.graph.create_node("call_function", operator.getitem, (node, index), {})
+            known = new_node(self.graph, "call_function", operator.getitem, (node, index))
             known.meta["val"] = node.meta["val"][index]
             known.meta["trace"] = node.meta["trace"]
             known.meta["backward"] = node.meta["backward"]
@@ -148,9 +149,15 @@ class Recorder(TorchDispatchMode):
             return self._view(function, args, kwargs)
         if function is aten.native_batch_norm_backward.default and args[7]:  # it has no use for running statistics then
             args = (*args[:3], None, None, *args[5:])
+        if torch.Tag.data_dependent_output in function.tags:
+            return self._looked_at(function, args, kwargs)
         if torch.Tag.nondeterministic_seeded in function.tags and not _is_deterministic(function, args):
             self._note_draw()
         kwargs = {k: v for k, v in kwargs.items() if v is not None and not (k == "pin_memory" and v is False)}
+        if function is aten.index.Tensor and self.in_backward and (mask := mask_in(args[1])) is not None:
+            return self._selected(args[0], mask)
+        if function is aten.index_put.default:
+            self._note_mask(*args[:3])
         spec = spec_of(function, args, kwargs)
         node = self._node(function, tuple([self._operand(a) for a in args]), self._operands(kwargs), spec)
         return self._made(spec, node)
@@ -159,6 +166,33 @@ class Recorder(TorchDispatchMode):
         with self:
             made = [call() for call in members(function, args, kwargs)]
         return None if function._schema.is_mutable and not function._schema.returns else made
+
+    def _looked_at(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """An operator that answers in Python from tensors' contents: PyTorch asks it of tensors that it made itself."""
+
+        def contents(tensor: TracedTensor) -> torch.Tensor:
+            value = value_of(self.node_of(tensor))
+            if value is None:
+                raise Unsupported(f"{function._schema.name}, which answers in Python from a tensor's contents")
+            return value
+
+        return function(*map_traced(contents, args), **map_traced(contents, kwargs))
+
+    def _note_mask(self, target: Any, indices: Any, values: Any) -> None:
+        mask = mask_in(indices)
+        if mask is not None:
+            node = self.node_of(mask)
+            fits = values.numel() == 1 or values.ndim <= target.ndim - mask.ndim
+            self._spread[node] = fits and self._spread.get(node, True)
+
+    def _selected(self, gradient: TracedTensor, mask: TracedTensor) -> TracedTensor:
+        """The gradient of what was assigned to the elements that a mask selects, where one value went to all of them: it
+        will be summed up, so that zeros for the other elements do as well."""
+        if not self._spread.get(self.node_of(mask), False):
+            raise Unsupported("the gradient of a tensor that was assigned to the elements that a mask selects")
+        with self:
+            rest = (1,) * (gradient.ndim - mask.ndim)
+            return torch.where(mask.reshape(*mask.shape, *rest), gradient, 0)  # type: ignore[return-value]
 
     def _operands(self, kwargs: Any) -> Any:
         return {k: self._operand(v) for k, v in kwargs.items()} if kwargs else kwargs
@@ -172,8 +206,7 @@ class Recorder(TorchDispatchMode):
         """New tensors for the results of a node."""
 
         def fresh(out: Out, index: int | None) -> TracedTensor:
-            own = node if index is None else self._element(node, index)
-            return make_traced(out.meta, Memory(own, out.meta), (), own, out.offset)
+            return _fresh(node if index is None else self._element(node, index), out)
 
         return map_spec(fresh, spec)
 
@@ -192,12 +225,15 @@ class Recorder(TorchDispatchMode):
             raise Unsupported("a view of a tensor that is no input")
         if any(True for _ in traced_in((args[1:], kwargs))):
             raise Unsupported(f"{function} with several tensors")
-        spec = spec_of(function, args, kwargs)
+        if function is aten.as_strided.default:
+            return self._strided(base, *args[1:], **kwargs)
+        computed = LAZY.get(function, function)
+        spec = spec_of(computed, args, kwargs)
         options = self._operands(kwargs)
-        node = self._node(function, (self.node_of(base), *[self._operand(a) for a in args[1:]]), options, spec)
+        node = self._node(computed, (self.node_of(base), *[self._operand(a) for a in args[1:]]), options, spec)
         offset = int(base.storage_offset())
-        if function is aten.as_strided.default and (base.path or base.memory.input is not None or offset):
-            raise Unsupported("a view by strides of a part of a tensor, or of an input")
+        if computed is not function:
+            base.memory.seen_lazily |= not self.in_backward
 
         def seen(out: Out, index: int | None) -> TracedTensor:
             own = node if index is None else self._element(node, index)
@@ -207,27 +243,84 @@ class Recorder(TorchDispatchMode):
         made = map_spec(seen, spec)
         return list(made) if isinstance(made, tuple) else made
 
+    def _strided(self, base: TracedTensor, size: Any, stride: Any, storage_offset: int | None = None) -> TracedTensor:
+        """A view by strides, which are those of the whole memory, whatever part of it `base` is."""
+        memory = base.memory
+        begin = int(base.storage_offset()) if storage_offset is None else storage_offset
+        whole = memory.meta
+        seen = TensorMeta(whole.dtype, tuple(size), tuple(stride), whole.device)
+        inside = begin >= memory.offset and begin * seen.dtype.itemsize + seen.span_bytes <= whole.span_bytes
+        if not inside or base.dtype != whole.dtype or whole.numel * whole.dtype.itemsize != whole.span_bytes:
+            raise Unsupported("a view by strides of memory with gaps, or as another type")
+        place: tuple[Any, ...] = (begin,)
+        if memory.input is not None:  # which may be a part of a larger tensor: where it begins is not known here
+            if storage_offset is not None or begin:
+                raise Unsupported("a view by strides of a part of an input")
+            place = ()
+        elif memory.offset:
+            raise Unsupported("a view by strides of a part of a tensor")
+        step = Step(aten.as_strided.default, (list(size), list(stride), *place))
+        node = self._node(step.function, (memory.node, *step.args), {}, Out(seen, 0))
+        return make_traced(seen, memory, (step,), node, begin)
+
     # changes in place -------------------------------------------------------------------------------------------
 
     def _in_place(self, function: Any, args: Any, kwargs: Any) -> Any:
+        if torch.Tag.inplace_view in function.tags:
+            return self._seen_in_place(function, args, kwargs)
         schema = function._schema
-        written = [k for k, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
-        if written != [0] or type(args[0]) is not TracedTensor:
-            raise Unsupported(f"{schema.name}, which changes other things than its first operand")
-        functional = _functional_form(function)
+        form = functional_form(function)
+        if form.function is aten.index_put.default:
+            self._note_mask(*args[:3])
         for argument in schema.arguments[len(args) :]:  # defaults that the other form may not have
             if not argument.kwarg_only and argument.name not in kwargs:
                 args = (*args, argument.default_value)
-        if torch.Tag.nondeterministic_seeded in functional.tags:
+        given = {**{a.name: value for a, value in zip(schema.arguments, args, strict=False)}, **kwargs}
+        targets = [None if name is None else given[name] for name in form.written]
+        if not all(t is None or type(t) is TracedTensor for t in targets):
+            raise Unsupported(f"{schema.name}, which changes a tensor that is no input")
+        kwargs = {k: v for k, v in kwargs.items() if k not in form.left_out}
+        if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
-        target = args[0]
-        spec = spec_of(functional, args, kwargs)
+            _check_order(targets)
+        spec = spec_of(form.function, args, kwargs)
         kwargs = {k: v for k, v in kwargs.items() if v is not None}
-        node = self._copied(target, args[1]) if functional is aten.copy.default else None
+        node = self._copied(args[0], args[1]) if form.function is aten.copy.default else None
+        if form.function is aten.bernoulli.p and not args[0].meta.is_contiguous:
+            node = self._in_memory_order(form.function, args[0], *args[1:])
         if node is None:
-            node = self._node(functional, tuple([self._operand(a) for a in args]), self._operands(kwargs), spec)
-        self.write(target, node)
+            node = self._node(form.function, tuple([self._operand(a) for a in args]), self._operands(kwargs), spec)
+        single = len(targets) == 1
+        nodes = [node] if single else [self._element(node, k) for k in range(len(targets))]
+        returned: list[Any] = []
+        for k, (target, own, out) in enumerate(zip(targets, nodes, [spec] if single else spec, strict=True)):
+            if target is not None:
+                if form.written[k] in form.left_out and out.meta.shape != target.meta.shape:
+                    raise Unsupported("an `out` argument that has to be resized")
+                self.write(target, own, declared=k < form.results)
+            returned.append(_fresh(own, out) if target is None else target)
+        del returned[form.results :]
+        return returned[0] if form.results == 1 else tuple(returned) if returned else None
+
+    def _seen_in_place(self, function: Any, args: Any, kwargs: Any) -> TracedTensor:
+        """An operator like `squeeze_`, after which a tensor looks at its memory in another way."""
+        target = args[0]
+        if type(target) is not TracedTensor or target.memory.input is not None:
+            raise Unsupported(f"{function._schema.name} of a tensor from outside")
+        seen = self._view(view_form(function), args, kwargs)
+        with torch._C._DisableTorchDispatch():
+            function(*args, **kwargs)
+        if (tuple(target.shape), target.stride()) != (seen.meta.shape, seen.meta.stride):
+            raise Unsupported(f"{function._schema.name}, whose result looks otherwise than was expected")
+        target.path, target.known, target.seen, target.meta = seen.path, seen.known, seen.seen, seen.meta
+        target.memory.changes += 1
         return target
+
+    def _in_memory_order(self, function: Any, target: TracedTensor, *args: Any) -> Node:
+        """Random numbers for the elements in the order in which they lie in memory, by an operator that goes by index."""
+        order = _order_in_memory(target.meta)
+        drawn = self.emit(function, self.emit(aten.permute.default, self.node_of(target), order), *map(self._operand, args))
+        return self.emit(aten.permute.default, drawn, [order.index(k) for k in range(len(order))])
 
     def _copied(self, target: TracedTensor, source: Any) -> Node | None:
         """What `target` holds after `source` was copied to it, where that is `source` as it is."""
@@ -240,6 +333,8 @@ class Recorder(TorchDispatchMode):
         if node.meta["val"] != tensor.meta:
             node = self.emit(aten.copy.default, self.node_of(tensor), node)
         memory = tensor.memory
+        if memory.seen_lazily:  # some operators copy such a view where they return others as they are
+            raise Unsupported("a change of memory of which a view is conjugated or negated when it is read")
         parents = [memory.node]
         for step in tensor.path[:-1]:
             parents.append(self._step(step, parents[-1]))
@@ -265,26 +360,27 @@ class Recorder(TorchDispatchMode):
         return self._made(spec[:3], node)
 
 
-def _functional_form(function: Any) -> Any:
-    """The operator that returns what `function` writes to its first operand."""
-    name = function.name()
-    if name in _FUNCTIONAL:
-        return _FUNCTIONAL[name]
-    base, _, overload = name.removeprefix("aten::").partition(".")
-    packet = getattr(aten, base.removesuffix("_"), None) if base.endswith("_") and name.startswith("aten::") else None
-    overloads = [] if packet is None else [overload or "default", *packet.overloads()]
-    for candidate in overloads:
-        functional = getattr(packet, candidate, None)
-        if functional is not None and _takes_the_same(functional, function) and not is_view(functional):
-            return functional
-    raise Unsupported(f"{name}, which has no form that leaves its operand alone")
+def _fresh(node: Node, out: Out) -> TracedTensor:
+    return make_traced(out.meta, Memory(node, out.meta, offset=out.offset), (), node, out.offset)
 
 
-def _takes_the_same(functional: Any, function: Any) -> bool:
-    if functional._schema.is_mutable:
-        return False
-    mine, theirs = functional._schema.arguments, function._schema.arguments
-    return [(a.name, str(a.type)) for a in mine] == [(a.name, str(a.type)) for a in theirs]
+def mask_in(indices: Any) -> TracedTensor | None:
+    """The mask that selects along the first axes, if that is all that the indices are."""
+    first, *rest = indices
+    is_mask = type(first) is TracedTensor and first.dtype is torch.bool and all(index is None for index in rest)
+    return first if is_mask else None
+
+
+def _order_in_memory(meta: TensorMeta) -> list[int]:
+    """The axes of a tensor, from those whose neighbours are farthest apart."""
+    return sorted(range(meta.ndim), key=lambda k: (meta.shape[k] == 1, -meta.stride[k]))
+
+
+def _check_order(targets: list[Any]) -> None:
+    """See to it that tensors which are filled with random numbers have no gaps: a copy is filled in the same order then."""
+    for target in targets:
+        if target is not None and target.meta.numel * target.meta.dtype.itemsize != target.meta.span_bytes:
+            raise Unsupported("random numbers in memory with gaps")
 
 
 def _is_deterministic(function: Any, args: Any) -> bool:

@@ -1,11 +1,14 @@
 """The metadata of an ATen operator's results, without running it.
 
-Convolutions and normalisations have rules (`layouts`). Other operators run on the `meta` device. Both are remembered by
-operator and operands' metadata. What is found out is checked against the real results when the graphs run.
+Convolutions and normalisations have rules (`layouts`), and so have the most frequent operators, since PyTorch's way takes
+long (`plain_shapes`), and all that go by element (`pointwise_shapes`). Other operators run on the `meta` device, or, where
+PyTorch has no such kernel or one that does not tell the truth, on real tensors full of zeros. All is remembered by operator
+and operands' metadata. What is found out is checked against the real results when the graphs run.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +16,9 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
+from . import plain_shapes
 from .layouts import RULES, Out, Spec
+from .pointwise_shapes import pointwise_spec
 from .traced import TracedTensor
 
 _META = torch.device("meta")
@@ -52,23 +57,76 @@ def _describe(value: Any) -> Any:
 
 
 #: Operators whose results on tensors without data have other shapes than those with data.
-_MISDESCRIBED = frozenset({"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
+_OF_ANOTHER_SHAPE = frozenset({"aten::_embedding_bag", "aten::_embedding_bag_forward_only"})
+#: The same for strides, in some cases.
+_OF_OTHER_STRIDES = frozenset({"aten::_fft_r2c", "aten::_fft_c2r", "aten::linalg_eig"})
+
+#: LAPACK counts from 1 in the integers that these get, and believes zeros as well.
+_NOT_ON_ZEROS = frozenset({"aten::lu_unpack", "aten::linalg_lu_solve", "aten::linalg_ldl_solve"})
+
+#: Operators are not run on real tensors of more bytes.
+_LARGEST_RUN = 1 << 26
 
 
 def _infer(function: Any, args: Any, kwargs: Any) -> Spec:
     rule = RULES.get(function)
-    if rule is not None:
-        return rule(*args, **kwargs)
-    if function._schema.name in _MISDESCRIBED:
-        raise Unsupported(f"what {function} returns is not known before it runs")
+    if rule is not None and (found := rule(*args, **kwargs)) is not NotImplemented:
+        return found
+    plain = plain_shapes.RULES.get(function)
+    if plain is not None and (found := plain(*args, **kwargs)) is not NotImplemented:
+        return found
     tensors = list(traced_in((args, kwargs)))
+    if (found := pointwise_spec(function, args, kwargs, tensors)) is not NotImplemented:
+        return found
     device = _result_device(tensors, kwargs)
+    name = function._schema.name
+    if name in _OF_ANOTHER_SHAPE or (name in _OF_OTHER_STRIDES and _may_run(tensors)):
+        return _on_zeros(function, args, kwargs, tensors, "only a run tells what it returns")
     try:
         return _on_meta(function, args, kwargs, device)
     except Unsupported:
         raise
+    except NotImplementedError as error:
+        return _on_zeros(function, args, kwargs, tensors, str(error))
     except Exception as error:
         raise Unsupported(f"what {function} returns is not known before it runs: {error}") from error
+
+
+def _on_zeros(function: Any, args: Any, kwargs: Any, tensors: list[TracedTensor], reason: str) -> Spec:
+    """What an operator returns for real tensors full of zeros, unless it is another thing for integers that are one."""
+    unknown = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.nondeterministic_seeded)
+    if function._schema.name in _NOT_ON_ZEROS or not _may_run(tensors) or any(tag in function.tags for tag in unknown):
+        raise Unsupported(f"what {function} returns is not known before it runs: {reason}")
+
+    def filled(value: int) -> Callable[[TracedTensor], torch.Tensor]:
+        def make(tensor: TracedTensor) -> torch.Tensor:
+            meta = tensor.meta
+            made = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+            return made.fill_(0 if meta.dtype.is_floating_point or meta.dtype.is_complex else value)
+
+        return make
+
+    try:
+        found = _run(function, args, kwargs, filled(0))
+    except Exception as error:
+        raise Unsupported(f"what {function} returns is not known before it runs: {error}") from error
+    with contextlib.suppress(RuntimeError, IndexError, ValueError):  # one may be no value that the operator takes
+        if _run(function, args, kwargs, filled(1)) != found:
+            raise Unsupported(f"the shape of what {function} returns depends on its operands' contents")
+    return found
+
+
+def _may_run(tensors: list[TracedTensor]) -> bool:
+    on_cpu = all(t.meta.device.type == "cpu" for t in tensors)
+    return on_cpu and sum(t.meta.span_bytes for t in tensors) <= _LARGEST_RUN
+
+
+def _run(function: Any, args: Any, kwargs: Any, make: Callable[[TracedTensor], torch.Tensor]) -> Spec:
+    with torch.no_grad():
+        returned = function(*map_traced(make, args), **map_traced(make, kwargs))
+    if isinstance(returned, (bool, int, float)):
+        raise Unsupported(f"{function} returns a number that depends on its operands' contents")
+    return _spec(returned, torch.device("cpu"))
 
 
 def is_view(function: Any) -> bool:

@@ -23,10 +23,11 @@ from ..ir.values import TensorMeta
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """What one tensor's memory holds: `node` is a tensor of layout `meta`; `input` the position of the input it is.
+    """What one tensor's memory holds: `node` is a tensor of layout `meta`, which begins at `offset`; `input` the position of
+    the input it is.
 
     `version` counts changes, `changes` those that PyTorch knows of: batch normalisation changes its running statistics
-    behind autograd's back.
+    behind autograd's back. `seen_lazily`: forward has a view of it that eager conjugates or negates when it is read.
     """
 
     node: Node
@@ -34,6 +35,8 @@ class Memory:
     input: int | None = None
     version: int = 0
     changes: int = 0
+    seen_lazily: bool = False
+    offset: int = 0
 
 
 class TracedTensor(torch.Tensor):

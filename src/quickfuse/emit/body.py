@@ -144,6 +144,10 @@ class KernelBodyWriter:
             "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip
+        self._calls_of: dict[Buffer, list[int]] = {}
+        for index, step in enumerate(step for step in schedule.steps if isinstance(step, KernelCall)):
+            for used in used_by(step):
+                self._calls_of.setdefault(used, []).append(index)
         self._variables: dict[Buffer, str] = {}
         for buffer, expression in zip(schedule.program.inputs, inputs, strict=True):
             if buffer is not None:
@@ -293,21 +297,27 @@ class KernelBodyWriter:
             return
         name = f"_b{len(self._variables)}"
         self._variables[buffer] = name
-        options = f"_new{len(self.constants)}"
-        self.constants[options] = {"dtype": buffer.meta.dtype, "device": buffer.meta.device}
-        self.lines.append(f"{name} = _empty({buffer.meta.shape}, {buffer.meta.stride}, **{options})")
+        make, meta = f"_new{len(self.constants)}", buffer.meta
+        self.constants[make] = self.placer.maker(meta)
+        self.lines.append(f"{name} = {make}()  # {meta}")
         self._write_address(buffer)
 
     def _write_address(self, buffer: Buffer) -> None:
         """Put the address of a buffer made in this call into every table that refers to it."""
-        for index, call in enumerate(self.calls):
+        targets: dict[int, list[str]] = {}
+        changed: dict[str, None] = {}
+        for index in self._calls_of.get(buffer, ()):
+            call = self.calls[index]
             for word, offset in call.words_of(buffer):
                 self.constants[f"_k{index}_words"] = call.words
-                extra = f" + {offset}" if offset else ""
-                self.lines.append(f"_k{index}_words[{word}] = {self._variables[buffer]}.data_ptr(){extra}")
+                targets.setdefault(offset, []).append(f"_k{index}_words[{word}]")
                 if call.device_type == "cuda":
                     self.constants[f"_k{index}_changed"] = call.rows_changed
-                    self.lines.append(f"_k{index}_changed()")
+                    changed[f"_k{index}_changed()"] = None
+        for offset, words in targets.items():
+            extra = f" + {offset}" if offset else ""
+            self.lines.append(f"{' = '.join(words)} = {self._variables[buffer]}.data_ptr(){extra}")
+        self.lines += changed
 
     def _launch(self, step: KernelCall, index: int) -> None:
         call = self.calls[index]

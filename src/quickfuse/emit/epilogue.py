@@ -194,7 +194,8 @@ class Epilogue:
         for attribute, value in recipe.slots.items():
             self.lines.append(f"_setplain({name}, {attribute!r}, {self.value(value)})")
         if base is dict:
-            self._fill(name, recipe.items, dict)
+            ordered = issubclass(recipe.cls, collections.OrderedDict)  # which has a table of its own
+            self._fill(name, recipe.items, collections.OrderedDict if ordered else dict)
         elif recipe.items:
             method = list.extend if base is list else set.update
             items = ", ".join([self.value(item) for item in recipe.items])

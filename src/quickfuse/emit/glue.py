@@ -28,12 +28,12 @@ from ..ir.values import TensorMeta
 from .assembly import assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
-from .prologue import Prologue, lookup_all
+from .prologue import Prologue, all_are, any_has, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
-    r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|[a-z]+\d\w*)"
+    r"torch|_(MISS|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
 )
 
 
@@ -44,6 +44,15 @@ Helpers = dict[str, Callable[..., Any]]
 class RunNatively(Exception):
     """A specialisation asks its caller to run the function natively: it is running already (in a finalizer or signal
     handler that interrupted it), or an operator failed, which is the `__cause__`, before anything was changed."""
+
+
+class Interrupted(Exception):
+    """An operator failed after the graph of `segment` had changed tensors of the user's."""
+
+    def __init__(self, segment: Segment, error: Exception) -> None:
+        super().__init__(error)
+        self.segment = segment
+        self.error = error
 
 
 class Miss:
@@ -64,8 +73,10 @@ class Suspension(list[FrameState]):
 #: Builtins under names that no argument of the user's hides.
 _NATIVE: dict[str, Any] = {
     "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
-    "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Suspension": Suspension,
+    "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Interrupted": Interrupted,
+    "_Suspension": Suspension,
     "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
+    "_any_has": any_has, "_all_are": all_are,
 }  # fmt: skip
 
 
@@ -156,6 +167,7 @@ class Glue:
             return False
         self.constants["_picks0"] = [k for k, source in enumerate(tensor_order(segment)) if source in changed]
         self.constants["_versions"] = versions
+        self.constants["_segment0"] = segment
         return True
 
     def _refuse_collisions(self, source: str) -> None:
@@ -207,7 +219,7 @@ _ON_ERROR = ("except _Exception as _error0: raise _RunNatively from _error0",)
 _ON_ERROR_UNCHANGED = (
     "except _RunNatively: raise",
     "except _Exception as _error0:",
-    "    if _before0 != _versions(_tensors, _picks0): raise",
+    "    if _before0 != _versions(_tensors, _picks0): raise _Interrupted(_segment0, _error0) from None",
     "    raise _RunNatively from _error0",
 )
 _FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError)"

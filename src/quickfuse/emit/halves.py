@@ -1,7 +1,7 @@
 """Python source of a forward or backward graph: a function of its tensors and numbers.
 
     def backward(_tensors, s):
-        _b0 = _empty((3, 4), (4, 1), **_new7)
+        _b0 = _new7()  # float32[3, 4]
         ...
         return [_out0, _out1]
 
@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..ir.gradients import Unfit
+from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import Schedule
 from ..ir.loop import Buffer, Extern, View
 from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
+from .glue import RunNatively
 
 
 class _HalfWriter(KernelBodyWriter):
@@ -48,16 +49,24 @@ class _HalfWriter(KernelBodyWriter):
         self.lines[start + 1 : start + 1] = checks
 
 
-def kernel_half(name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any) -> Callable[..., Any]:
-    """A function that launches kernels. Tables of addresses are the caller's business."""
+def kernel_half(
+    name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any, restarts: bool = False
+) -> Callable[..., Any]:
+    """A function that launches kernels. Tables of addresses are the caller's business.
+
+    `restarts`: it changes inputs, so that eager cannot run instead where the values do not fit. What finds that out comes
+    before the changes, and the whole call runs natively.
+    """
     inputs, numbers = _inputs(graph)
     count = len(schedule.program.outputs)
     names = [f"_out{k}" for k in range(count)]
-    writer = _HalfWriter(schedule, calls, placer, inputs, names, "raise _Unfit")
+    writer = _HalfWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
     body = writer.write()
-    lines = [line.replace("return _MISS", "raise _Unfit") for line in body.numbers]
+    refuse = "raise _RunNatively" if restarts else "raise _Refused"
+    lines = [line.replace("return _MISS", refuse) for line in body.numbers]
     lines += [*writer.statements, f"return [{', '.join(names)}]"]
-    return _function(name, numbers, lines, {**body.constants, "_Unfit": Unfit})
+    exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
+    return _function(name, numbers, lines, {**body.constants, **exceptions})
 
 
 def _inputs(graph: Graph) -> tuple[list[str], list[str]]:

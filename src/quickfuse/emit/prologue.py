@@ -16,10 +16,13 @@ import torch
 
 from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source
-from .walk import AFTER, WALK, Walk
+from .walk import AFTER, WALK, Walk, class_of_namespace
 
 #: Lists shorter than this are unrolled.
 SMALLEST_FAMILY = 4
+
+#: Kinds of guards of which there is one check for all members of a family.
+_TOGETHER = frozenset({"type", "length", "is", "requires_grad"})
 
 #: Constants that can stand in the source as they are.
 _LITERALS = (int, float, str, bool, type(None))
@@ -234,7 +237,7 @@ class Prologue:
             return self.constant(source.owner, "object")
         part = self._part(source)
         name = self._assign(self._path(source), "v", part)
-        if part == WALK:
+        if part == WALK and class_of_namespace(source) is None:  # a new object each time
             self.read_in_walk[name] = source
         return name
 
@@ -294,10 +297,9 @@ class Prologue:
             if part == WALK:
                 self.walk_guards.append(guard)
             placed = self._place(guard.source) if guard.source is not None else None
-            if placed is not None and guard.kind in ("type", "length", "is", "requires_grad"):
-                key = (guard.kind, placed[0])
-                if key not in done:
-                    done.add(key)
+            if placed is not None and (guard.kind in _TOGETHER or _is_plain_value(guard)):
+                if (guard.kind, placed[0]) not in done:
+                    done.add((guard.kind, placed[0]))
                     self._check_family(guard.kind, placed[0], part)
             elif placed is not None and guard.kind in ("absent", "keys") and _is_plain(guard):
                 key = (guard.kind, placed[0], guard.value)
@@ -314,6 +316,8 @@ class Prologue:
         """One check for all guards of a kind on a family's members."""
         wanted = self._family_facts[kind, family]
         variable = self._fetch_family(family)
+        if kind == "equal":
+            wanted = {index: value for index, value in wanted.items() if _compares_well(value)}
         indices = sorted(wanted)
         if len(indices) != len(family.members):
             picks = self.constant([family.positions[k] for k in indices], "picks")
@@ -323,16 +327,30 @@ class Prologue:
             variable, kind = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list", part), "is"
         if kind == "is":
             if len({id(v) for v in values}) == 1:
-                self._check(f"any([v is not {self.constant(values[0])} for v in {variable}])", part)
+                self._check(f"not _all_are({variable}, {self.constant(values[0])})", part)
             else:
                 self._check(f"not all(map(_is, {variable}, {self.constant(values, 'expected')}))", part)
             return
-        function = "_type" if kind == "type" else "_len"
+        if kind == "equal":
+            if not variable.isidentifier():
+                variable = self._assign(variable, "list", part)
+            self._check_types(variable, [type(v) for v in values], part)
+            expected = f"[{values[0]!r}] * {len(values)}" if len(set(values)) == 1 else self.constant(values, "expected")
+            self._check(f"{variable} != {expected}", part)
+            return
+        if kind == "type":
+            self._check_types(variable, values, part)
+            return
         if len(set(values)) == 1:
-            test = "_types_are" if kind == "type" else "_lengths_are"
-            self._check(f"not {test}({variable}, {self.constant(values[0])})", part)
+            self._check(f"not _lengths_are({variable}, {values[0]})", part)
         else:
-            self._check(f"[*map({function}, {variable})] != {self.constant(values, 'expected')}", part)
+            self._check(f"[*map(_len, {variable})] != {self.constant(values, 'expected')}", part)
+
+    def _check_types(self, variable: str, kinds: list[type], part: int) -> None:
+        if len(set(kinds)) == 1:
+            self._check(f"not _types_are({variable}, {self.constant(kinds[0])})", part)
+        else:
+            self._check(f"[*map(_type, {variable})] != {self.constant(kinds, 'expected')}", part)
 
     def _check_family_keys(self, guard: Guard, family: Family, part: int) -> None:
         """One check for all equal guards on the keys of a family's dictionaries."""
@@ -347,8 +365,7 @@ class Prologue:
             else:
                 self._check(f"any({variable})", part)
         else:
-            absent = " or ".join([f"{key!r} in v" for key in guard.value])
-            self._check(f"any([{absent} for v in {variable}])", part)
+            self._check(f"_any_has({variable}, {guard.value!r})", part)
 
     def _condition(self, guard: Guard) -> str:
         """The Python condition under which a guard fails."""
@@ -425,12 +442,32 @@ def lookup_all(table: dict[Any, Any], keys: list[Any], same_objects: Callable[..
     return [table.get(k) for k in keys]
 
 
+def any_has(tables: list[dict[Any, Any]], keys: tuple[str, ...]) -> bool:
+    """Whether one of the keys is in one of the dictionaries."""
+    return any(key in table for table in tables for key in keys)
+
+
+def all_are(values: list[Any], wanted: Any) -> bool:
+    """Whether all values are one object."""
+    return all(value is wanted for value in values)
+
+
 def _follow(path: str) -> Any:
     """What a dotted path that begins with `torch` leads to."""
     found: Any = torch
     for name in path.split(".")[1:]:
         found = getattr(found, name)
     return found
+
+
+def _is_plain_value(guard: Guard) -> bool:
+    """Whether a guard holds a value that lists can be compared by."""
+    return guard.kind == "equal" and _compares_well(guard.value)
+
+
+def _compares_well(value: Any) -> bool:
+    """Whether `==` between values of this type says all: NaN equals nothing, and -0.0 equals 0.0."""
+    return type(value) in (int, str, bool) or (type(value) is float and value == value and value != 0)
 
 
 def _is_plain(guard: Guard) -> bool:

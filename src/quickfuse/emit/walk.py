@@ -74,6 +74,8 @@ class Walk:
 
     def _own_part(self, source: Source) -> int:
         base, key = source.base, source.key
+        if class_of_namespace(source) is not None:
+            return WALK
         if self.library(source) is not None and source not in self._numbers and source not in self._loose:
             return WALK
         if base is None:
@@ -114,9 +116,12 @@ class Walk:
     def is_container(self, source: Source) -> bool:
         """Whether a source leads to a module or container that takes part, as do all like it that are read with it."""
         known = self._containers.get(source)
+        if known is None and not self._may_be_opened(source):
+            known = self._containers[source] = False
         if known is None:
             like_it = [s for s in self._relatives(source) if s in self._types]
-            known = self._containers[source] = all(map(self._may_be_opened, (source, *like_it)))
+            known = all(map(self._may_be_opened, like_it))
+            self._containers.update(dict.fromkeys([source, *like_it], known))
         return known
 
     def _may_be_opened(self, source: Source) -> bool:
@@ -125,6 +130,8 @@ class Walk:
         part, kind = self.part(source), self._types.get(source)
         if part == AFTER:
             return False
+        if class_of_namespace(source) is not None:
+            return True
         if kind is not None and issubclass(kind, torch.nn.Module):
             return True
         if part == BEFORE and source.kind in ("local", "slot"):  # most likely another one at each call
@@ -194,8 +201,11 @@ class _Steps:
         known = self._numbers.get(source)
         if known is not None:
             return known
-        if self._walk.part(source) == BEFORE:
-            step: tuple[Source, str, int, Any] = (source, "root", -1, len(self.roots))
+        owner = class_of_namespace(source)
+        if owner is not None:
+            step: tuple[Source, str, int, Any] = (source, "class", -1, owner)
+        elif self._walk.part(source) == BEFORE:
+            step = (source, "root", -1, len(self.roots))
             self.roots.append(source)
         else:
             library = self._walk.library(source)
@@ -205,6 +215,8 @@ class _Steps:
             self.opened.add(container)
             if library is not None:
                 step = (source, "item", base, source.key)
+            elif class_of_namespace(container) is not None:
+                step = (source, "member", base, source.key)
             elif isinstance(source.key, Source):
                 step = (source, "lookup", base, self.add(source.key))
             else:
@@ -218,6 +230,13 @@ class _Steps:
             Step(kind, base, key, source in self.opened, source in self.ordered, source in self.typed)
             for source, kind, base, key in self._made
         ]
+
+
+def class_of_namespace(source: Source) -> type | None:
+    """The class whose `__dict__` a source is, for a class that is a constant of the generated code."""
+    if not _is_namespace(source) or source.base is None or source.base.kind != "constant":
+        return None
+    return source.base.owner if isinstance(source.base.owner, type) else None
 
 
 def _is_namespace(source: Source) -> bool:

@@ -226,7 +226,8 @@ def _check(operands: _Operands) -> None:
 class _Builder:
     """Rewrites the expressions of a loop as a body's: slots for loads, arguments for host scalars.
 
-    Reductions are built in the order of their units, in which each uses only earlier ones.
+    Equal values become one, and so do equal reductions, which gradients of normalisations have. Reductions are built in
+    the order of their units, in which each uses only earlier ones.
     """
 
     def __init__(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed) -> None:
@@ -235,17 +236,22 @@ class _Builder:
         self.collapsed = collapsed
         self.scalars = list(operands.scalars)
         self.made: dict[int, Expr] = {}
+        self.distinct: dict[Any, Expr] = {}
         self.row_length = _row_length(loop)
         #: What stands for the contents of a buffer that a reduction stores to.
         self.reduced: dict[Buffer, Expr] = {}
 
     def body(self, slots: tuple[Slot, ...], reduced: int, columns: bool) -> KernelBody:
         reductions: list[Reduction] = []
+        numbers: dict[tuple[str, int], int] = {}
         for unit in self.loop.units:
             assert unit.store is not None
             if unit.store.combine is not None and unit.store.combine != FLAG:
-                self.reduced[unit.store.access.buffer] = Reduced(len(reductions), unit.store.value.dtype)
-                reductions.append(Reduction(unit.store.combine, self._value(unit.store.value)))
+                value = self._value(unit.store.value)
+                number = numbers.setdefault((unit.store.combine, id(value)), len(reductions))
+                self.reduced[unit.store.access.buffer] = Reduced(number, value.dtype)
+                if number == len(reductions):
+                    reductions.append(Reduction(unit.store.combine, value))
         values = [self.reduced.get(store.access.buffer) or self._value(store.value) for store in self.loop.stores]
         plain = [k for k, store in enumerate(self.loop.stores) if store.offset is None]
         scattered = [
@@ -280,11 +286,21 @@ class _Builder:
                 stack.extend(missing)
                 continue
             if isinstance(node, Op):
-                made[id(node)] = Op(node.name, tuple([made[id(arg)] for arg in node.args]), node.dtype)
+                made[id(node)] = self._operation(node.name, tuple([made[id(arg)] for arg in node.args]), node.dtype)
+            elif below:
+                made[id(node)] = made[id(below[0])]
             else:
-                made[id(node)] = made[id(below[0])] if below else self._leaf(node)
+                leaf = self._leaf(node)
+                made[id(node)] = self.distinct.setdefault((type(leaf), str(leaf), leaf.dtype), leaf)
             stack.pop()
         return made[id(root)]
+
+    def _operation(self, name: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr:
+        key = (name, dtype, *map(id, args))
+        known = self.distinct.get(key)
+        if known is None:
+            known = self.distinct[key] = Op(name, args, dtype)
+        return known
 
     def _stored_value(self, node: Expr) -> tuple[Expr, ...]:
         """The value that a load would find, where this loop computes it."""

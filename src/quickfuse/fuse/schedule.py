@@ -12,6 +12,7 @@ from .canonical import Candidate, Canonicalizer
 from .hoisting import hoist
 from .levels import analyse
 from .merge import MergedLoop, merge
+from .postponing import postpone
 
 #: Unlike loops are only put into one kernel as long as it has no more than this many operands.
 _MOST_OPERANDS = 32
@@ -27,6 +28,7 @@ def fuse(program: Program) -> Schedule:
     """
     hoist(program)
     dependences = analyse(program)
+    postpone(dependences)
     loops = merge(program, dependences)
     stored = [store.access.buffer for loop in loops for store in loop.stores]
     canonicalizer = Canonicalizer()

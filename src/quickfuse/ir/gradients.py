@@ -29,6 +29,10 @@ class Unfit(Exception):
     operator returned another shape than it says. Eager is to run instead."""
 
 
+class Refused(Unfit):
+    """The same, found out before any input was changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A view operator: `function(tensor, *args, **kwargs)`, or entry `index` of the list that it returns."""
@@ -76,7 +80,8 @@ class Differentiated:
 
     `results` tell the outputs of the captured graph. `draws` says that forward draws random numbers. `saved_bytes` and
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
-    backward graph for given differentiable outputs (by their number among these) without a gradient.
+    backward graph for given differentiable outputs (by their number among these) without a gradient; `backward` takes none
+    for those in `used_up`, whose gradients the graph has taken itself: it has the message of what backward raises for them.
     """
 
     forward: Graph
@@ -94,6 +99,7 @@ class Differentiated:
     saved_bytes: int = 0
     eager_bytes: int = 0
     variant: Callable[[frozenset[int]], Variant] | None = None
+    used_up: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)

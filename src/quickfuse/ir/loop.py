@@ -158,7 +158,11 @@ class Extern:
 
     def __str__(self) -> str:
         name = getattr(self.target, "__name__", str(self.target))
-        return f"{', '.join(map(str, self.outputs))} = {name}{tuple(map(str, self.args))}"
+        return f"{', '.join(map(str, self.outputs))} = {name}{tuple(map(_text, self.args))}"
+
+
+def _text(argument: Any) -> str:
+    return f"[{', '.join(map(_text, argument))}]" if isinstance(argument, list) else str(argument)
 
 
 @dataclass(frozen=True, slots=True)

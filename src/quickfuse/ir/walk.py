@@ -14,9 +14,10 @@ PLAIN_VALUES = (int, float, complex, str, bytes, torch.dtype, torch.device)
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a walk. `kind`: "root" (number `key` of the roots), "dict" (the `__dict__` of an instance), "attr"
-    (attribute `key` of an instance), "item" (of a dictionary, list or tuple) or "lookup" (in a dictionary; the key is the
-    value of step `key`). `base` is the number of an earlier step. `opened`: facts about the container are relied on;
-    `ordered`: also about the order of its keys. `typed`: its type is relied on.
+    (attribute `key` of an instance), "item" (of a dictionary, list or tuple), "lookup" (in a dictionary; the key is the
+    value of step `key`), "class" (`key` itself, which is one) or "member" (what a class itself has under the name `key`).
+    `base` is the number of an earlier step. `opened`: facts about the container are relied on; `ordered`: also about the
+    order of its keys. `typed`: its type is relied on.
     """
 
     kind: str

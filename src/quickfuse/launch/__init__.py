@@ -18,6 +18,9 @@ from .tensor_check import tensor_check
 #: Addresses of compiled CPU kernels, by body: the cache that makes 121 layers of one shape one kernel.
 _cpu_kernels: dict[KernelBody, int] = {}
 
+#: How many kernels LLVM compiles at a time: see `cpu.load_together`.
+_TOGETHER = 8
+
 
 def bind(
     schedule: Schedule,
@@ -28,10 +31,13 @@ def bind(
 ) -> tuple[list[CpuCall], Placer]:
     """Compile what is not compiled yet and prepare every kernel call of a schedule."""
     placer = Placer(schedule, position, checked)
+    kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
     calls = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
-            call = _bind_cpu(step, placer, emit_cpu) if step.device.type == "cpu" else _bind_gpu(step, placer, emit_gpu)
+            on_cpu = step.device.type == "cpu"
+            call = CpuCall(step, _cpu_kernels[step.body], placer) if on_cpu else _bind_gpu(step, placer, emit_gpu)
             placer.tables.append(call.table)
             calls.append(call)
         elif isinstance(step.target, SteadyConvolution):
@@ -41,14 +47,15 @@ def bind(
     return calls, placer
 
 
-def _bind_cpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> CpuCall:
-    address = _cpu_kernels.get(step.body)
-    if address is None:
-        name = f"kernel{len(_cpu_kernels)}"
-        logs.count("distinct kernels")
-        symbol = f"{name}_block"
-        address = _cpu_kernels[step.body] = cpu.load(emit(step.body, name), [symbol])[symbol]
-    return CpuCall(step, address, placer)
+def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -> None:
+    """Compile the bodies that are not compiled yet, a few at a time."""
+    new = [body for body in dict.fromkeys(bodies) if body not in _cpu_kernels]
+    for start in range(0, len(new), _TOGETHER):
+        names = {f"kernel{len(_cpu_kernels) + k}": body for k, body in enumerate(new[start : start + _TOGETHER])}
+        sources = [emit(body, name) for name, body in names.items()]
+        addresses = cpu.load_together(sources, [f"{name}_block" for name in names])
+        _cpu_kernels.update((body, addresses[f"{name}_block"]) for name, body in names.items())
+    logs.count("distinct kernels", len(new))
 
 
 def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> CpuCall:

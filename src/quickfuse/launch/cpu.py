@@ -1,6 +1,6 @@
 """Load LLVM IR into this process and call it.
 
-    load             IR -> addresses of its functions
+    load             IR -> addresses of its functions (`load_together`: of several pieces)
     bind, bind_block address -> a Python callable
     threads_for      how many threads a launch is worth
     assembly         IR -> the machine code, to read
@@ -61,7 +61,7 @@ class _Engine:
         self.serial = itertools.count()
         self.loaded: list[Any] = []  # LLVM unloads a library when its tracker is collected
         self.driver: dict[str, int] = {}
-        self.driver.update(self.link(DRIVER_IR, ["quickfuse_run"]))
+        self.driver.update(self.link([DRIVER_IR], ["quickfuse_run"]))
 
     def _create_target_machine(self) -> llvm.TargetMachine:
         return self.llvm.Target.from_default_triple().create_target_machine(
@@ -73,17 +73,22 @@ class _Engine:
             jit=True,
         )
 
-    def parse(self, ir: str) -> llvm.ModuleRef:
-        module = self.llvm.parse_assembly(ir, self.context)
-        module.triple = self.target_machine.triple
-        module.data_layout = str(self.target_machine.target_data)
+    def parse(self, *sources: str) -> llvm.ModuleRef:
+        modules = []
+        for source in sources:
+            module = self.llvm.parse_assembly(source, self.context)
+            module.triple = self.target_machine.triple
+            module.data_layout = str(self.target_machine.target_data)
+            modules.append(module)
+        for other in modules[1:]:
+            modules[0].link_in(other)
         passes = self.llvm.create_new_module_pass_manager()
         passes.add_instruction_combine_pass()
-        passes.run(module, self.pass_builder)
-        return module
+        passes.run(modules[0], self.pass_builder)
+        return modules[0]
 
-    def link(self, ir: str, names: Sequence[str]) -> dict[str, int]:
-        module = self.parse(ir)
+    def link(self, sources: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+        module = self.parse(*sources)
         library = self.llvm.JITLibraryBuilder().add_object_img(self.target_machine.emit_object(module))
         for function in module.functions:
             if function.is_declaration and not function.name.startswith("llvm."):
@@ -133,9 +138,15 @@ def load(ir: str, names: Sequence[str]) -> dict[str, int]:
 
     The IR may call `quickfuse_run` (see `cpu_driver.py`), libm, libmvec and OpenMP.
     """
+    return load_together([ir], names)
+
+
+def load_together(sources: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """As `load`, for several pieces of IR, none of which defines what another one does. Each call takes LLVM 3 ms, however
+    little there is to compile."""
     engine = _engine()
     with engine.lock:
-        return engine.link(ir, names)
+        return engine.link(sources, names)
 
 
 def assembly(ir: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.gradients import Differentiated, Unfit
+from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.modes import modes_restored
 from ..ir.values import TensorMeta
 
@@ -101,6 +101,7 @@ class JoinedCall:
         self.mutated = frozenset(made.mutated)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
+        self.used_up = made.used_up
         self.fixed = [k for k in range(self.outputs) if k not in set(made.differentiable)]
         self.draws = made.draws
         self.devices = sorted({i.device.index or 0 for i in made.outputs if i.device.type == "cuda"})
@@ -113,7 +114,8 @@ class JoinedCall:
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path for r in made.results
         )
-        self.result_of = {r.index: k for k, r in reversed([*enumerate(made.results)]) if not r.of_input and not r.path}
+        views = {r.index: (k, True) for k, r in enumerate(made.results) if not r.of_input and r.path}
+        self.result_of = views | {r.index: (k, False) for k, r in enumerate(made.results) if not r.of_input and not r.path}
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
@@ -131,9 +133,11 @@ class JoinedCall:
             else:
                 with torch.no_grad():
                     made = self.forward_half.function(tensors, *numbers)
-        except Unfit:
-            if self.mutated:  # perhaps some of the changes have been made
+        except Unfit as unfit:
+            if self.mutated and not isinstance(unfit, Refused):  # perhaps some of the changes have been made
                 raise
+            made = None
+        if made is None:  # what eager raises has nothing to do with the exception above
             if random_state is not None:
                 _set_random_state(random_state, self.devices)
             outputs = self.run(*self._all_inputs(tensors, numbers))
@@ -184,10 +188,15 @@ class JoinedCall:
             outputs = self.run(*self._all_inputs(tensors, node.numbers))
             given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
             found = torch.autograd.grad(
-                [outputs[self.result_of[k]] for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
+                [self._base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
                 create_graph=create_graph, allow_unused=True,
             )  # fmt: skip
         return list(found)
+
+    def _base_or_self(self, outputs: list[Any], index: int) -> Any:
+        """What an output of the forward graph is in eager: one of the outputs, or what some of them are views of."""
+        position, is_view = self.result_of[index]
+        return outputs[position]._base if is_view else outputs[position]
 
 
 def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
@@ -250,6 +259,9 @@ class _Joined(torch.autograd.Function):
         call: JoinedCall = ctx.call
         saved = ctx.saved_tensors
         given = [gradients[k] for k in call.differentiable]
+        for number, message in call.used_up.items():
+            if given[number] is not None:
+                raise RuntimeError(message)
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import heapq
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,16 +12,19 @@ import numpy as np
 from ..ir.kernel import KernelCall, Schedule, row_template
 from ..ir.loop import Buffer, Extern, buffers_in
 from ..ir.values import TensorMeta
-from . import cpu
+from . import cpu, memory
 from .versions import change_notes
 
 
 class Placer:
     """Knows where each buffer of a schedule lives, and keeps the kernels' tables up to date.
 
-    `position` gives, for each input buffer, its index among the checked tensors. 0-dim temporaries live in one array of
-    64-bit cells for the life of the specialisation.
+    `position` gives, for each input buffer, its index among the checked tensors. Small temporaries live in one array of
+    64-bit cells for the life of the specialisation: to allocate one takes as long as many a kernel.
     """
+
+    #: What makes tensors for the other temporaries and outputs.
+    maker = staticmethod(memory.maker)
 
     def __init__(self, schedule: Schedule, position: dict[Buffer, int], checked: list[TensorMeta]) -> None:
         self.tables: list[Any] = []
@@ -28,19 +32,41 @@ class Placer:
         self.written = _written_inputs(schedule)
         self.position = position
         self._cells: dict[Buffer, int] = {}
-        passed = _passed_to_pytorch(schedule)  # these are tensors, made in each call
-        temps = [buffer for buffer in schedule.temps if buffer not in passed]
-        for buffer in [*_by_value_order(schedule), *temps]:
-            if not buffer.meta.shape and buffer.meta.device.type == "cpu":
-                self._cells.setdefault(buffer, len(self._cells))
+        for buffer in _by_value_order(schedule):
+            self._cells.setdefault(buffer, len(self._cells))
         if (flag := schedule.program.flag) is not None:
             self._cells[flag] = len(self._cells)
-        self.cells = np.zeros(max(len(self._cells), 1), dtype=np.int64)
+        count = self._add_small_temporaries(schedule)
+        self.cells = np.zeros(max(count, 1), dtype=np.int64)
         self._spans = np.array([m.span_bytes for m in checked] or [0], dtype=np.int64)
         mutated = np.zeros(len(checked) or 1, dtype=bool)
         mutated[[position[b] for b in self.written]] = True
         self._mutated = mutated
         self.note_changes = change_notes(np.flatnonzero(mutated).tolist())
+
+    def _add_small_temporaries(self, schedule: Schedule) -> int:
+        """Give them cells, if possible those of others that are not needed any more. Returns how many cells there are."""
+        passed = _passed_to_pytorch(schedule)  # these are tensors, made in each call
+        small = {b for b in schedule.temps if b.meta.device.type == "cpu" and b.meta.span_bytes <= _SMALL} - passed
+        last: dict[Buffer, int] = {}
+        first: dict[Buffer, int] = {}
+        for number, step in enumerate(schedule.steps):
+            for buffer in _used_by(step) if isinstance(step, KernelCall) else ():
+                if buffer in small and buffer not in self._cells:
+                    first.setdefault(buffer, number)
+                    last[buffer] = number
+        count = -(-len(self._cells) // _LINE) * _LINE
+        free: dict[int, list[tuple[int, int]]] = {}  # size -> (last use, cell), in order of last use
+        for buffer in first:
+            size = max(-(-buffer.meta.span_bytes // (8 * _LINE)), 1) * _LINE
+            waiting = free.setdefault(size, [])
+            if waiting and waiting[0][0] < first[buffer]:
+                _, cell = heapq.heappop(waiting)
+            else:
+                cell, count = count, count + size
+            self._cells[buffer] = cell
+            heapq.heappush(waiting, (last[buffer], cell))
+        return count
 
     def is_resident(self, buffer: Buffer) -> bool:
         """Whether a temporary has its memory already."""
@@ -143,6 +169,11 @@ class CpuCall:
         self.words_of = self.table.words_of
 
 
+#: Temporaries of as many bytes are kept.
+_SMALL = 1 << 14
+#: Cells in a cache line.
+_LINE = 8
+
 #: Above this many elements a kernel runs long enough to let other Python threads run.
 LONG_RUNNING = 1 << 18
 
@@ -154,6 +185,11 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
             slots = [k for k, slot in enumerate(step.body.slots) if slot.by_value]
             for member in step.members:
                 yield from (member.buffers[k] for k in slots)
+
+
+def _used_by(call: KernelCall) -> Iterator[Buffer]:
+    for member in call.members:
+        yield from member.buffers
 
 
 def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:

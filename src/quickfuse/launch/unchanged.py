@@ -10,6 +10,7 @@ alive. The list begins at the `roots`, which the caller holds; an unchanged dict
 items are what they were holds those. So nothing here keeps a model alive, and nothing that was freed is followed:
 
 * an instance:   its type, the version of its type (a patched class has another), and where its dictionary is
+* a class:       its version
 * a dictionary:  its type and version; for an `OrderedDict`, also the number that CPython counts for changes of its order
 * a list:        its type, length, where its items are, and each item; a tuple: its type, length and items
 
@@ -176,7 +177,11 @@ class Unchanged:
 
 
 def _value(step: Step, values: list[Any]) -> Any:
+    if step.kind == "class":
+        return step.key
     base = values[step.base]
+    if step.kind == "member":
+        return base.__dict__[step.key]
     if step.kind == "dict":
         return base.__dict__
     if step.kind == "attr":
@@ -206,6 +211,11 @@ def _attribute(instance: Any, name: str) -> Any:
 def _open(value: Any, kind: type, ordered: bool, places: _Places) -> None:
     """Add the addresses of what tells whether a container is as it was."""
     place, addresses = id(value), places.addresses
+    if isinstance(value, type):
+        if not _type_version(value):
+            raise Changed
+        addresses.append(place + _TYPE_VERSION)
+        return
     addresses.append(place + _TYPE)
     if kind in _DICTS:
         addresses.append(place + _DICT_VERSION)

@@ -14,6 +14,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .adapted import with_part
+from .keeping import Reads
 from .layout import Layout, Shape, broadcast, costs_at_least, index_map_of, is_dense, overlaps_itself, relayout
 from .memory_order import read_order
 from .parts import replace_part
@@ -55,6 +56,7 @@ class Context:
         #: Whether there are values that are different formulas on different parts of their index space: see `pieces.py`.
         self.has_pieces = False
         self._pieces: dict[int, tuple[Expr, int]] = {}
+        self._reads = Reads()
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
@@ -117,7 +119,7 @@ class Context:
 
     def _read_view(self, tensor: Tensor, value: Expr) -> Expr:
         if tensor.meta.numel == 0:
-            return ops.const(0, tensor.dtype)
+            return whole_load(self._empty(tensor.meta)) if tensor.dtype.is_complex else ops.const(0, tensor.dtype)
         storage = tensor.storage
         base = Layout(storage.meta.shape, storage.meta.stride)
         view = Layout(tensor.meta.shape, tensor.meta.stride, tensor.offset)
@@ -220,9 +222,20 @@ class Context:
         storage.value = load
         return load
 
+    def keep_for(self, storage: Storage, users: int) -> None:
+        """Store what a storage holds, which `users` nodes of the graph take, where they should not form it anew each."""
+        value = storage.value
+        if value is None or storage.buffer is not None:
+            return
+        chooses = users > 1 and self.has_pieces and count_pieces(value, self._pieces) > 1
+        if chooses or self._reads.are_too_many(value, storage.meta.numel, users):
+            self.materialize(storage)
+
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""
         if tensor.meta.numel == 0:
+            if tensor.dtype.is_complex:
+                return self._empty(tensor.meta)
             return self.stored(ops.const(0, tensor.dtype), tensor.meta, copy=True).access.buffer
         load = _as_load(self.read(tensor), tensor.meta)
         if load is None:
@@ -233,6 +246,13 @@ class Context:
         if load.access.offset == 0 and (buffer.meta.shape, buffer.meta.stride) == (meta.shape, meta.stride):
             return buffer
         return View(buffer, meta.shape, meta.stride, load.access.offset)
+
+    def _empty(self, meta: TensorMeta) -> Buffer:
+        """Memory without elements of a type that has no constants."""
+        buffer = self.temp(meta)
+        options = {"dtype": meta.dtype, "device": meta.device}
+        self.program.steps.append(Extern(torch.empty_strided, (meta.shape, meta.stride), options, [buffer]))
+        return buffer
 
     def keep_order(self, step: Extern) -> None:
         """Let a call that may draw random numbers run after the others."""
@@ -253,7 +273,8 @@ class Context:
     def undo(self) -> None:
         """Let all tensors hold what they held when the lowering of the node began."""
         while self._assigned:
-            storage, storage.value, storage.mutated = self._assigned.pop()
+            storage, value, mutated = self._assigned.pop()
+            storage.value, storage.mutated = value, mutated
 
     def assign(self, tensor: Tensor, value: Expr) -> None:
         """Replace what `tensor` holds, and so what every view of its memory holds."""

@@ -120,6 +120,49 @@ def bce_with_logits(
     return _reduced(ctx, meta, losses, shape, common, reduction)
 
 
+#: What ATen's losses call `reduction`.
+REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
+
+
+@rule("binary_cross_entropy", "input target weight=None reduction=1")
+def bce(ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction: Any) -> Tensor:
+    """ATen's form. A probability below zero or above one, or NaN, is an exception."""
+    x, y, factor, common = _probabilities(ctx, input, target, weight)
+    one, least = ops.like(x, 1), ops.like(x, -100)
+    valid = ops.bit_and(ops.ge(x, ops.like(x, 0)), ops.le(x, one))
+    ctx.raise_where(ops.bit_not(valid), input.meta.shape)
+    without = ops.maximum(ops.log1p(ops.neg(x)), least)
+    losses = ops.sub(ops.mul(ops.sub(y, one), without), ops.mul(y, ops.maximum(ops.log(x), least)))
+    losses = losses if factor is None else ops.mul(losses, factor)
+    return _reduced(ctx, meta, losses, input.meta.shape, common, REDUCTIONS.get(reduction))
+
+
+@rule("binary_cross_entropy_backward", "grad_output input target weight=None reduction=1")
+def bce_backward(
+    ctx: Context, meta: Any, grad_output: Any, input: Any, target: Any, weight: Any, reduction: Any
+) -> Tensor:
+    x, y, factor, common = _probabilities(ctx, input, target, weight)
+    if grad_output.dtype is not common or reduction not in REDUCTIONS:
+        raise NoRule
+    width = ops.maximum(ops.mul(ops.sub(ops.like(x, 1), x), x), ops.like(x, 1e-12))
+    value = ctx.read_as(grad_output, input.meta.shape, input.meta.device)
+    value = ops.div(ops.mul(value, ops.sub(x, y)), width)
+    value = value if factor is None else ops.mul(value, factor)
+    if REDUCTIONS[reduction] == "mean":
+        value = ops.div(value, ops.const(input.meta.numel, common))
+    return made(ctx, meta, value)
+
+
+def _probabilities(
+    ctx: Context, input: Any, target: Any, weight: Any
+) -> tuple[Expr, Expr, Expr | None, torch.dtype]:
+    """Probabilities, what they should be, and the weight of each loss."""
+    values, _, common = _operands(ctx, input, target, *(() if weight is None else (weight,)))
+    if common is not input.dtype or COMPUTE[common] is not common or not input.meta.numel:
+        raise NoRule  # eager rounds intermediate tensors to 16 bits
+    return values[0], values[1], values[2] if weight is not None else None, common
+
+
 @rule("", f"input target {_OLD} log_target=False", [functional.kl_div])
 def kl_div(
     ctx: Context, meta: Any, input: Any, target: Any, size_average: Any, reduce: Any, reduction: Any, log_target: Any

@@ -22,7 +22,6 @@ from .context import Context
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, numbered_operands
 from .in_place import scatter_in_place
-from .keeping import Reads
 from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
@@ -71,7 +70,6 @@ class _Lowering:
         self.expand = expand
         self.values: dict[Node, Any] = {}
         self.inputs: list[Tensor] = []
-        self.reads = Reads()
 
     def run(self, graph: Graph) -> Program:
         values = self.values
@@ -125,8 +123,8 @@ class _Lowering:
             try:
                 value = handler(ctx, args, kwargs, meta)
                 if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
-                    if type(value) is Tensor and value.whole and self.reads.are_too_many(value.storage, len(node.users)):
-                        ctx.materialize(value.storage)
+                    if type(value) is Tensor and value.whole:
+                        ctx.keep_for(value.storage, len(node.users))
                     return value
             except NoRule:
                 pass

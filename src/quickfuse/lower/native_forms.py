@@ -13,15 +13,12 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .calls import made, rule
 from .context import Context
-from .losses import Classes
+from .losses import REDUCTIONS, Classes
 from .normalisation import BatchNormalised, group_normalised, grouped, layer_normalised, rms_normalised
 from .promotion import is_float
 from .reductions import Reading, log_softmax_of, softmax_of
 from .rules import NoRule
 from .symbolic import Tensor
-
-#: What ATen's losses call `reduction`.
-REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 
 
 def several(meta: Any, count: int) -> Sequence[Any]:

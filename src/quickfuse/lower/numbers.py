@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -145,8 +146,14 @@ _IN_PLACE = {
 }  # fmt: skip
 
 
-def number_from_tensor(ctx: Context, target: Any, args: Sequence[Any], meta: NumberMeta) -> Tensor:
-    """The number that a node computes from a tensor, or from such a number."""
+def number_from_tensor(
+    ctx: Context, target: Any, args: Sequence[Any], meta: NumberMeta, never_raises: bool = False
+) -> Tensor:
+    """The number that a node computes from a tensor, or from such a number.
+
+    Where Python would raise an exception for the operands' values, the graph runs in eager mode, unless somebody knows
+    that it `never_raises`.
+    """
     device = _device(args)
     dtype = DTYPES[meta.kind]
     operands = [_operand(ctx, a, device) for a in args]
@@ -159,7 +166,40 @@ def number_from_tensor(ctx: Context, target: Any, args: Sequence[Any], meta: Num
         value = rule(dtype, *operands)
     except TypeError as error:
         raise Unsupported(f"{getattr(target, '__name__', target)} with {len(operands)} operands") from error
+    refused = None if never_raises else _refused(_IN_PLACE.get(target, target), args, operands, value)
+    if refused is not None:
+        if device.type != "cpu":
+            raise Unsupported(f"{target.__name__} of a number on a GPU, for which Python may raise an exception")
+        ctx.raise_where(refused, ())
     return ctx.number(ops.via(value, dtype), device)
+
+
+_DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
+#: What has a result for all numbers, and the same one in Python and in C.
+_TOTAL = frozenset({math.tanh, math.atan, math.asinh, math.erf, math.erfc})
+
+
+def _refused(function: Callable[..., Any], args: Sequence[Any], operands: list[Expr], value: Expr) -> Expr | None:
+    """Where Python raises an exception, or gives something else than C. None where it never does."""
+    if function in _DIVISIONS:
+        divisor = operands[1]
+        if type(args[1]) is Scalar or (type(divisor) is Const and divisor.value):  # a guard sees to the former
+            return None
+        return ops.eq(divisor, ops.like(divisor, 0))
+    if not is_float(value.dtype) or function in _TOTAL:
+        return None
+    if function is not operator.pow and getattr(math, getattr(function, "__name__", ""), None) is not function:
+        return None
+    # As Python's own wrappers around C's functions: no NaN that was none before, and infinity only from infinity.
+    operands = [ops.via(operand, value.dtype) for operand in operands]
+    was_nan = _any([ops.isnan(operand) for operand in operands])
+    was_infinite = _any([ops.isinf(operand) for operand in operands])
+    invalid = ops.bit_and(ops.isnan(value), ops.bit_not(was_nan))
+    return ops.bit_or(invalid, ops.bit_and(ops.isinf(value), ops.bit_not(ops.bit_or(was_nan, was_infinite))))
+
+
+def _any(conditions: list[Expr]) -> Expr:
+    return functools.reduce(ops.bit_or, conditions)
 
 
 def _device(args: Sequence[Any]) -> torch.device:

@@ -236,7 +236,7 @@ def _adaptive_avg_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Tensor
         dtype = COMPUTE[input.dtype]
         total = ops.div(sum_of(windows, dtype), ops.const(math.prod(windows.sizes), dtype))
         return made(ctx, meta, ops.via(total, meta.dtype))
-    return _uneven(ctx, meta, input, first)
+    return _uneven_average(ctx, meta, input, first)
 
 
 def _mean(ctx: Context, meta: TensorMeta, input: Tensor, axes: Shape) -> Tensor:
@@ -247,34 +247,82 @@ def _mean(ctx: Context, meta: TensorMeta, input: Tensor, axes: Shape) -> Tensor:
     return made(ctx, meta, ops.via(space.result(mean, True), meta.dtype))
 
 
-def _uneven(ctx: Context, meta: TensorMeta, input: Tensor, first: int) -> Tensor:
+class _Uneven:
     """Windows from `floor(i * large / small)` to `ceil((i + 1) * large / small)`."""
-    shape, ndim, dtype = input.meta.shape, len(meta.shape), COMPUTE[input.dtype]
-    begins, lengths, most = [], [], []
-    for axis in range(first, ndim):
-        large, small = ops.const(shape[axis], I64), ops.const(meta.shape[axis], I64)
-        begin = ops.trunc_div(ops.mul(Index(axis), large), small)
-        end = ops.mul(ops.add(Index(axis), ops.const(1, I64)), large)
-        end = ops.trunc_div(ops.add(end, ops.const(meta.shape[axis] - 1, I64)), small)
-        begins.append(begin)
-        lengths.append(ops.sub(end, begin))
-        most.append(max(-(-(i + 1) * shape[axis] // meta.shape[axis]) - i * shape[axis] // meta.shape[axis]
-                        for i in range(meta.shape[axis])))  # fmt: skip
-    if math.prod(most) > MOST_ELEMENTS:
-        raise NoRule
-    value = source(ctx, input, _STORE_BEFORE_WINDOWS)
+
+    def __init__(self, ctx: Context, input: Tensor, meta: TensorMeta, first: int) -> None:
+        shape, self.ndim, self.first = input.meta.shape, len(meta.shape), first
+        self.shape = shape
+        self.begins: list[Expr] = []
+        self.lengths: list[Expr] = []
+        self.most = []
+        for axis in range(first, self.ndim):
+            large, small = ops.const(shape[axis], I64), ops.const(meta.shape[axis], I64)
+            begin = ops.trunc_div(ops.mul(Index(axis), large), small)
+            end = ops.mul(ops.add(Index(axis), ops.const(1, I64)), large)
+            end = ops.trunc_div(ops.add(end, ops.const(meta.shape[axis] - 1, I64)), small)
+            self.begins.append(begin)
+            self.lengths.append(ops.sub(end, begin))
+            self.most.append(max(-(-(i + 1) * shape[axis] // meta.shape[axis]) - i * shape[axis] // meta.shape[axis]
+                                 for i in range(meta.shape[axis])))  # fmt: skip
+        if math.prod(self.most) > MOST_ELEMENTS:
+            raise NoRule
+        self.value = source(ctx, input, _STORE_BEFORE_WINDOWS)
+
+    def elements(self) -> Iterator[tuple[Expr, Expr | None, list[Expr]]]:
+        """For each place in a window: the element, whether the window has it (None: always), and its index in the image."""
+        for place in itertools.product(*map(range, self.most)):
+            indices: list[Expr] = []
+            inside: Expr | None = None
+            for n, begin, length in zip(place, self.begins, self.lengths, strict=True):
+                indices.append(ops.add(begin, ops.const(n, I64)))
+                inside = both(inside, ops.lt(ops.const(n, I64), length)) if n else inside
+            yield at(self.value, [*range(self.first), *indices], self.ndim, inside), inside, indices
+
+    def flat(self, indices: list[Expr]) -> Expr:
+        """The index of an element in the flat image."""
+        total = indices[0]
+        for axis, index in zip(range(self.first + 1, self.ndim), indices[1:], strict=True):
+            total = ops.add(ops.mul(total, ops.const(self.shape[axis], I64)), index)
+        return total
+
+
+def _uneven_average(ctx: Context, meta: TensorMeta, input: Tensor, first: int) -> Tensor:
+    dtype, windows = COMPUTE[input.dtype], _Uneven(ctx, input, meta, first)
     total: Expr = ops.const(0, dtype)
-    for place in itertools.product(*map(range, most)):
-        axes: list[int | Expr] = list(range(first))
-        inside: Expr | None = None
-        for n, begin, length in zip(place, begins, lengths, strict=True):
-            axes.append(ops.add(begin, ops.const(n, I64)))
-            inside = both(inside, ops.lt(ops.const(n, I64), length)) if n else inside
-        element = ops.via(at(value, axes, ndim, inside), dtype)
+    for element, inside, _ in windows.elements():
+        element = ops.via(element, dtype)
         total = ops.add(total, element if inside is None else ops.where(inside, element, ops.const(0, dtype)))
-    for length in lengths:
+    for length in windows.lengths:
         total = ops.div(total, ops.via(length, dtype))
     return made(ctx, meta, ops.via(total, meta.dtype))
+
+
+def _adaptive_max_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Any:
+    metas = list(meta) if isinstance(meta, (list, tuple)) else [meta]
+    if type(input) is not Tensor or type(metas[0]) is not TensorMeta or not input.meta.numel or not metas[0].numel:
+        raise NoRule
+    shape, result = input.meta.shape, metas[0].shape
+    first = len(shape) - ndim
+    if first < 1 or len(result) != len(shape):
+        raise NoRule
+    pairs = list(zip(shape[first:], result[first:], strict=True))
+    if all(large % small == 0 for large, small in pairs):
+        sizes = [large // small for large, small in pairs]
+        return _max_pool(ctx, meta, ndim, len(metas) == 2, input, sizes, None, 0, 1)
+    dtype, windows = COMPUTE[input.dtype], _Uneven(ctx, input, metas[0], first)
+    best: Expr = ops.const(identity("maximum", dtype), dtype)
+    found = windows.flat(windows.begins)
+    for element, inside, indices in windows.elements():
+        element = ops.via(element, dtype)
+        better = ops.gt(element, best)
+        if is_float(dtype):
+            better = ops.bit_or(better, ops.isnan(element))
+        better = both(inside, better)  # type: ignore[assignment]
+        best = ops.where(better, element, best)
+        found = ops.where(better, windows.flat(indices), found)
+    values = _kept(ctx, made(ctx, metas[0], ops.via(best, metas[0].dtype)))
+    return values if len(metas) == 1 else [values, _kept(ctx, made(ctx, metas[1], found))]
 
 
 def _register_adaptive(ndim: int) -> None:
@@ -283,6 +331,13 @@ def _register_adaptive(ndim: int) -> None:
     @rule(f"adaptive_avg_pool{ndim}d _adaptive_avg_pool{ndim}d", "input output_size", functions)
     def adaptive_avg_pool(ctx: Context, meta: Any, input: Any, output_size: Any) -> Tensor:
         return _adaptive_avg_pool(ctx, meta, input, ndim)
+
+    names = (f"adaptive_max_pool{ndim}d", f"adaptive_max_pool{ndim}d_with_indices")
+    both_forms = [getattr(functional, name) for name in names]
+
+    @rule(names[0], "input output_size return_indices=False", both_forms)
+    def adaptive_max_pool(ctx: Context, meta: Any, input: Any, output_size: Any, return_indices: Any) -> Any:
+        return _adaptive_max_pool(ctx, meta, input, ndim)
 
 
 for _ndim in (1, 2, 3):

@@ -48,6 +48,9 @@ _FAMILIES_THAT_NEVER_FAIL = ("_scaled_dot_product", "max_pool", "avg_pool", "ada
 #: Operators that change an operand although their schema does not say so.
 _UNDECLARED = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"})
 
+#: Operators whose result depends on contents for some operands only, for which there is no metadata.
+_KNOWN_WITHOUT_CONTENTS = frozenset({"index", "_ctc_loss"})
+
 #: Where the functions and methods that are written in C++ are found.
 _NAMESPACES = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
 _OWNERS: list[Any] = [torch, torch.Tensor, operator, *_NAMESPACES]
@@ -66,6 +69,12 @@ def makes_new_tensors(function: Any, name: str) -> bool:
         return True
     overloads = list(_overloads(name))
     return name not in _UNDECLARED and bool(overloads) and all(map(_is_function_of_operands, overloads))
+
+
+@cache
+def is_composed(name: str) -> bool:
+    """Whether PyTorch composes an operator of others, by its name."""
+    return any(map(_is_composed, _overloads(name)))
 
 
 @cache
@@ -96,7 +105,8 @@ def effects_by_schema(
     schema = overload._schema
     unknown = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
     name = schema.name.partition("::")[2]
-    if name in _UNDECLARED or _is_composed(overload) or any(tag in overload.tags for tag in unknown):
+    has_unknown = name not in _KNOWN_WITHOUT_CONTENTS and any(tag in overload.tags for tag in unknown)
+    if name in _UNDECLARED or _is_composed(overload) or has_unknown:
         return None
     first: dict[str, int] = {}
     written: list[int] = []

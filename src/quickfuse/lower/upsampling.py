@@ -95,7 +95,7 @@ def _linear(name: str, ndim: int) -> None:
         neighbours = [_neighbours(image, k, align_corners) for k in range(ndim)]
         if meta.numel >= _MANY:
             neighbours[-1] = [
-                (_table(ctx, index, meta), None if weight is None else _table(ctx, weight, meta))
+                (_table(ctx, index, meta, ndim + 1), None if weight is None else _table(ctx, weight, meta, ndim + 1))
                 for index, weight in neighbours[-1]
             ]
         total: Expr | None = None
@@ -109,14 +109,76 @@ def _linear(name: str, ndim: int) -> None:
         return made(ctx, meta, ops.via(total, meta.dtype))
 
 
-def _table(ctx: Context, value: Expr, meta: TensorMeta) -> Expr:
-    """A value that follows from the last index alone, computed once for all rows."""
+def _cubic(name: str) -> None:
+    @rule(name, "input output_size align_corners=False *scales", [getattr(torch._C._nn, name)])
+    def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, align_corners: Any, scales: Any) -> Tensor:
+        if type(align_corners) is not bool:
+            raise NoRule
+        image = _Image(input, meta, output_size, scales, 2)
+        value = source(ctx, input, _STORE_BEFORE_UPSAMPLING)
+        rows, columns = (
+            [
+                (_table(ctx, index, meta, k + 2), _table(ctx, weight, meta, k + 2))
+                for index, weight in _cubic_neighbours(image, k, align_corners)
+            ]
+            for k in range(2)
+        )  # fmt: skip
+        total: Expr | None = None
+        for row, weight in rows:
+            of_row: Expr | None = None
+            for column, factor in columns:
+                term = ops.mul(ops.via(at(value, [0, 1, row, column], 4, None), image.dtype), factor)
+                of_row = term if of_row is None else ops.add(of_row, term)
+            assert of_row is not None
+            term = ops.mul(of_row, weight)
+            total = term if total is None else ops.add(total, term)
+        assert total is not None
+        return made(ctx, meta, ops.via(total, meta.dtype))
+
+
+#: The parameter of the cubic polynomials.
+_CUBIC = -0.75
+
+
+def _cubic_neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr]]:
+    """The four elements of an axis around each new one, with their weights (Keys, Cubic Convolution Interpolation, 1981)."""
+    old, new, dtype = image.old[k], image.new[k], image.dtype
+    here, half = ops.via(Index(image.axes[k]), dtype), ops.const(0.5, dtype)
+    if align_corners:
+        place = ops.mul(here, ops.const((old - 1) / (new - 1) if new > 1 else 0.0, dtype))
+    else:
+        place = ops.sub(ops.mul(ops.add(here, half), ops.const(image.ratio(k), dtype)), half)
+    first = _index_before(place, old)
+    zero, one = ops.const(0.0, dtype), ops.const(1.0, dtype)
+    behind = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), zero), one)
+    ahead = ops.sub(one, behind)
+    weights = [_far(ops.add(behind, one)), _near(behind), _near(ahead), _far(ops.add(ahead, one))]
+    last = ops.const(old - 1, I64)
+    places = [ops.maximum(ops.minimum(ops.add(first, ops.const(n, I64)), last), ops.const(0, I64)) for n in range(-1, 3)]
+    return [*zip(places, weights, strict=True)]
+
+
+def _near(x: Expr) -> Expr:
+    """The weight at a distance of at most one: ((A + 2) x - (A + 3)) x^2 + 1."""
+    inner = ops.sub(ops.mul(ops.like(x, _CUBIC + 2), x), ops.like(x, _CUBIC + 3))
+    return ops.add(ops.mul(ops.mul(inner, x), x), ops.like(x, 1.0))
+
+
+def _far(x: Expr) -> Expr:
+    """The weight at a distance from one to two: ((A x - 5 A) x + 8 A) x - 4 A."""
+    inner = ops.sub(ops.mul(ops.like(x, _CUBIC), x), ops.like(x, 5 * _CUBIC))
+    outer = ops.add(ops.mul(inner, x), ops.like(x, 8 * _CUBIC))
+    return ops.sub(ops.mul(outer, x), ops.like(x, 4 * _CUBIC))
+
+
+def _table(ctx: Context, value: Expr, meta: TensorMeta, axis: int) -> Expr:
+    """A value that follows from the index of one axis alone, computed once for all others."""
     if isinstance(value, Index):
         return value
-    last, size = len(meta.shape) - 1, meta.shape[-1]
-    of_column = IndexMap((0,) * (last + 1), tuple([(int(k == last),) for k in range(last + 1)]), 1)
-    kept = ctx.stored(reindex(value, of_column), TensorMeta(value.dtype, (size,), (1,), meta.device))
-    return Load(Access(kept.access.buffer, 0, tuple([int(k == last) for k in range(last + 1)])), value.dtype)
+    ndim, size = len(meta.shape), meta.shape[axis]
+    of_axis = IndexMap((0,) * ndim, tuple([(int(k == axis),) for k in range(ndim)]), 1)
+    kept = ctx.stored(reindex(value, of_axis), TensorMeta(value.dtype, (size,), (1,), meta.device))
+    return Load(Access(kept.access.buffer, 0, tuple([int(k == axis) for k in range(ndim)])), value.dtype)
 
 
 def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr | None]]:
@@ -144,6 +206,7 @@ _MODES: dict[str, list[tuple[str, bool]]] = {
     "nearest-exact": [(f"_upsample_nearest_exact{n}d", False) for n in (1, 2, 3)],
     "linear": [("upsample_linear1d", True)],
     "bilinear": [("", True), ("upsample_bilinear2d", True)],
+    "bicubic": [("", True), ("upsample_bicubic2d", True)],
     "trilinear": [("", True), ("", True), ("upsample_trilinear3d", True)],
 }
 
@@ -171,4 +234,4 @@ for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):
     _nearest(f"upsample_nearest{_ndim}d", _ndim, exact=False)
     _nearest(f"_upsample_nearest_exact{_ndim}d", _ndim, exact=True)
     _linear(f"upsample_{_name}{_ndim}d", _ndim)
-
+_cubic("upsample_bicubic2d")

@@ -1,0 +1,141 @@
+"""Attributes that classes define: finding them, binding them to instances, and the guards that they are not replaced."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from ..ir.marks import CAPTURED_AS
+from ..ir.source import Source
+from .kinds import CODE_TYPES, is_trusted_module
+from .raising import raise_in_program
+from .values import ABSENT, type_of
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+Then = Callable[[Any], None]
+
+#: What reads a field of a namedtuple.
+TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
+
+#: Attributes of functions, classes and modules that are plain data.
+CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+
+
+def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
+    if name in CODE_DATA or name in ("__class__", "__mro__", "__bases__"):
+        then(getattr(cls, name))
+        return
+    if name == "__dict__":
+        raise Unsupported("the __dict__ of a class")
+    owner, raw = lookup_class(cls, name)
+    if raw is ABSENT:
+        owner, raw = lookup_class(type(cls), name)
+        guard_absent(i, cls.__mro__, name)
+        if raw is ABSENT:
+            guard_absent(i, type(cls).__mro__, name)
+            raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+        if isinstance(raw, FunctionType):
+            then(MethodType(raw, cls))
+            return
+        then(i.native(getattr, cls, name))
+        return
+    guard_class_attribute(i, cls.__mro__, owner, name, raw)
+    if isinstance(raw, staticmethod):
+        then(raw.__func__)
+    elif isinstance(raw, classmethod):
+        then(MethodType(raw.__func__, cls))
+    elif isinstance(raw, CODE_TYPES):
+        then(raw)
+    elif hasattr(type(raw), "__get__"):
+        then(i.native(getattr, cls, name))
+    else:
+        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
+
+
+def in_trusted_code(i: Interpreter) -> bool:
+    """Whether PyTorch or the standard library is looking: what the user's own code reads is guarded wherever it stands,
+    since a user who replaces a function of PyTorch's does it to be noticed."""
+    return not i.frames or i.frames[-1].is_library
+
+
+def class_source(i: Interpreter, cls: type) -> Source:
+    return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
+
+
+def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
+    """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
+    may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
+    guard_absent(i, order[: order.index(owner)], name)
+    trusted = is_trusted_module(owner.__module__) and in_trusted_code(i)
+    if not trusted and isinstance(raw, CODE_TYPES):
+        i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
+    elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
+        source = class_source(i, owner).attr("__dict__").item(name)
+        i.outside.guard("is", source, raw)
+        i.outside._remember(raw, source)
+
+
+def _is_python_descriptor(raw: Any) -> bool:
+    """Whether a class attribute is an object whose class says in Python how it is read or set."""
+    return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
+
+
+def guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
+    """Require that none of the user's classes among these gets an attribute."""
+    for cls in classes:
+        if not is_trusted_module(cls.__module__):
+            i.outside.guard("absent", class_source(i, cls).attr("__dict__"), (name,))
+
+
+def lookup_class(cls: type, name: str) -> tuple[type, Any]:
+    """The class in the resolution order that defines `name`, and the raw value; `ABSENT` where none does."""
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner, owner.__dict__[name]
+    return cls, ABSENT
+
+
+def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
+    kind = instance if isinstance(instance, type) and issubclass(instance, cls) else type_of(instance)
+    order = kind.__mro__
+    if cls not in order:
+        raise_in_program(TypeError("super(type, obj): obj must be an instance or subtype of type"))
+    for owner in order[order.index(cls) + 1 :]:
+        if name in owner.__dict__:
+            raw = owner.__dict__[name]
+            guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
+            bind(i, raw, instance, kind, then)
+            return
+    raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
+    """What reading a class attribute through an instance gives."""
+    from .calls import call
+
+    if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
+        then(MethodType(raw, instance))
+    elif isinstance(raw, property):
+        if raw.fget is None:
+            raise_in_program(AttributeError("unreadable attribute"))
+        call(i, raw.fget, (instance,), {}, then)
+    elif isinstance(raw, staticmethod):
+        then(raw.__func__)
+    elif isinstance(raw, classmethod):
+        then(MethodType(raw.__func__, kind))
+    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        then(MethodType(raw, instance))
+    elif isinstance(getter := lookup_class(type(raw), "__get__")[1], FunctionType):
+        call(i, getter, (raw, instance, kind), {}, then)
+    elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
+        then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
+    elif hasattr(type(raw), "__get__"):
+        raise Unsupported(f"a descriptor of type {type(raw).__name__}")
+    else:
+        then(raw)

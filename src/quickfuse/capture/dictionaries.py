@@ -1,0 +1,91 @@
+"""Dictionaries of the user's: reading their entries and their keys, with the guards that this needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import Unsupported
+from .kinds import CODE_TYPES
+from .values import DELETED, LAZY, ShadowDict, TensorProxy, is_constant
+
+if TYPE_CHECKING:
+    from .outside import Outside
+
+
+def get(outside: Outside, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
+    """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
+    value = shadow.entries.get(key, DELETED)
+    if value is LAZY:
+        value = outside.wrap(shadow.real[key], shadow.source.item(_key_source(outside, key)))
+        shadow.entries[key] = value
+    elif value is DELETED:
+        if key not in shadow.changes:
+            outside.guard("absent", shadow.source, (_key_source(outside, key),))
+        return default
+    return value
+
+
+def mirror(outside: Outside, shadow: ShadowDict, name: str, value: Any) -> None:
+    """Let the stand-in of an object's `__dict__` show an attribute that was set."""
+    shadow.entries[name] = value
+    outside.mirrored.add((id(shadow), name))
+
+
+def begin_change(outside: Outside, shadow: ShadowDict, key: Any) -> None:
+    """The captured code is about to set or to delete an entry."""
+    if outside.mirrored and (id(shadow), key) in outside.mirrored:
+        raise Unsupported("changing an attribute in two ways")
+
+
+def keys(outside: Outside, shadow: ShadowDict) -> list[Any]:
+    """All keys in order, guarded to stay the same."""
+    outside.guard("keys", shadow.source, tuple(_key_source(outside, k) for k in shadow.real))
+    return [key_value(outside, k) for k in shadow.entries]
+
+
+def length(outside: Outside, shadow: ShadowDict) -> int:
+    if shadow.changes:
+        keys(outside, shadow)
+    else:
+        outside.guard("length", shadow.source, len(shadow.real))
+    return len(shadow.entries)
+
+
+def _key_source(outside: Outside, key: Any) -> Any:
+    """A key as it stands in a source: constants as they are, tensors and objects by where they come from."""
+    if isinstance(key, torch.Tensor):
+        proxy = outside.stand_in(key)
+        if proxy is None:
+            raise Unsupported("a dictionary key that is a tensor without a path to it")
+        return proxy.source
+    if type(key) in (str, int, bool, float, type(None)):
+        return key
+    if isinstance(key, type) or is_constant(key):
+        return key
+    if isinstance(key, CODE_TYPES):
+        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+    source = outside.source_of(key)
+    if source is None:
+        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+    return source
+
+
+def key_value(outside: Outside, key: Any) -> Any:
+    """A stored key as the captured code sees it."""
+    if isinstance(key, torch.Tensor):
+        proxy = outside.stand_in(key)
+        if proxy is None:
+            raise Unsupported("a dictionary key that is a tensor without a path to it")
+        return proxy
+    return key
+
+
+def stored_key(outside: Outside, key: Any) -> Any:
+    """A key of the captured code as it is stored in the user's dictionary."""
+    if type(key) is TensorProxy:
+        if key.real is None:
+            raise Unsupported("a new tensor as a dictionary key")
+        return key.real
+    return outside.concrete(key)

@@ -1,0 +1,119 @@
+"""Generators that captured code makes and consumes: running one to its next yield, and its methods."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from .frame import Frame, GeneratorValue
+from .raising import Raised, raise_in_program, unwind
+from .values import NativeHandler
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+def make(i: Interpreter, frame: Frame, function: FunctionType) -> GeneratorValue:
+    """What a call of a generator function gives: its frame, of which nothing has run yet."""
+    frame.on_result = _nowhere
+    generator = GeneratorValue(frame, function, i.note_ending)
+    i.generators.append(weakref.ref(generator))
+    return generator
+
+
+def resume(i: Interpreter, generator: GeneratorValue, sent: Any = None) -> tuple[bool, Any]:
+    """Run a generator to its next yield: (True, value), or to its end: (False, return value)."""
+    if generator.done:
+        return False, None
+    if generator.running:
+        raise Raised(ValueError("generator already executing"))
+    depth = len(i.frames)
+    result: list[Any] = []
+    frame = generator.frame
+    frame.on_result = result.append
+    if frame.position == 0:
+        if sent is not None:
+            raise Raised(TypeError("can't send non-None value to a just-started generator"))
+        frame.stack.clear()
+    else:
+        frame.stack.append(sent)
+    generator.running = True
+    frame.generator = generator
+    i.frames.append(frame)
+    try:
+        i.run_until(depth)
+    finally:
+        generator.running = False
+        frame.generator = None  # a reference would keep it alive
+        frame.on_result = _nowhere
+    return not generator.done, result[0]
+
+
+def throw_into(i: Interpreter, generator: GeneratorValue, exception: BaseException) -> tuple[bool, Any]:
+    """Raise an exception where a generator is suspended, and run it to its next yield or its end."""
+    frame = generator.frame
+    if generator.done or frame.position == 0:
+        generator.done = True
+        raise Raised(exception)
+    if generator.running:
+        raise Raised(ValueError("generator already executing"))
+    depth = len(i.frames)
+    result: list[Any] = []
+    frame.on_result = result.append
+    generator.running = True
+    frame.generator = generator
+    i.frames.append(frame)
+    try:
+        unwind(i, exception, depth)
+        i.run_until(depth)
+    finally:
+        generator.running = False
+        frame.generator = None  # a reference would keep it alive
+        frame.on_result = _nowhere
+    return not generator.done, result[0]
+
+
+def method(generator: GeneratorValue, name: str) -> NativeHandler:
+    """`generator.send`, `throw`, `close` and `__next__`."""
+
+    def element(i: Interpreter, found: bool, value: Any) -> Any:
+        if not found:
+            raise_in_program(i.mark_created(StopIteration() if value is None else StopIteration(value)))
+        return value
+
+    def throw(i: Interpreter, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        exception = kind if isinstance(kind, BaseException) else value
+        if not isinstance(exception, BaseException):
+            exception = i.call_now(kind, () if value is None else (value,))
+        return element(i, *throw_into(i, generator, exception))
+
+    def close(i: Interpreter) -> None:
+        if generator.done or generator.frame.position == 0:
+            generator.done = True
+            return
+        try:
+            found, _ = throw_into(i, generator, i.mark_created(GeneratorExit()))
+        except Raised as raised:
+            if not isinstance(raised.exception, (GeneratorExit, StopIteration)):
+                raise
+            return
+        if found:
+            raise_in_program(RuntimeError("generator ignored GeneratorExit"))
+
+    methods: dict[str, Callable[..., Any]] = {
+        "__next__": lambda i: element(i, *resume(i, generator)),
+        "send": lambda i, value: element(i, *resume(i, generator, value)),
+        "__iter__": lambda i: generator,
+        "throw": throw,
+        "close": close,
+    }
+    if name not in methods:
+        raise Unsupported(f"the attribute {name} of a generator")
+    return NativeHandler(methods[name])
+
+
+def _nowhere(result: Any) -> None:
+    """Where a generator's results go while it is not running."""

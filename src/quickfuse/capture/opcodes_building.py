@@ -1,0 +1,176 @@
+"""Bytecode instructions that build containers, strings and slices, match them against patterns, and take them apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from ..ir.frame import NULL
+from . import builtin_calls, containers
+from .frame import Frame
+from .raising import raise_in_program
+from .values import ShadowContainer, ShadowDict, type_of
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+# building and matching --------------------------------------------------------------------------------------------
+
+
+def _take(f: Frame, count: int) -> list[Any]:
+    if not count:
+        return []
+    values = f.stack[-count:]
+    del f.stack[-count:]
+    return values
+
+
+def op_BUILD_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(tuple(_take(f, arg)))
+
+
+def op_BUILD_LIST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(i.mark_created(_take(f, arg)))
+
+
+def op_BUILD_SET(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])))
+
+
+def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    values = _take(f, 2 * arg)
+    pairs = [(containers.hashable(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
+    f.stack.append(i.mark_created(i.native(dict, pairs)))
+
+
+def op_BUILD_CONST_KEY_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    keys = f.stack.pop()
+    f.stack.append(i.mark_created(dict(zip(keys, _take(f, arg), strict=True))))
+
+
+def op_BUILD_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(slice(*_take(f, arg)))
+
+
+def op_GET_LEN(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(builtin_calls.HANDLERS[len](i, f.stack[-1]))
+
+
+def op_MATCH_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    kind = type_of(f.stack[-1])
+    f.stack.append(bool(kind.__flags__ & (1 << 5)))
+
+
+def op_MATCH_MAPPING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    kind = type_of(f.stack[-1])
+    f.stack.append(bool(kind.__flags__ & (1 << 6)))
+
+
+def op_MATCH_KEYS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    keys, subject = f.stack[-1], f.stack[-2]
+    values = [builtin_calls.load_item_or(i, subject, key, NULL) for key in keys]
+    f.stack.append(None if any(v is NULL for v in values) else tuple(values))
+
+
+def op_MATCH_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    names = f.stack.pop()
+    cls = f.stack.pop()
+    f.stack.append(builtin_calls.match_class(i, f.stack.pop(), cls, arg, names))
+
+
+def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append("".join(_take(f, arg)))
+
+
+def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    spec = f.stack.pop() if arg & 0x04 else ""
+    operand = builtin_calls.printable(i, f.stack.pop())
+    convert = (None, str, repr, ascii)[arg & 0x03]
+    text = i.native(convert, operand) if convert else operand
+    f.stack.append(i.native(format, text, spec))
+
+
+def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
+
+
+def op_LIST_APPEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    element = f.stack.pop()
+    _add(i, f.stack[-arg], "append", element)
+
+
+def op_SET_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    element = f.stack.pop()
+    _add(i, f.stack[-arg], "add", element)
+
+
+def op_MAP_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    element = f.stack.pop()
+    key = f.stack.pop()
+    containers.set_item(i, f.stack[-arg], key, element)
+
+
+def op_LIST_EXTEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    elements = f.stack.pop()
+    _add(i, f.stack[-arg], "extend", containers.iterate(i, elements))
+
+
+def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    elements = f.stack.pop()
+    _add(i, f.stack[-arg], "update", containers.iterate(i, elements))
+
+
+def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
+    """Add to a list or set that is being built."""
+    if type(target) is ShadowContainer:
+        containers.call_container_method(i, target, method, (operand,), {})
+    elif type(target) is set:
+        operand = containers.hashable(i, operand) if method == "add" else [containers.hashable(i, v) for v in operand]
+        i.native(getattr(target, method), operand)
+    else:
+        getattr(target, method)(operand)
+
+
+def op_DICT_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    elements = containers.as_plain_dict(i, f.stack.pop())
+    target = f.stack[-arg]
+    for key, element in elements.items():
+        containers.set_item(i, target, key, element)
+
+
+def op_DICT_MERGE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    merged = containers.as_plain_dict(i, f.stack.pop())
+    target = f.stack[-arg]
+    if type(target) is ShadowDict or any(key in target for key in merged):
+        raise Unsupported("a call with one keyword twice")
+    target.update(merged)
+
+
+def _unpackable(i: Interpreter, value: Any) -> Any:
+    kind = type_of(value)
+    if value is None or kind in (int, float, bool):
+        raise_in_program(TypeError(f"cannot unpack non-iterable {kind.__name__} object"))
+    return containers.iterate(i, value)
+
+
+def op_UNPACK_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    elements = _unpackable(i, f.stack.pop())
+    if len(elements) != arg:
+        problem = "too many" if len(elements) > arg else "not enough"
+        detail = f"expected {arg}" if len(elements) > arg else f"expected {arg}, got {len(elements)}"
+        raise_in_program(ValueError(f"{problem} values to unpack ({detail})"))
+    f.stack.extend(reversed(elements))
+
+
+def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    before, after = arg & 0xFF, arg >> 8
+    elements = _unpackable(i, f.stack.pop())
+    if len(elements) < before + after:
+        raise_in_program(
+            ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(elements)})")
+        )
+    stop = len(elements) - after
+    f.stack.extend(reversed(elements[stop:]))
+    f.stack.append(i.mark_created(list(elements[before:stop])))
+    f.stack.extend(reversed(elements[:before]))

@@ -1,0 +1,202 @@
+"""Bytecode instructions that decide where to go on: jumps, loops, generators, `with` and exceptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from ..ir.bytecode import PY312
+from . import calls, containers, generators
+from .frame import Frame, GeneratorValue
+from .raising import raise_in_program, traceback_of
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+# jumps ----------------------------------------------------------------------------------------------------------
+
+
+def op_JUMP_FORWARD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.position = value
+
+
+op_JUMP_BACKWARD_NO_INTERRUPT = op_JUMP_FORWARD
+
+
+def op_JUMP_BACKWARD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.position = value
+    i.note_loop(f, value)
+
+
+def op_POP_JUMP_IF_TRUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if i.truth(f.stack.pop()):
+        f.position = value
+
+
+def op_POP_JUMP_IF_FALSE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if not i.truth(f.stack.pop()):
+        f.position = value
+
+
+def op_POP_JUMP_IF_NONE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if f.stack.pop() is None:
+        f.position = value
+
+
+def op_POP_JUMP_IF_NOT_NONE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if f.stack.pop() is not None:
+        f.position = value
+
+
+op_POP_JUMP_FORWARD_IF_TRUE = op_POP_JUMP_IF_TRUE
+op_POP_JUMP_FORWARD_IF_FALSE = op_POP_JUMP_IF_FALSE
+op_POP_JUMP_FORWARD_IF_NONE = op_POP_JUMP_IF_NONE
+op_POP_JUMP_FORWARD_IF_NOT_NONE = op_POP_JUMP_IF_NOT_NONE
+
+
+def _backward(jump: Any) -> Any:
+    """A conditional jump at the end of a loop."""
+
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        jump(i, f, arg, value)
+        if f.position == value:
+            i.note_loop(f, value)
+
+    return operation
+
+
+op_POP_JUMP_BACKWARD_IF_TRUE = _backward(op_POP_JUMP_IF_TRUE)
+op_POP_JUMP_BACKWARD_IF_FALSE = _backward(op_POP_JUMP_IF_FALSE)
+op_POP_JUMP_BACKWARD_IF_NONE = _backward(op_POP_JUMP_IF_NONE)
+op_POP_JUMP_BACKWARD_IF_NOT_NONE = _backward(op_POP_JUMP_IF_NOT_NONE)
+
+
+def op_JUMP_IF_TRUE_OR_POP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if i.truth(f.stack[-1]):
+        f.position = value
+    else:
+        f.stack.pop()
+
+
+def op_JUMP_IF_FALSE_OR_POP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if not i.truth(f.stack[-1]):
+        f.position = value
+    else:
+        f.stack.pop()
+
+
+# loops and generators -------------------------------------------------------------------------------------------
+
+
+def op_GET_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(containers.make_iterator(i, f.stack.pop()))
+
+
+def op_FOR_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    found, element = containers.next_of(i, f.stack[-1])
+    if found:
+        f.stack.append(element)
+    else:
+        f.stack.pop()
+        f.position = value + 1 if PY312 else value
+
+
+def op_RETURN_GENERATOR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(None)
+
+
+def op_YIELD_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    i.frames.pop()
+    f.on_result(f.stack.pop())
+
+
+def op_GET_YIELD_FROM_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if type(f.stack[-1]) is not GeneratorValue:
+        f.stack.append(containers.make_iterator(i, f.stack.pop()))
+
+
+def op_SEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    sent = f.stack.pop()
+    receiver = f.stack[-1]
+    if type(receiver) is GeneratorValue:
+        found, element = generators.resume(i, receiver, sent)
+    elif sent is not None:
+        raise Unsupported(f"sending a value into a {type(receiver).__name__}")
+    else:
+        found, element = containers.next_of(i, receiver)
+    if found:
+        f.stack.append(element)
+        return
+    if not PY312:
+        f.stack.pop()
+    f.stack.append(element)
+    f.position = value
+
+
+def op_END_SEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    del f.stack[-2]
+
+
+# with and exceptions --------------------------------------------------------------------------------------------
+
+
+def op_BEFORE_WITH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    calls.enter_context(i, f, f.stack.pop())
+
+
+def op_WITH_EXCEPT_START(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    exception = f.stack[-1]
+    outside = i.outside.is_outside(exception)
+    traceback = exception.__traceback__ if outside else traceback_of(i, exception)
+    calls.call(i, f.stack[-4], (type(exception), exception, traceback), {}, f.stack.append)
+
+
+def op_PUSH_EXC_INFO(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    exception = f.stack.pop()
+    f.stack.append(f.exceptions[-1] if f.exceptions else None)
+    f.exceptions.append(exception)
+    f.stack.append(exception)
+
+
+def op_POP_EXCEPT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.pop()
+    handled = f.exceptions.pop()
+    if i.ending:
+        i.let_go(handled)
+
+
+def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    wanted = f.stack.pop()
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
+    f.stack.append(i.native(isinstance, f.stack[-1], wanted))
+
+
+def op_RERAISE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    raise_in_program(f.stack.pop())
+
+
+def op_RAISE_VARARGS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if arg == 0:
+        if not f.exceptions or f.exceptions[-1] is None:
+            raise_in_program(RuntimeError("No active exception to reraise"))
+        raise_in_program(f.exceptions[-1])  # type: ignore[arg-type]
+    cause = f.stack.pop() if arg == 2 else None
+    exception = f.stack.pop()
+    if isinstance(exception, type) and issubclass(exception, BaseException):
+        exception = i.call_now(exception, ())
+    if not isinstance(exception, BaseException):
+        raise_in_program(TypeError("exceptions must derive from BaseException"))
+    if arg == 2:
+        if isinstance(cause, type) and issubclass(cause, BaseException):
+            cause = i.call_now(cause, ())
+        if i.outside.is_outside(exception) or not (cause is None or isinstance(cause, BaseException)):
+            raise Unsupported("the cause of an exception from outside")
+        exception.__cause__ = cause
+    raise_in_program(exception)
+
+
+def op_LOAD_ASSERTION_ERROR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(AssertionError)

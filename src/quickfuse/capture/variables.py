@@ -1,0 +1,93 @@
+"""Global names and the variables of enclosing functions: reading, writing and deleting them."""
+
+from __future__ import annotations
+
+from types import CellType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from ..ir.source import Source
+from .frame import Frame
+from .kinds import is_trusted_module
+from .raising import raise_in_program
+from .values import DELETED
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+_BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
+
+
+def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
+    stored = i.outside.global_stores.get((id(globals_), name))
+    if stored is not None and stored[1] is not DELETED:
+        return stored[1]
+    trusted = is_trusted_module(globals_.get("__name__"))
+    if name in globals_ and stored is None:
+        return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
+    if name in _BUILTINS:
+        if not trusted:
+            i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
+        return _BUILTINS[name]
+    raise_in_program(NameError(f"name '{name}' is not defined"))
+
+
+def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
+    i.outside.global_stores[id(globals_), name] = (globals_, value)
+
+
+def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
+    load_global(i, globals_, name)
+    if name not in globals_ and (id(globals_), name) not in i.outside.global_stores:
+        raise_in_program(NameError(f"name '{name}' is not defined"))
+    i.outside.global_stores[id(globals_), name] = (globals_, DELETED)
+
+
+def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
+    cell: CellType = f.locals[index]
+    stored = i.outside.cell_stores.get(id(cell))
+    if stored is not None:
+        return stored[1]
+    try:
+        value = cell.cell_contents
+    except ValueError:
+        name = f.names[index]
+        if id(cell) not in i.created:
+            raise Unsupported("a variable of an enclosing function without a value") from None
+        if name in f.code.co_cellvars:
+            raise_in_program(
+                UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
+            )
+        raise_in_program(
+            NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
+        )
+    if id(cell) in i.created:
+        return value
+    source, trusted = _cell_source(i, f, index)
+    return i.outside.wrap(value, source, trusted)
+
+
+def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
+    name = f.names[index]
+    known = i.outside.source_of(f.locals[index])
+    if known is not None:
+        return known.attr("cell_contents"), False
+    if f is i.frames[0] and f.function_source is None:
+        return i.outside.roots.closure(name), False
+    source = f.function_source
+    if source is None:
+        whole = i.frames[0]
+        if whole.function_source is None:  # an inner function of the compiled one shares the cells that this closes over
+            for own, cell in zip(whole.names, whole.locals, strict=True):
+                if cell is f.locals[index] and own in whole.code.co_freevars:
+                    return i.outside.roots.closure(own), False
+        raise Unsupported(f"the free variable {name} of a function without a path to it")
+    position = f.code.co_freevars.index(name)
+    return source.attr("__closure__").item(position).attr("cell_contents"), f.is_library
+
+
+def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
+    if id(cell) in i.created:
+        cell.cell_contents = value
+    else:
+        i.outside.cell_stores[id(cell)] = (cell, value)

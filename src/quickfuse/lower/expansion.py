@@ -1,0 +1,139 @@
+"""Calls of operators that PyTorch composes of others and that have no rule: lowered as what they are composed of.
+
+What that is, somebody else has to say (`Expand`), since lowering runs no operators. It is worth it where most of the parts
+become loops.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+
+from quickfuse.ir.expr import Scalar
+from quickfuse.ir.values import TensorMeta
+
+from .aten import overload_handler
+from .compositions import COMPOSITIONS
+from .extern import name_of
+from .schemas import is_composed
+from .symbolic import Tensor
+
+#: `(function, args, kwargs)` with a `TensorMeta` in place of each tensor -> a graph with a placeholder for each of them,
+#: which returns the tensors that the call does; None where there is none.
+Expand = Callable[[Callable[..., Any], Any, Any], Graph | None]
+
+#: Operators that are best left to PyTorch in one piece.
+_WHOLE = frozenset(
+    "matmul linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention "
+    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu ctc_loss embedding_bag dropout alpha_dropout feature_dropout "
+    "feature_alpha_dropout dropout2d dropout3d rrelu histogramdd cdist tensor".split()
+)
+
+
+class Expansion:
+    """A call as a graph: `operands` are what its placeholders stand for."""
+
+    def __init__(self, graph: Graph, operands: list[Tensor]) -> None:
+        self.graph = graph
+        self.operands = operands
+
+
+def expansion(
+    expand: Expand, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any
+) -> Expansion | None:
+    """What to lower in place of a call that makes new tensors; None where the call had better be one."""
+    function = _composition(getattr(torch.Tensor, target, None) if kind == "call_method" else target)
+    if function is None or type(meta) not in (TensorMeta, list, tuple):
+        return None
+    operands = list(_leaves((args, kwargs)))
+    if not operands or not all(_is_plain(t) for t in operands):
+        return None
+    graph = expand(function, _described(tuple(args)), _described(dict(kwargs)))
+    if graph is None or not _is_worth_it(graph) or not _gives(graph, meta):
+        return None
+    return Expansion(graph, operands)
+
+
+@cache
+def _composition(function: Any) -> Callable[..., Any] | None:
+    """What to take apart in place of a call of `function`, which is best left alone if that is None."""
+    name = name_of(function)
+    known = COMPOSITIONS.get(name)
+    if known is not None and not any(argument.is_out for argument in _arguments(function)):
+        return known
+    if name in _WHOLE or isinstance(function, OpOverload):
+        return None
+    if isinstance(function, FunctionType):
+        return function if (function.__module__ or "").startswith("torch.") else None
+    return function if is_composed(name) else None
+
+
+def _arguments(function: Any) -> Any:
+    return function._schema.arguments if isinstance(function, OpOverload) else ()
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is not Tensor or value.is_number:
+        return False
+    return type(value.meta) is TensorMeta and value.meta.device.type == "cpu"
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The tensors and numbers of the host among arguments."""
+    if type(value) is Tensor or type(value) is Scalar:
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _leaves(element)
+    elif isinstance(value, Mapping):
+        yield from _leaves(list(value.values()))
+
+
+def _described(value: Any) -> Any:
+    if type(value) is Tensor:
+        meta = value.meta
+        return TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_described(v) for v in value])
+    return {k: _described(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _is_worth_it(graph: Graph) -> bool:
+    """Whether at least as many parts become loops as stay calls."""
+    loops = calls = 0
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem or _is_view(node):
+            continue
+        if isinstance(node.target, OpOverload) and overload_handler(node.target) is None:
+            calls += 1
+        else:
+            loops += 1
+    return loops >= calls
+
+
+def _is_view(node: Node) -> bool:
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return bool(returns) and returns[0].alias_info is not None
+
+
+def _gives(graph: Graph, meta: Any) -> bool:
+    """Whether a graph returns tensors as capture has seen them."""
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    wanted = [meta] if isinstance(meta, TensorMeta) else list(meta)
+    return len(wanted) == len(output.args[0]) and all(
+        isinstance(one, TensorMeta) and _look_alike(one, node.meta["val"])
+        for one, node in zip(wanted, output.args[0], strict=True)
+    )
+
+
+def _look_alike(one: TensorMeta, other: TensorMeta) -> bool:
+    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+        return False
+    return one.numel == 0 or all(n == 1 or s == t for n, s, t in zip(one.shape, one.stride, other.stride, strict=True))

@@ -1,0 +1,106 @@
+"""The order of a program's steps, where some of them have been replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Load, Place, walk
+from quickfuse.ir.loop import Buffer, Extern, Loop, buffers_in
+
+_Step = Loop | Extern
+_SAME: Mapping[Buffer, Buffer] = {}
+
+
+class Reads:
+    """The buffers that steps read, once for each of their loads. They are looked for only once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[_Step, list[Buffer]]] = {}  # by the step's id, with what keeps the id
+
+    def of(self, step: _Step) -> list[Buffer]:
+        known = self._known.get(id(step))
+        if known is None:
+            known = self._known[id(step)] = (step, _reads(step))
+        return known[1]
+
+    def forget(self, step: _Step) -> None:
+        """The step has been changed."""
+        self._known.pop(id(step), None)
+
+
+def _reads(step: _Step) -> list[Buffer]:
+    if isinstance(step, Extern):
+        return [*buffers_in((step.args, step.kwargs))]
+    roots = [root for store in step.stores for root in store.roots]
+    return [node.access.buffer for node in walk(*roots) if isinstance(node, (Load, Place))]
+
+
+def writes(step: _Step) -> list[Buffer]:
+    return step.outputs if isinstance(step, Extern) else [store.access.buffer for store in step.stores]
+
+
+class Order:
+    """What comes before what. `moved` says which buffers are parts of others now.
+
+    All that is read of an input is what it held before the program began: what stores to inputs comes at the end.
+    """
+
+    def __init__(self, steps: Sequence[_Step], reads: Reads, moved: Mapping[Buffer, Buffer] = _SAME) -> None:
+        self.steps = steps
+        self.before: list[set[int]] = [set() for _ in steps]
+        writers: dict[Buffer, list[int]] = {}
+        self.last = [number for number, step in enumerate(steps) if any(b.kind == "input" for b in writes(step))]
+        for number, step in enumerate(steps):
+            for buffer in dict.fromkeys(writes(step)):
+                self.before[number].update(writers.get(buffer, ()))
+                writers.setdefault(buffer, []).append(number)
+        for number, step in enumerate(steps):
+            for read in dict.fromkeys(reads.of(step)):
+                buffer = moved.get(read, read)
+                if buffer.kind != "input":
+                    self.before[number].update(writers.get(buffer, ()))
+            self.before[number].discard(number)
+        numbers = {id(step): number for number, step in enumerate(steps)}
+        for number, step in enumerate(steps):
+            if isinstance(step, Extern) and step.after is not None:
+                self.before[number].add(numbers[id(step.after)])
+
+    def sorted(self) -> list[int]:
+        """The numbers of the steps, each behind those that come before it, and else as they are."""
+        done: list[int] = []
+        state = [0] * len(self.steps)  # 1: begun, 2: done
+        for number in [*sorted(set(range(len(self.steps))).difference(self.last)), *self.last]:
+            stack = [number]
+            while stack:
+                top = stack[-1]
+                if state[top] == 2:
+                    stack.pop()
+                    continue
+                waiting = sorted([k for k in self.before[top] if state[k] != 2], reverse=True)
+                if not waiting:
+                    state[top] = 2
+                    done.append(stack.pop())
+                elif state[top] == 1:
+                    raise Unsupported("steps that come before each other")
+                else:
+                    state[top] = 1
+                    stack += waiting
+        return done
+
+    def ranks(self, members: Sequence[_Step]) -> list[int]:
+        """How many of some steps come one after the other before each of them. Those of equal rank do not depend on each
+        other."""
+        chosen = {id(step) for step in members}
+        ranks = [0] * len(self.steps)
+        for number in self.sorted():
+            ranks[number] = max(
+                [ranks[k] + (id(self.steps[k]) in chosen) for k in self.before[number]], default=0
+            )  # fmt: skip
+        numbers = {id(step): number for number, step in enumerate(self.steps)}
+        return [ranks[numbers[id(step)]] for step in members]
+
+
+def in_order(steps: Sequence[_Step], reads: Reads, moved: Mapping[Buffer, Buffer] = _SAME) -> list[_Step]:
+    """The steps, each behind those whose results it reads."""
+    return [steps[number] for number in Order(steps, reads, moved).sorted()]

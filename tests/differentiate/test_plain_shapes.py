@@ -1,0 +1,153 @@
+"""Rules for the layout of results say what PyTorch does, and spare the first call the import of its compiler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from quickfuse.differentiate.layouts import Out
+from quickfuse.differentiate.plain_shapes import RULES
+from quickfuse.differentiate.traced import Memory, make_traced
+from trace_helper import meta_of
+
+aten = torch.ops.aten
+T = torch.Tensor
+
+#: Tensors of shape (3, 4, 5), and some that are broadcast to it, in many layouts.
+LAYOUTS: dict[str, T] = {
+    "contiguous": torch.rand(3, 4, 5),
+    "transposed": torch.rand(5, 4, 3).transpose(0, 2),
+    "permuted": torch.rand(4, 5, 3).permute(2, 0, 1),
+    "sliced": torch.rand(3, 4, 9)[..., 2:7],
+    "every other": torch.rand(3, 8, 5)[:, ::2],
+    "sliced and permuted": torch.rand(4, 9, 3)[:, :5].permute(2, 0, 1),
+    "repeated": torch.rand(3, 1, 5).expand(3, 4, 5),
+    "a row": torch.rand(5),
+    "a column": torch.rand(4, 1),
+    "a number": torch.rand(()),
+    "one of an axis": torch.rand(3, 1, 5),
+    "double": torch.rand(3, 4, 5).double(),
+    "whole": torch.arange(60).view(3, 4, 5),
+    "halves": torch.rand(3, 4, 5).bfloat16(),
+    "none": torch.rand(0, 4),
+}
+IMAGES = {
+    "contiguous": torch.rand(2, 3, 4, 5), "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "one channel": torch.rand(2, 1, 4, 5), "a pixel": torch.rand(2, 3, 1, 1), "sliced": torch.rand(2, 3, 4, 9)[..., 2:7],
+}  # fmt: skip
+
+
+def agrees(function: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether there is a rule for these operands. Then it says what the operator returns."""
+
+    def traced(value: Any) -> Any:
+        if isinstance(value, T):
+            return make_traced(meta_of(value), Memory(None, meta_of(value)), (), None)  # type: ignore[arg-type]
+        return [traced(v) for v in value] if isinstance(value, list) else value
+
+    found = RULES[function](*[traced(a) for a in args], **kwargs)
+    if found is NotImplemented:
+        return False
+    real = function(*args, **kwargs)
+    for out, tensor in zip(*[[x] if isinstance(x, (Out, T)) else x for x in (found, real)], strict=True):
+        assert (out.meta.dtype, out.meta.shape, out.offset) == (tensor.dtype, tuple(tensor.shape), 0)
+        assert out.meta.stride == tensor.stride(), (function, args, kwargs)
+    return True
+
+
+ONE = [f for f in RULES if len(f._schema.arguments) - len([a for a in f._schema.arguments if a.has_default_value()]) == 1
+       and f not in (aten.mean.dim, aten.sum.dim_IntList, aten.cat.default, aten.stack.default)]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", ONE, ids=str)
+def test_operators_on_one_tensor(function: Any) -> None:
+    known = {name for name, x in LAYOUTS.items() if agrees(function, x)}
+    assert {"contiguous", "transposed", "sliced", "double"} <= known and "repeated" not in known
+
+
+@pytest.mark.parametrize("function", [aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor], ids=str)
+def test_arithmetic(function: Any) -> None:
+    for name, x in LAYOUTS.items():
+        known = {other for other, y in LAYOUTS.items() if other != "none" and name != "none" and agrees(function, x, y)}
+        assert name != "contiguous" or {"contiguous", "transposed", "a row", "a number", "repeated"} <= known
+    assert agrees(function, LAYOUTS["sliced"], 2.0) and agrees(function, LAYOUTS["permuted"], 2)
+    assert not agrees(function, LAYOUTS["whole"], 2.5)
+    assert agrees(function, LAYOUTS["whole"], 2) == (function is not aten.div.Tensor)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "gelu", "silu"])
+def test_gradients_of_activations(name: str) -> None:
+    for one in ("contiguous", "transposed", "sliced", "permuted"):
+        for other in ("contiguous", "transposed", "sliced and permuted"):
+            assert agrees(getattr(aten, f"{name}_backward").default, LAYOUTS[one], LAYOUTS[other])
+    assert agrees(aten.threshold_backward.default, LAYOUTS["sliced"], LAYOUTS["transposed"], 0)
+
+
+def test_reductions() -> None:
+    for name, x in {**LAYOUTS, **IMAGES}.items():
+        for dims in ([0], [-1], [0, x.ndim - 1] if x.ndim > 1 else [0]):
+            for keepdim in (False, True):
+                for function in (aten.mean.dim, aten.sum.dim_IntList):
+                    assert agrees(function, x, dims, keepdim) == (name not in ("whole", "a number")) or not x.ndim
+    assert not agrees(aten.sum.dim_IntList, LAYOUTS["contiguous"], [0], dtype=torch.double)
+
+
+def test_products() -> None:
+    for left in (torch.rand(3, 4), torch.rand(4, 3).t(), torch.rand(3, 8)[:, ::2]):
+        for right in (torch.rand(4, 5), torch.rand(5, 4).t()):
+            assert agrees(aten.mm.default, left, right) and agrees(aten.addmm.default, torch.rand(5), left, right)
+    assert not agrees(aten.addmm.default, torch.rand(3, 5), torch.rand(3, 4), torch.rand(4, 5))
+
+
+def test_joined_tensors() -> None:
+    for x in (LAYOUTS["contiguous"], LAYOUTS["transposed"], LAYOUTS["sliced"], *IMAGES.values()):
+        for y in (x, x.contiguous(), x.transpose(1, 2).contiguous().transpose(1, 2)):
+            assert agrees(aten.cat.default, [x, y], 1) and agrees(aten.cat.default, [x, y], -1)
+    for x in (torch.rand(3, 4), torch.rand(4, 3).t(), torch.rand(5)):
+        assert agrees(aten.stack.default, [x, x], 1) and agrees(aten.stack.default, [x, x], -1)
+    assert not agrees(aten.cat.default, [torch.rand(0), torch.rand(3)], 0)
+
+
+def test_softmax_and_losses() -> None:
+    for x in (torch.rand(3, 4), torch.rand(4, 3).t(), torch.rand(3, 8)[:, ::2]):
+        for function in (aten._softmax.default, aten._log_softmax.default):
+            assert agrees(function, x, 1, False)
+        for function in (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default):
+            assert agrees(function, x, x, 1, torch.float32)
+        target = torch.tensor([0, 1, 2])
+        for reduction in (1, 2):
+            assert agrees(aten.nll_loss_forward.default, x, target, None, reduction, -100)
+            operands = (torch.tensor(1.0), x, target, None, reduction, -100, torch.tensor(3.0))
+            assert agrees(aten.nll_loss_backward.default, *operands) == x.is_contiguous()
+        assert not agrees(aten.nll_loss_forward.default, x, target, None, 0, -100)
+    images, target = torch.rand(2, 3, 4, 5).transpose(1, 2), torch.zeros(2, 3, 5, dtype=torch.long)
+    assert agrees(aten.nll_loss2d_forward.default, images, target, None, 1, -100)
+    operands = (torch.tensor(1.0), images.contiguous(), target, None, 1, -100, torch.tensor(30.0))
+    assert agrees(aten.nll_loss2d_backward.default, *operands)
+
+
+def test_embeddings() -> None:
+    indices = torch.tensor([[0, 1], [2, 0]])
+    assert agrees(aten.embedding.default, torch.rand(3, 4), indices)
+    assert agrees(aten.embedding.default, torch.rand(4, 3).t(), indices.t())
+    assert agrees(aten.embedding_dense_backward.default, torch.rand(2, 2, 4), indices, 3, -1, False)
+
+
+_PROGRAM = """
+import sys, torch, quickfuse
+from torch import nn
+model = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 8), nn.Tanh(), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 5))
+loss = quickfuse.compile(lambda x, y: nn.functional.cross_entropy(model(x), y))(torch.tensor([1, 2]), torch.tensor([0, 1]))
+loss.backward()
+assert model[1].weight.grad is not None and type(loss.grad_fn).__name__ == "_JoinedBackward"
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+
+
+def test_nothing_large_is_imported() -> None:
+    found = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

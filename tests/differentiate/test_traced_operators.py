@@ -1,0 +1,208 @@
+"""Operators that a trace for gradients has to see through: views in place, several operands written to, lazy conjugation,
+results that only a run tells about. Against eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from differentiate.twins import check, compiled, leaf
+
+
+def views_in_place(x):
+    y = x.sin()
+    y.t_().unsqueeze_(0)
+    y.squeeze_(0).transpose_(0, 1)
+    y.mul_(2)
+    return y, y.cos()
+
+
+def a_view_in_place_of_a_view(x):
+    y = (x * 2)[1:]
+    y.unsqueeze_(0)
+    y.add_(1)
+    return y.sum(), y * x[:2]
+
+
+def vectors_and_matrices(x):
+    return x[0] @ x.t(), x @ x[1], x[0] @ x[1]
+
+
+def quantiles(x):
+    return x.quantile(0.3, dim=0), x.nanquantile(torch.tensor([0.2, 0.9]), dim=1), x.quantile(0.5)
+
+
+def into_out(x, w):
+    with torch.no_grad():
+        product = torch.mm(x, w.t(), out=torch.empty(3, 3))
+    return product @ x
+
+
+def views_of_a_hidden_tensor(x):
+    y = x * 2
+    return y[0], y[1:].t(), x.sin()
+
+
+def conjugated(x):
+    c = torch.complex(x, x.cos())
+    return torch.view_as_real(c.conj().resolve_conj()), (c * c.conj()).real, c.conj().imag * 2, c.conj().real + 1, c.mH.abs()
+
+
+def conjugated_outputs(x):
+    c = torch.complex(x, x.cos())
+    return c.conj(), c.conj()[0].mul(2).abs()
+
+
+def spectrum(x):
+    c = torch.fft.rfft(x)
+    c = c * torch.complex(x, -x)[:, :3]
+    return torch.fft.irfft(c, n=4), torch.fft.fft2(x).abs(), torch.fft.ifft(x), torch.polar(x, x * 2).real
+
+
+def a_complex_filter(x, w):
+    return torch.fft.irfft(torch.fft.rfft(x) * w, n=4)
+
+
+def frames(x):
+    spectrum = torch.stft(x.reshape(-1), 4, 2, window=torch.hann_window(4), return_complex=True)
+    return spectrum.abs(), x.reshape(-1).unfold(0, 4, 3) * 2
+
+
+def covariance(x):
+    return x.cov(), x.corrcoef()
+
+
+def margins(x, index):
+    return F.multi_margin_loss(x, index), F.multilabel_margin_loss(x[:, :3], index[None].expand(3, 3))
+
+
+def bags(x, index):
+    return F.embedding_bag(index[None], x, mode="sum"), F.embedding_bag(index, x, torch.tensor([0, 2]), mode="mean")
+
+
+def alignments(x):
+    return F.ctc_loss(x.log_softmax(1)[:, None], torch.tensor([[1, 2]]), (3,), (2,))
+
+
+def noise(x):
+    return F.rrelu(x, training=True), torch.bernoulli(x.detach().sigmoid()) * x
+
+
+def group_norm_as_aten(x):
+    return torch.native_group_norm(x, None, None, 3, 4, 1, 2, 1e-5)[0]
+
+
+def batch_norm_as_aten(x, mean, var):
+    return torch._native_batch_norm_legit(x, None, None, mean, var, True, 0.1, 1e-5)[0].sin()
+
+
+x, index = leaf(3, 4), torch.tensor([2, 0, 1])
+PROGRAMS = [
+    (views_in_place, x), (a_view_in_place_of_a_view, x), (vectors_and_matrices, x), (quantiles, x),
+    (into_out, x, leaf(3, 4, seed=1)),
+    (views_of_a_hidden_tensor, x), (conjugated, x), (conjugated_outputs, x), (spectrum, x),
+    (a_complex_filter, x, leaf(3, 3, dtype=torch.complex64)), (frames, x), (covariance, x),
+    (margins, x, index), (bags, x, index),
+    (alignments, x), (noise, x), (group_norm_as_aten, x), (batch_norm_as_aten, x, torch.zeros(4), torch.ones(4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p[0].__name__)
+def test_program(program) -> None:
+    function, *args = program
+    check(function, tuple(args), tuple(args))
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_changes_of_views_of_a_hidden_tensor(create_graph) -> None:
+    found = []
+    for run in (views_of_a_hidden_tensor, compiled(views_of_a_hidden_tensor)):
+        mine = leaf(3, 4)
+        first, second, third = run(mine)
+        assert first._base is second._base and first._base is not None
+        first.mul_(3)
+        second.add_(first[:, None][:4])
+        (gradient,) = torch.autograd.grad((second.sin() * third.sum()).sum(), mine, create_graph=create_graph)
+        found.append((first, second, gradient))
+        if create_graph:
+            found[-1] += torch.autograd.grad(gradient.square().sum(), mine)
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_conjugated_outputs_share_memory() -> None:
+    def function(x):
+        c = torch.complex(x, x.cos())
+        return c, c.conj()
+
+    twin = compiled(function)
+    c, conjugate = twin(leaf(3))
+    assert conjugate.is_conj() and conjugate._base is c
+    only = compiled(lambda x: torch.complex(x, x).conj())(leaf(3))
+    assert only.is_conj() and only.requires_grad
+
+
+def test_a_change_of_conjugated_memory() -> None:
+    def function(x):
+        c = torch.complex(x, x.cos())
+        d = c.conj()
+        c.mul_(2)
+        return d.imag
+
+    check(function, (x,), fallback=True)
+
+
+def test_shapes_that_depend_on_contents_stay_with_pytorch() -> None:
+    def function(x, targets):
+        return F.ctc_loss(x.log_softmax(-1), targets, torch.tensor([3]), torch.tensor([2])).sin() * x.sum()
+
+    check(function, (leaf(3, 1, 4), torch.tensor([[1, 2]])))
+
+
+def test_numbers_that_formulas_compute_from() -> None:
+    def function(x, w, rate):
+        return x.lerp(w, rate), (x * w).clamp(-rate, rate), torch.add(x, w, alpha=rate)
+
+    other = leaf(3, 4, seed=1)
+    twin = check(function, *[(x, other, rate) for rate in (0.3, 0.75, 0.0, 1.5)])
+    assert len(twin.specialisations) == 1
+
+
+def test_random_numbers_in_the_order_of_memory() -> None:
+    def function(x):
+        y = torch.empty(6, 4, 16).transpose(0, 1)
+        noise = torch.empty(4, 16, 6).permute(0, 2, 1).uniform_()
+        return F.dropout(x.transpose(0, 1) * 1.5, 0.3), F.dropout(x[:, None].expand(3, 5, 4), 0.3), y.bernoulli_(0.4) * noise
+
+    check(function, (leaf(3, 4),))
+
+
+def test_an_encoder_layer_with_dropout() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    check(lambda x: layer(x), (leaf(4, 6, 16),), atol=1e-4, rtol=1e-4)
+
+
+def test_values_assigned_through_a_mask() -> None:
+    def function(x, token, mask):
+        y, z = x * 2, x.cos()
+        y[mask] = token
+        z[mask[:, 0]] = token[:1]
+        y[~mask.any(1)] = token.sum()
+        return y.sin(), z
+
+    tokens = torch.rand(4, 6, generator=torch.Generator().manual_seed(0)) > 0.5
+    check(function, (leaf(4, 6, 3), leaf(3, seed=1), tokens), (leaf(4, 6, 3), leaf(3, seed=1), ~tokens))
+
+
+def test_different_values_assigned_through_a_mask() -> None:
+    def function(x, values, mask):
+        y = x * 2
+        y[mask] = values
+        return y.sin()
+
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    check(function, (leaf(2, 3), leaf(3, seed=1), mask), fallback=True)
+    check(function, (leaf(2, 3, 3), leaf(3, 3, seed=1), mask), fallback=True)
+    check(function, (leaf(2, 3, 3), leaf(3, seed=1), mask))
+    check(function, (leaf(2, 3, 3), leaf(1, 3, seed=1), mask), fallback=True)

@@ -1,0 +1,37 @@
+"""New tensors, in huge pages where there are some."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from quickfuse.ir.values import TensorMeta
+from quickfuse.launch.memory import maker
+
+CPU = torch.device("cpu")
+SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+SHAPES = [((3, 5), (5, 1)), ((3000, 1001), (1001, 1)), ((2, 3, 700, 800), (1680000, 1, 2400, 3)), ((0,), (1,))]
+
+
+@pytest.mark.parametrize(("shape", "stride"), SHAPES)
+def test_tensors_are_as_described(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    tensor = maker(TensorMeta(torch.float32, shape, stride, CPU))()
+    assert (tensor.shape, tensor.stride(), tensor.dtype) == (shape, stride, torch.float32)
+    tensor.fill_(2.0)
+    assert tensor.sum() == 2.0 * tensor.numel()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux has huge pages")
+def test_large_tensors_take_few_page_faults() -> None:
+    if not SETTING.exists() or "[never]" in SETTING.read_text():
+        pytest.skip("no huge pages on this machine")
+    make = maker(TensorMeta(torch.float32, (1 << 24,), (1,), CPU))  # 64 MB, that is 16384 small pages
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    make().fill_(1.0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 8192
