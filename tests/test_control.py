@@ -209,6 +209,20 @@ def test_disabled_by_pytorch() -> None:
     assert itself(x())[1] is False and itself.graph_count == 0
 
 
+def test_a_wrapper_around_what_pytorch_disabled_is_compiled() -> None:
+    @torch.compiler.disable
+    def natively(v: T) -> T:
+        return v * 2
+
+    @functools.wraps(natively)  # copies the attributes that say so
+    def wrapper(v: T) -> tuple[T, bool]:
+        return natively(v + 1) + 1, is_compiling()
+
+    compiled = quickfuse.compile(wrapper)
+    v, inside = compiled(x())
+    assert torch.equal(v, (x() + 1) * 2 + 1) and inside and compiled.graph_count == 2
+
+
 # graph_break and is_compiling -------------------------------------------------------------------------------------
 
 

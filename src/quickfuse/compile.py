@@ -26,7 +26,7 @@ from .garbage import collected_later
 from .interrupted import suspended
 from .ir.frame import FrameState
 from .ir.guard import Guard
-from .ir.marks import mark_of
+from .ir.marks import kept_from_peer, mark_of
 from .ir.segment import Break, Segment
 from .ir.trace import summary
 from .module import CompiledModule
@@ -396,7 +396,7 @@ def _why_never(function: FunctionType | None) -> str | None:
     mark = mark_of(function)
     if mark is not None and mark.kind == "disabled":
         return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
-    return "torch.compiler.disable" if getattr(function, "_torchdynamo_disable", False) else None
+    return "torch.compiler.disable" if kept_from_peer(function) is not None else None
 
 
 def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:

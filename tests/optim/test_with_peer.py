@@ -23,6 +23,20 @@ for cls in (torch.optim.Adam, torch.optim.SGD):
     assert step.graph_count == 1, step.graph_count
     assert step.specialisations[0].kernels
 
+def train(compile):  # PyTorch's compiler puts a wrapper of its own around LBFGS.step
+    p = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.LBFGS([p], max_iter=5)
+    def closure():
+        optimizer.zero_grad()
+        loss = ((p - torch.tensor([3.0, -1.0])) ** 2).sum() + p.prod() ** 2
+        loss.backward()
+        return loss
+    step = compile(lambda: optimizer.step(closure))
+    return [step().item() for _ in range(3)], p.detach()
+
+for expected, actual in zip(train(lambda f: f), train(quickfuse.compile)):
+    torch.testing.assert_close(actual, expected)
+
 @torch.compiler.disable
 def outside(x):
     return x + 1

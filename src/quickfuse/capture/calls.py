@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import inspect
 import operator
 import types
 import weakref
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.marks import CAPTURED_AS, others_marked
+from ..ir.marks import CAPTURED_AS, kept_from_peer, others_marked
 from . import attributes, builtin_calls, containers, getters, library, torch_calls, transforms
 from .attributes import PeerModule
 from .class_attributes import guard_class_attribute, lookup_class
@@ -165,8 +164,8 @@ def _call_function(
     if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
         call(i, function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
-    if getattr(function, "_torchdynamo_disable", False):
-        call(i, _without_peer(function), args, kwargs, then)
+    if (kept := kept_from_peer(function)) is not None:
+        call(i, _without_peer(function, kept), args, kwargs, then)
         return
     if is_left_to_python(function):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
@@ -189,12 +188,12 @@ _KEPT_OUT: CodeType | None = next(
 )
 
 
-def _without_peer(function: FunctionType) -> Any:
+def _without_peer(function: FunctionType, kept: Any) -> Any:
     """The function behind a wrapper of PyTorch's own compiler. The user's wish not to compile one is honoured; PyTorch
     wraps its own (once its compiler is imported) for the sake of that compiler."""
     if not is_trusted_module(function.__module__):
         raise Unsupported(f"{function.__qualname__}, which torch.compiler.disable keeps out of graphs")
-    return inspect.unwrap(function)
+    return kept
 
 
 def _call_peer(i: Interpreter, name: str) -> Any:

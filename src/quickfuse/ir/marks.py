@@ -54,3 +54,13 @@ def mark_of(function: Any) -> Mark | None:
 def others_marked() -> dict[Any, Mark]:
     """Marks of functions that are not written in Python."""
     return _of_others
+
+
+def kept_from_peer(function: FunctionType) -> Any:
+    """The function behind a wrapper of PyTorch's own compiler that says "leave this alone", or None.
+
+    `functools.wraps` copies the attributes of such a wrapper, but a wrapper around it is written elsewhere.
+    """
+    if not str(function.__globals__.get("__name__")).startswith("torch._dynamo"):
+        return None
+    return getattr(function, "_torchdynamo_orig_callable", None)
