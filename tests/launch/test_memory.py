@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,3 +38,27 @@ def test_large_tensors_take_few_page_faults() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     make().fill_(1.0)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 8192
+
+
+REPEATED = """
+import resource, torch
+from quickfuse.launch.memory import keep_freed_memory
+kept = keep_freed_memory()
+for _ in range(6):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    made = [torch.ones(1 << 21) for _ in range(8)]
+    del made
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(kept, faults)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a parameter of glibc's malloc")
+@pytest.mark.parametrize("setting", [None, "MALLOC_TRIM_THRESHOLD_"])
+def test_freed_memory_is_kept_unless_the_user_has_set_how_much(setting: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), **({setting: "131072"} if setting else {})}
+    run = subprocess.run([sys.executable, "-c", REPEATED], env=environment, check=True, capture_output=True, text=True)
+    kept, faults = run.stdout.split()
+    assert kept == str(setting is None)
+    assert (int(faults) < 100) == (setting is None)

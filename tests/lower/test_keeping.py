@@ -54,6 +54,21 @@ def test_formulas_do_not_grow_with_depth(model: Callable[[int], Callable[[X, X],
     assert max(map(len, read)) <= 16
 
 
+def test_what_many_tensors_make_before_a_call_is_stored_before_it() -> None:
+    def run(a: X, b: X, c: X, w: X) -> tuple[X, X]:
+        t = a * b + c
+        return t[:, :64] + c[:, :64] @ w, t[:, 64:] @ w
+
+    def without_call(a: X, b: X, c: X, w: X) -> tuple[X, X]:
+        t = a * b + c
+        return t[:, :64] + w[0], t[:, 64:] * 2
+
+    inputs = (*[torch.randn(256, 128) for _ in range(3)], torch.randn(64, 64))
+    stored = [buffer for buffer in check(run, *inputs, ulps=1e4).temps if buffer.meta.numel == 256 * 128]
+    assert len(stored) == 1
+    assert not check(without_call, *inputs).temps
+
+
 def test_layers_share_kernels() -> None:
     schedule = check(residual(30), torch.randn(6, 8), torch.randn(8, 8) / 8, ulps=1e4)
     assert len({step.body for step in schedule.steps if isinstance(step, KernelCall)}) <= 8

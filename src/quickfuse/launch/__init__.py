@@ -11,6 +11,7 @@ from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
 from . import bulk_reads, cpu, unchanged
 from .contents import Apart, ContentsReader
+from .memory import keep_freed_memory
 from .packed import packed
 from .tables import CpuCall, Placer
 from .tensor_check import tensor_check
@@ -49,6 +50,8 @@ def bind(
 
 def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -> None:
     """Compile the bodies that are not compiled yet, a few at a time."""
+    if bodies:
+        keep_freed_memory()
     new = [body for body in dict.fromkeys(bodies) if body not in _cpu_kernels]
     for start in range(0, len(new), _TOGETHER):
         names = {f"kernel{len(_cpu_kernels) + k}": body for k, body in enumerate(new[start : start + _TOGETHER])}

@@ -9,12 +9,12 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
-from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, HostScalar, Loop, Program, Store, View
+from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, HostScalar, Loop, Program, Store, View, memory_at
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .adapted import with_part
-from .keeping import Reads
+from .keeping import ValueReads
 from .layout import Layout, Shape, broadcast, costs_at_least, index_map_of, is_dense, overlaps_itself, relayout
 from .memory_order import read_order
 from .parts import replace_part
@@ -56,7 +56,7 @@ class Context:
         #: Whether there are values that are different formulas on different parts of their index space: see `pieces.py`.
         self.has_pieces = False
         self._pieces: dict[int, tuple[Expr, int]] = {}
-        self._reads = Reads()
+        self._reads = ValueReads()
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
@@ -231,6 +231,14 @@ class Context:
         if chooses or self._reads.are_too_many(value, storage.meta.numel, users):
             self.materialize(storage)
 
+    def keep_behind_calls(self, storage: Storage) -> None:
+        """Store what a storage holds, which was formed before a call and is used now."""
+        value = storage.value
+        if value is None or storage.buffer is not None:
+            return
+        if self._reads.are_too_many_behind_calls(value, storage.meta.numel):
+            self.materialize(storage)
+
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""
         if tensor.meta.numel == 0:
@@ -242,10 +250,7 @@ class Context:
             self.materialize(tensor.storage, exactly=True)
             load = _as_load(self.read(tensor), tensor.meta)
             assert load is not None, "a view of a stored tensor has the tensor's strides"
-        buffer, meta = load.access.buffer, tensor.meta
-        if load.access.offset == 0 and (buffer.meta.shape, buffer.meta.stride) == (meta.shape, meta.stride):
-            return buffer
-        return View(buffer, meta.shape, meta.stride, load.access.offset)
+        return memory_at(load.access.buffer, tensor.meta.shape, tensor.meta.stride, load.access.offset)
 
     def _empty(self, meta: TensorMeta) -> Buffer:
         """Memory without elements of a type that has no constants."""

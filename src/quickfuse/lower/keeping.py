@@ -11,13 +11,18 @@ from quickfuse.ir.loop import Buffer
 
 #: A value with several users is stored if it reads more tensors than the first, and any value if more than the second.
 _MOST_READ_AGAIN, _MOST_READ = 3, 12
+#: A value that is used behind a call is stored if it reads more tensors than this: two more passes through memory, the
+#: store and a load, take the place of as many, and what it reads need not live on.
+_MOST_READ_BEHIND_CALLS = 2
+#: Values of fewer bytes stay in the cache, and so does what they are made of.
+_LARGE = 1 << 16
 
 #: Where a value reads: in which buffers, from which offsets on.
 _Places = frozenset[tuple[Buffer, int]]
 _NOWHERE: _Places = frozenset()
 
 
-class Reads:
+class ValueReads:
     """What the values of one lowering read."""
 
     def __init__(self) -> None:
@@ -32,8 +37,19 @@ class Reads:
         if not isinstance(value, Op):
             return False
         most = _MOST_READ_AGAIN if users > 1 else _MOST_READ
+        return self._reads_more(value, size, most, with_inputs=False)
+
+    def are_too_many_behind_calls(self, value: Expr, size: int) -> bool:
+        """Whether a value that was formed before a call and is used behind it should be stored before."""
+        if not isinstance(value, Op) or size * value.dtype.itemsize < _LARGE:
+            return False
+        return self._reads_more(value, size, _MOST_READ_BEHIND_CALLS, with_inputs=True)
+
+    def _reads_more(self, value: Op, size: int, most: int, *, with_inputs: bool) -> bool:
         places = self._places(value)
-        return len(places) > most and sum(2 * buffer.meta.numel >= size for buffer, _ in places) > most
+        if len(places) <= most:
+            return False
+        return sum(2 * b.meta.numel >= size and (with_inputs or b.kind != "input") for b, _ in places) > most
 
     def _places(self, root: Op) -> _Places:
         known = self._known
@@ -54,6 +70,6 @@ class Reads:
             return self._known[id(argument)][1]
         if isinstance(argument, (Load, Place)):
             buffer = argument.access.buffer
-            if buffer.meta.shape and buffer.kind != "input":
+            if buffer.meta.shape:
                 return frozenset([(buffer, argument.access.offset)])
         return _NOWHERE

@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from quickfuse.errors import Unsupported
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Buffer, Program
+from quickfuse.ir.loop import Buffer, Extern, Program
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
@@ -32,6 +32,7 @@ from .targets import FUNCTIONS, METHODS, Handler
 
 #: Functions without a meaning in a lowered program, which is only made where no gradients are needed.
 _IGNORED = frozenset({torch._C._set_grad_enabled})
+_NEVER = (None, 1 << 60)
 
 
 def lower(graph: Graph, free: Collection[int] = (), expand: Expand | None = None) -> Program:
@@ -70,6 +71,10 @@ class _Lowering:
         self.expand = expand
         self.values: dict[Node, Any] = {}
         self.inputs: list[Tensor] = []
+        #: Storages with the number of calls of PyTorch before the node whose result they are, by their ids.
+        self.formed: dict[int, tuple[Storage, int]] = {}
+        self.calls = 0
+        self.counted_steps = 0
 
     def run(self, graph: Graph) -> Program:
         values = self.values
@@ -78,7 +83,9 @@ class _Lowering:
             if node in values:  # came with what was before
                 continue
             if kind == "call_function" or kind == "call_method":
+                self._keep_what_calls_divide(node)
                 values[node] = self._call(kind, node)
+                self._remember_when(values[node])
             elif kind == "placeholder":
                 values[node] = self._placeholder(node)
             elif kind == "output":
@@ -86,6 +93,22 @@ class _Lowering:
             else:
                 raise Unsupported(f"a graph node of kind {kind}")
         return self.ctx.program
+
+    def _keep_what_calls_divide(self, node: Node) -> None:
+        """Store operands whose formulas would be computed behind calls that their own operands were there before."""
+        for operand in node.all_input_nodes:
+            value = self.values[operand]
+            if type(value) is Tensor and self.formed.get(id(value.storage), _NEVER)[1] < self.calls:
+                del self.formed[id(value.storage)]
+                self.ctx.keep_behind_calls(value.storage)
+
+    def _remember_when(self, value: Any) -> None:
+        steps = self.ctx.program.steps
+        self.calls += sum([type(step) is Extern for step in steps[self.counted_steps :]])
+        self.counted_steps = len(steps)
+        for part in value if type(value) in (tuple, list) else (value,):
+            if type(part) is Tensor and part.storage.buffer is None:
+                self.formed.setdefault(id(part.storage), (part.storage, self.calls))
 
     def _placeholder(self, node: Node) -> Any:
         ctx, meta = self.ctx, node.meta["val"]
