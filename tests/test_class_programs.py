@@ -14,24 +14,14 @@ import weakref
 from dataclasses import dataclass, field, fields
 from functools import singledispatch
 
-import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-import quickfuse
-from test_everyday_programs import difference, outcome
+from whole_programs import Programs
 
-PROGRAMS = {}
-
-
-def program(function):
-    PROGRAMS[function.__name__] = function
-    return function
-
-
-def weights(model):
-    return {k: v.detach().clone() for k, v in model.state_dict().items()}
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 @program
@@ -401,11 +391,6 @@ def state_dict_surgery(compiled):
     return [o.detach() for o in out], m.loaded
 
 
-@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
-@pytest.mark.parametrize("name", list(PROGRAMS))
+@PROGRAMS.in_each_backend
 def test_class_program(name, backend):
-    def compiled(function):
-        return quickfuse.compile(function, backend=backend, options={"raise_internal_errors": True})
-
-    expected = outcome(PROGRAMS[name], lambda function: function)
-    assert difference(expected, outcome(PROGRAMS[name], compiled)) is None
+    PROGRAMS.compare(name, backend)

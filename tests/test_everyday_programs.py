@@ -5,28 +5,19 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import copy
-import io
-import math
 import random
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-import quickfuse
+from whole_programs import Programs
 
-PROGRAMS = {}
-
-
-def program(function):
-    PROGRAMS[function.__name__] = function
-    return function
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 @program
@@ -422,41 +413,6 @@ def lbfgs(compiled):
     return [s().item() for _ in range(3)], p.detach().clone()
 
 
-def difference(a, b, path="result"):
-    """Where two results first differ, None where they don't."""
-    if type(a) is not type(b):
-        return f"{path}: {type(a)} and {type(b)}"
-    if isinstance(a, torch.Tensor):
-        same = a.shape == b.shape and a.dtype == b.dtype
-        same = same and torch.allclose(a.double(), b.double(), atol=2e-5, rtol=1e-4, equal_nan=True)
-        return None if same else f"{path}: {a} and {b}"
-    if isinstance(a, dict):
-        a, b = list(a.items()), list(b.items())
-    if isinstance(a, (list, tuple)):
-        if len(a) != len(b):
-            return f"{path}: {len(a)} and {len(b)} elements"
-        return next((d for k, (x, y) in enumerate(zip(a, b)) if (d := difference(x, y, f"{path}[{k}]"))), None)
-    same = math.isclose(a, b, rel_tol=2e-4, abs_tol=2e-5) if isinstance(a, float) else a == b
-    return None if same else f"{path}: {a} and {b}"
-
-
-def outcome(program, compiled):
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        result = program(compiled)
-    return result, printed.getvalue()
-
-
-@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
-@pytest.mark.parametrize("name", list(PROGRAMS))
-def test_everyday_program(name, backend, request):
-    if name == "lbfgs" and "torch._dynamo.convert_frame" in sys.modules:  # a known fault: docs/status.md
-        request.node.add_marker(pytest.mark.xfail(reason="grad mode is lost where torch.compile ran before", strict=False))
-
-    def compiled(function):
-        return quickfuse.compile(function, backend=backend, options={"raise_internal_errors": True})
-
-    program = PROGRAMS[name]
-    assert difference(outcome(program, lambda function: function), outcome(program, compiled)) is None
+@PROGRAMS.in_each_backend
+def test_everyday_program(name, backend):
+    PROGRAMS.compare(name, backend)

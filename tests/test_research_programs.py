@@ -8,24 +8,14 @@ import collections
 import random
 from collections.abc import Callable
 
-import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-import quickfuse
-from test_everyday_programs import difference, outcome
+from whole_programs import Programs, weights
 
-PROGRAMS = {}
-
-
-def program(function):
-    PROGRAMS[function.__name__] = function
-    return function
-
-
-def weights(model):
-    return {k: v.detach().clone() for k, v in model.state_dict().items()}
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 @program
@@ -396,11 +386,6 @@ def closures_and_generators(compiled):
     return losses, calls, sweep([0.1, 0.5, 2.0], lambda t, rate: t * rate), weights(model)
 
 
-@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
-@pytest.mark.parametrize("name", list(PROGRAMS))
+@PROGRAMS.in_each_backend
 def test_research_program(name, backend):
-    def compiled(function):
-        return quickfuse.compile(function, backend=backend, options={"raise_internal_errors": True})
-
-    expected = outcome(PROGRAMS[name], lambda function: function)
-    assert difference(expected, outcome(PROGRAMS[name], compiled)) is None
+    PROGRAMS.compare(name, backend)

@@ -9,26 +9,16 @@ import math
 from collections import defaultdict, deque
 from dataclasses import asdict, dataclass, field, replace
 
-import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 import torch.nn.utils.parametrize as parametrize
 from torch.nn.utils import prune
 
-import quickfuse
-from test_everyday_programs import difference, outcome
+from whole_programs import Programs, weights
 
-PROGRAMS = {}
-
-
-def program(function):
-    PROGRAMS[function.__name__] = function
-    return function
-
-
-def weights(model):
-    return {k: v.detach().clone() for k, v in model.state_dict().items()}
+PROGRAMS = Programs()
+program = PROGRAMS.add
 
 
 def mlp(*sizes, dropout=0.0):
@@ -457,11 +447,6 @@ def hooks_registered_outside(compiled):
     return out, snapshot, seen, norms, weights(model)
 
 
-@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
-@pytest.mark.parametrize("name", list(PROGRAMS))
+@PROGRAMS.in_each_backend
 def test_training_program(name, backend):
-    def compiled(function):
-        return quickfuse.compile(function, backend=backend, options={"raise_internal_errors": True})
-
-    expected = outcome(PROGRAMS[name], lambda function: function)
-    assert difference(expected, outcome(PROGRAMS[name], compiled)) is None
+    PROGRAMS.compare(name, backend)

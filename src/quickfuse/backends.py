@@ -150,7 +150,8 @@ def for_torch_compile(
     The graph is captured again, as a function, when it is first called. Where that cannot be done it runs as it is; so do
     graphs of ATen operators, which come from other tools than torch.compile itself.
     """
-    from .compile import Compiled, Settings
+    from .compiled import Compiled
+    from .settings import Settings
 
     settings = Settings(False, None, "quickfuse", mode, options)
     if any(isinstance(node.target, torch._ops.OpOverload) for node in gm.graph.nodes):

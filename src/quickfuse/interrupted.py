@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from .emit.body import graph_body
 from .emit.glue import Interrupted, Suspension
 from .ir.modes import MODE_CHANGES
+from .ir.nodes import outputs_of
 from .ir.segment import Segment
 from .specialise import glued
 
@@ -59,7 +60,7 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     segment = capture_until(failed.meta["performed"])
     if not _is_what_ran(segment, halt.segment, failed):
         return None
-    outputs = [values[node.name] for node in _output(segment).args[0]]  # type: ignore[union-attr]
+    outputs = [values[node.name] for node in outputs_of(segment.graph)]
     _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
     return run(*args, **kwargs)
 
@@ -89,10 +90,6 @@ def _in_graph(segment: Segment, module: GraphModule, frame: FrameType, line: int
         if frame.f_locals.get(node.name) is not None  # generated code lets go of what no operator needs any more
     }
     return captured[number], values
-
-
-def _output(segment: Segment) -> Node:
-    return next(node for node in reversed(segment.graph.nodes) if node.op == "output")
 
 
 def _is_what_ran(prefix: Segment, whole: Segment, failed: Node) -> bool:

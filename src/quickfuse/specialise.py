@@ -18,6 +18,7 @@ from .explain.graphs import readable
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
 from .ir.guard import float32
 from .ir.modes import in_inference_mode, preserving_modes
+from .ir.nodes import outputs_of
 from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .joining import joined
@@ -82,15 +83,11 @@ def helpers() -> glue_source.Helpers:
 
 def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend) -> tuple[glue_source.Body, int, str]:
     """The computing part, how many kernels it has, and why it has none where it could have some."""
-    if not segment.operators and not _outputs(segment):
+    if not segment.operators and not outputs_of(segment.graph):
         return glue_source.Body([], [], {}), 0, ""
     if backend is backends.QUICKFUSE:
         return _kernels(segment, checked)
     return graph_body(segment, _restoring(segment, backend.compile(segment))), 0, ""
-
-
-def _outputs(segment: Segment) -> Any:
-    return next(node for node in reversed(segment.graph.nodes) if node.op == "output").args[0]
 
 
 def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int, str]:
@@ -138,15 +135,11 @@ def _why_not_kernels(segment: Segment) -> str | None:
     for graph_input in segment.inputs:
         meta = graph_input.meta
         if isinstance(meta, TensorMeta):
-            if graph_input.name in segment.mutated and _overlaps_itself(meta):
+            if graph_input.name in segment.mutated and meta.is_expanded:
                 return f"{graph_input.source} overlaps itself and is changed in place"
             if meta.device.type not in ("cpu", "cuda"):
                 return f"no code generator for the device {meta.device}"
     return None
-
-
-def _overlaps_itself(meta: TensorMeta) -> bool:
-    return any(s == 0 and n > 1 for s, n in zip(meta.stride, meta.shape, strict=True))
 
 
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:

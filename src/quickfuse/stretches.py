@@ -21,6 +21,7 @@ from .emit.body import graph_body
 from .errors import Unsupported
 from .ir.gradients import Differentiated, UnsupportedAt
 from .ir.modes import MODE_CHANGES
+from .ir.nodes import outputs_of
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
 from .joining import compile_halves
@@ -145,8 +146,7 @@ class _Splitter:
             call = graph.call_function(function, tuple([at(n) for n in operands]))
             for index, node in enumerate(results):
                 made[node] = graph.call_function(operator.getitem, (call, index))
-        output = next(n for n in reversed(self.segment.graph.nodes) if n.op == "output")
-        graph.output(torch.fx.map_arg(output.args[0], at))
+        graph.output(torch.fx.map_arg(outputs_of(self.segment.graph), at))
         return GraphModule(torch.nn.Module(), graph).forward
 
 

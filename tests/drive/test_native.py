@@ -423,7 +423,8 @@ def test_tracebacks_have_entries_for_suspended_frames():
         perform(frames)
     error = ValueError("from a segment")
     perform(frames)
-    tracebacks.add_user_frames(error, frames)
+    for frame in reversed(frames):
+        error.__traceback__ = tracebacks.entry(frame, frame.position - 1, error.__traceback__)
     entries = traceback.extract_tb(error.__traceback__)
     first = calls_fails.__code__.co_firstlineno
     assert [(e.name, e.lineno) for e in entries] == [("calls_fails", first + 2), ("fails", fails.__code__.co_firstlineno)]

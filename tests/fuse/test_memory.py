@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from quickfuse.emit.body import used_by
 from quickfuse.ir.kernel import Schedule
 from quickfuse.ir.loop import Buffer, View
 from schedule_interpreter import compile_for_test
@@ -24,7 +23,7 @@ def peak(schedule: Schedule) -> int:
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for number, step in enumerate(schedule.steps):
-        for buffer in used_by(step):
+        for buffer in step.buffers:
             if buffer.kind in ("temp", "output"):
                 first.setdefault(buffer, number)
                 last[buffer] = number

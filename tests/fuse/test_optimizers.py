@@ -196,7 +196,7 @@ def test_compile_time_of_a_thousand_parameters(foreach: bool, compiling: bool) -
     optimizer.step()
     gm, _ = captured_step(optimizer, compiling)
     gc.collect()
-    gc.disable()  # as compile.py does
+    gc.disable()  # as `collected_later` does
     try:
         start = time.process_time()
         program = lower(gm.graph)

@@ -61,6 +61,16 @@ def with_unlike_summands(a: T, b: T, c: T, d: T) -> T:
     return a.t() @ b + (c.t() @ d)[:1] + (a.t() @ d) * 2
 
 
+def with_a_summand_that_counts_twice(a: T, b: T, c: T, d: T) -> T:
+    one = a.t() @ b
+    return one + one + c.t() @ d
+
+
+def with_a_summand_that_is_a_factor(a: T, b: T, c: T, d: T) -> T:
+    one = a.t() @ b
+    return (one + c.t() @ d) * one
+
+
 def pairs(count: int, rows: int = 3) -> list[T]:
     return [torch.randn(rows, 64 if k % 2 == 0 else 96) for k in range(2 * count)]
 
@@ -83,6 +93,11 @@ def test_sums_of_few_elements_stay() -> None:
 def test_what_is_read_elsewhere_stays() -> None:
     assert calls(with_a_summand_read_elsewhere, *pairs(2))["cat"] == 0
     assert calls(with_unlike_summands, *pairs(2))["cat"] == 0
+
+
+def test_what_one_formula_reads_twice_stays() -> None:
+    assert calls(with_a_summand_that_counts_twice, *pairs(2))["cat"] == 0
+    assert calls(with_a_summand_that_is_a_factor, *pairs(2))["cat"] == 0
 
 
 def test_large_sums_are_cut() -> None:

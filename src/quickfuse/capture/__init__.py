@@ -24,9 +24,10 @@ from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .inference import SuspendedInside, check_left
-from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop, Raised
+from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop
 from .liveness import live_locals
 from .naming import label_arguments, user_function
+from .raising import Raised
 from .values import Unread
 
 #: How often a capture is run again, each time up to an earlier instruction.

@@ -19,10 +19,12 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Modul
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
+from ..ir.frame import UNBOUND
 from . import attributes, construction, containers, function_calls, number_calls
 from .containers import iterate, native_iterator
-from .frame import UNBOUND, GeneratorValue
+from .frame import GeneratorValue
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
+from .kinds import VIEW_TYPES
 from .raising import Raised, raise_in_program
 from .values import (
     ABSENT,
@@ -87,17 +89,9 @@ def _len(i: Interpreter, value: Any) -> int:
     return int(length)
 
 
-def _load_now(i: Interpreter, value: Any, name: str) -> Any:
-    result: list[Any] = []
-    depth = len(i.frames)
-    attributes.load(i, value, name, result.append)
-    i.run_until(depth)
-    return result[0]
-
-
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
     try:
-        return _load_now(i, value, name)
+        return i.now(attributes.load, i, value, name)
     except Raised as raised:
         if default is ABSENT or not isinstance(raised.exception, AttributeError):
             raise
@@ -151,7 +145,7 @@ def _reversed(i: Interpreter, value: Any) -> Any:
     if type(value) is TensorProxy:
         return iter(containers.iterate(i, value)[::-1])
     contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
-    native = (list, tuple, str, bytes, range, dict, *containers.VIEWS)
+    native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
     if isinstance(contents, native) and not i.outside.is_outside(contents):
         return i.native(reversed, contents)
     return iter(list(iterate(i, value))[::-1])
@@ -215,7 +209,7 @@ def _range(i: Interpreter, *bounds: Any) -> range:
 
 
 def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
-    return functools.reduce(lambda a, b: _binary_now(i, operator.add, a, b), native_iterator(i, values), start)
+    return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), native_iterator(i, values), start)
 
 
 def _reduce(i: Interpreter, function: Any, values: Any, *start: Any) -> Any:
@@ -224,14 +218,6 @@ def _reduce(i: Interpreter, function: Any, values: Any, *start: Any) -> Any:
     for element in elements:
         total = i.call_now(function, (total, element))
     return total
-
-
-def _binary_now(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    result: list[Any] = []
-    depth = len(i.frames)
-    i.binary(function, left, right, result.append)
-    i.run_until(depth)
-    return result[0]
 
 
 def _all(i: Interpreter, values: Any) -> bool:
@@ -255,7 +241,7 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
             return elements[i.native(function, range(len(keys)), key=keys.__getitem__)]
         best = 0
         for k in range(1, len(keys)):
-            if i.truth(_binary_now(i, operator.lt if function is min else operator.gt, keys[k], keys[best])):
+            if i.truth(i.now(i.binary, operator.lt if function is min else operator.gt, keys[k], keys[best])):
                 best = k
         return elements[best]
 
@@ -271,7 +257,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if type(value) is Symbol:
             return value if value.kind is kind else i.graph.number(kind, value)
         if not is_constant(value):
-            return i.outside.concrete(i.call_now(_load_now(i, value, f"__{kind.__name__}__"), ()))
+            return i.outside.concrete(i.call_now(i.now(attributes.load, i, value, f"__{kind.__name__}__"), ()))
         return i.native(kind, value, *rest)
 
     return handler
@@ -330,7 +316,7 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
 def _abs(i: Interpreter, value: Any) -> Any:
     if type(value) is Symbol:
         return i.graph.number(abs, value)
-    return i.native(abs, value) if is_constant(value) else i.call_now(_load_now(i, value, "__abs__"), ())
+    return i.native(abs, value) if is_constant(value) else i.call_now(i.now(attributes.load, i, value, "__abs__"), ())
 
 
 def _partial(i: Interpreter, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -338,15 +324,11 @@ def _partial(i: Interpreter, function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda i, left, right: _binary_now(i, function, left, right)
+    return lambda i, left, right: i.now(i.binary, function, left, right)
 
 
 def _item_now(i: Interpreter, base: Any, key: Any) -> Any:
-    result: list[Any] = []
-    depth = len(i.frames)
-    containers.get_item(i, base, key, result.append)
-    i.run_until(depth)
-    return result[0]
+    return i.now(containers.get_item, i, base, key)
 
 
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:

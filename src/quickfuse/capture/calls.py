@@ -28,9 +28,9 @@ from .class_attributes import guard_class_attribute, lookup_class
 from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
-from .kinds import CODE_TYPES, is_trusted_module
-from .metadata import name_of
+from .kinds import CODE_TYPES, VIEW_TYPES, is_trusted_module
 from .module_calls import call_object
+from .mutation import name_of
 from .native_methods import call_method
 from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
@@ -113,11 +113,7 @@ def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwarg
     """A method of a built-in type, called as `list.append(instance, value)`."""
     instance = args[0]
     if function is _TYPE_CALL and isinstance(instance, type):
-        result: list[Any] = []
-        depth = len(i.frames)
-        make(i, instance, args[1:], kwargs, result.append)
-        i.run_until(depth)
-        return result[0]
+        return i.now(make, i, instance, args[1:], kwargs)
     if type(instance) in (ShadowContainer, ShadowDict):
         return containers.call_container_method(i, instance, function.__name__, args[1:], kwargs)
     if type(instance) is TensorProxy:
@@ -234,7 +230,7 @@ _IN_PLACE_OF = {
 _REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
 _NATIVE_OPERANDS = (
     list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
-    *containers.VIEWS,
+    *VIEW_TYPES,
 )  # fmt: skip
 
 
@@ -361,11 +357,7 @@ def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> 
         if not containers.equal(i, first, second):
             if function in (operator.eq, operator.ne):
                 return function is operator.ne
-            result: list[Any] = []
-            depth = len(i.frames)
-            binary_operator(i, function, first, second, result.append)
-            i.run_until(depth)
-            return result[0]
+            return i.now(binary_operator, i, function, first, second)
     return function(len(left), len(right))
 
 

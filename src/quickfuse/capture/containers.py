@@ -16,7 +16,8 @@ from ..errors import Unsupported
 from . import dictionaries, generators, symbolic_keys
 from .frame import GeneratorValue
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
-from .raising import Raised
+from .kinds import VIEW_TYPES
+from .raising import raise_in_program
 from .torch_function import call_torch
 from .values import (
     ABSENT,
@@ -38,11 +39,6 @@ SEQUENCES = (list, tuple, str, bytes, range)
 DICT_LIKE = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 SETS = (set, frozenset)
 
-VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
-
-
-def raise_here(exception: BaseException) -> Any:
-    raise Raised(exception)
 
 
 # iteration ------------------------------------------------------------------------------------------------------
@@ -54,10 +50,10 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     if kind is GeneratorValue or isinstance(value, ITERATORS):
         return value
     if kind is Symbol:
-        raise_here(TypeError(f"'{value.kind.__name__}' object is not iterable"))
+        raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
     if kind is TensorProxy:
         if value.meta.ndim == 0:
-            raise_here(TypeError("iteration over a 0-d tensor"))
+            raise_in_program(TypeError("iteration over a 0-d tensor"))
         return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
     if kind is ShadowDict:
         return iter(dict_view(i, value, "keys"))
@@ -70,7 +66,7 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     if kind is ShadowContainer:
         return iter(i.outside.open(value))
     if isinstance(value, SEQUENCES) or (
-        isinstance(value, (*DICT_LIKE, *VIEWS, *SETS, collections.deque)) and not i.outside.is_outside(value)
+        isinstance(value, (*DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)) and not i.outside.is_outside(value)
     ):
         return iter(value)
     if isinstance(lookup(kind, "__next__"), FunctionType):
@@ -78,7 +74,7 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     if isinstance(method := lookup(kind, "__getitem__"), FunctionType):
         return ItemIterator(i, value, method)
     if value is None or is_constant(value):
-        raise_here(TypeError(f"'{kind.__name__}' object is not iterable"))
+        raise_in_program(TypeError(f"'{kind.__name__}' object is not iterable"))
     raise Unsupported(f"iterating over a {kind.__name__}")
 
 
@@ -117,7 +113,7 @@ def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
     except (RuntimeError, ValueError) as error:  # a container that changed during iteration, or zip(strict=True)
         if isinstance(error, Unsupported):
             raise
-        return raise_here(error)
+        raise_in_program(error)
 
 
 def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
@@ -159,7 +155,7 @@ def hashable(i: Interpreter, value: Any) -> Any:
     if isinstance(value, tuple):
         return kind([hashable(i, v) for v in value]) if kind is tuple else value
     if kind in (ShadowDict, ShadowContainer):
-        raise_here(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
+        raise_in_program(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
     if isinstance(lookup(kind, "__hash__"), FunctionType) or isinstance(lookup(kind, "__eq__"), FunctionType):
         raise Unsupported(f"hashing a {kind.__name__}")
     return value
@@ -210,7 +206,7 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
             base[key] = i.call_now(base.default_factory, ())
             return base[key]
         if not isinstance(base, collections.Counter):
-            raise_here(KeyError(key))
+            raise_in_program(KeyError(key))
     return i.native(operator.getitem, base, key)
 
 
@@ -221,7 +217,7 @@ def _shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
         return value
     factory = getattr(shadow.real, "default_factory", None)
     if factory is None:
-        raise_here(KeyError(key))
+        raise_in_program(KeyError(key))
     factory = i.outside.wrap(factory, shadow.source.attr("default_factory"))
     value = i.call_now(factory, ())
     set_item(i, shadow, key, value)
@@ -265,7 +261,7 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
     if type(base) is ShadowDict:
         stored = dictionaries.stored_key(i.outside, key)
         if dictionaries.get(i.outside, base, stored) is DELETED:
-            raise_here(KeyError(key))
+            raise_in_program(KeyError(key))
         dictionaries.begin_change(i.outside, base, stored)
         del base.entries[stored]
         base.changes[stored] = None
@@ -291,7 +287,7 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
         return bool(i.native(operator.contains, container, i.outside.concrete(element)))
     if isinstance(container, (str, bytes, range)):
         return bool(i.native(operator.contains, container, i.outside.concrete(element)))
-    iterated = (list, tuple, collections.deque, GeneratorValue, *VIEWS, *ITERATORS)
+    iterated = (list, tuple, collections.deque, GeneratorValue, *VIEW_TYPES, *ITERATORS)
     if isinstance(container, iterated) or isinstance(lookup(kind, "__iter__"), FunctionType):
         return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
     raise Unsupported(f"membership in a {kind.__name__}")
@@ -304,11 +300,7 @@ def equal(i: Interpreter, left: Any, right: Any) -> bool:
         left, right = i.outside.concrete(left), i.outside.concrete(right)
         if contains_symbolic(left) or contains_symbolic(right):
             raise Unsupported("comparing tensors to find one in a container")
-    result: list[Any] = []
-    depth = len(i.frames)
-    i.binary(operator.eq, left, right, result.append)
-    i.run_until(depth)
-    return i.truth(result[0])
+    return i.truth(i.now(i.binary, operator.eq, left, right))
 
 
 def _is_known_number(value: Any) -> bool:
@@ -326,10 +318,10 @@ def length_of(i: Interpreter, value: Any) -> int | None:
         return dictionaries.length(i.outside, value)
     if kind is TensorProxy:
         if not value.meta.shape:
-            raise_here(TypeError("len() of a 0-d tensor"))
+            raise_in_program(TypeError("len() of a 0-d tensor"))
         return int(value.meta.shape[0])
     if isinstance(value, SEQUENCES) or (
-        isinstance(value, DICT_LIKE + SETS + VIEWS + (collections.deque,)) and not i.outside.is_outside(value)
+        isinstance(value, DICT_LIKE + SETS + VIEW_TYPES + (collections.deque,)) and not i.outside.is_outside(value)
     ):
         return len(value)
     return None
@@ -365,7 +357,9 @@ def _dict_get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None)
 def _dict_pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
     value = dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, key))
     if value is DELETED:
-        return raise_here(KeyError(key)) if default is DELETED else default
+        if default is DELETED:
+            raise_in_program(KeyError(key))
+        return default
     delete_item(i, shadow, key)
     return value
 
@@ -414,7 +408,7 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
 def _dict_popitem(i: Interpreter, shadow: ShadowDict) -> tuple[Any, Any]:
     keys = dictionaries.keys(i.outside, shadow)
     if not keys:
-        raise_here(KeyError("popitem(): dictionary is empty"))
+        raise_in_program(KeyError("popitem(): dictionary is empty"))
     return keys[-1], _dict_pop(i, shadow, keys[-1])
 
 

@@ -19,8 +19,7 @@ from ..errors import Unsupported
 from ..ir.guard import NumberExpr, float32
 from ..ir.source import Source
 from ..ir.values import NumberMeta, TensorMeta
-from .metadata import name_of
-from .mutation import changed_tensors, returns_new_memory
+from .mutation import changed_tensors, name_of, returns_new_memory
 from .number_operators import template_of
 from .values import Symbol, TensorProxy
 
@@ -347,6 +346,3 @@ def owners(node: torch.fx.Node, is_new: Callable[[torch.fx.Node], bool] | None =
         if at.op != "placeholder" and not (returns_new_memory(maker.target) or (is_new is not None and is_new(maker))):
             stack += [n for n in maker.all_input_nodes if not isinstance(n.meta.get("val"), NumberMeta)]
     return list(found)
-
-
-__all__ = ["Contents", "Known", "owners"]

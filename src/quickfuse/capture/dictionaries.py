@@ -56,10 +56,7 @@ def length(outside: Outside, shadow: ShadowDict) -> int:
 def _key_source(outside: Outside, key: Any) -> Any:
     """A key as it stands in a source: constants as they are, tensors and objects by where they come from."""
     if isinstance(key, torch.Tensor):
-        proxy = outside.stand_in(key)
-        if proxy is None:
-            raise Unsupported("a dictionary key that is a tensor without a path to it")
-        return proxy.source
+        return key_value(outside, key).source
     if type(key) in (str, int, bool, float, type(None)):
         return key
     if isinstance(key, type) or is_constant(key):

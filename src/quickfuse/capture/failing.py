@@ -15,7 +15,7 @@ import torch
 from ..ir.bytecode import decode
 from ..ir.segment import Segment
 from .contents import owners
-from .metadata import name_of
+from .mutation import name_of
 from .values import TensorProxy
 
 if TYPE_CHECKING:

@@ -30,44 +30,38 @@ def resume(i: Interpreter, generator: GeneratorValue, sent: Any = None) -> tuple
         return False, None
     if generator.running:
         raise Raised(ValueError("generator already executing"))
-    depth = len(i.frames)
-    result: list[Any] = []
     frame = generator.frame
-    frame.on_result = result.append
     if frame.position == 0:
         if sent is not None:
             raise Raised(TypeError("can't send non-None value to a just-started generator"))
         frame.stack.clear()
     else:
         frame.stack.append(sent)
-    generator.running = True
-    frame.generator = generator
-    i.frames.append(frame)
-    try:
-        i.run_until(depth)
-    finally:
-        generator.running = False
-        frame.generator = None  # a reference would keep it alive
-        frame.on_result = _nowhere
-    return not generator.done, result[0]
+    return _run(i, generator)
 
 
 def throw_into(i: Interpreter, generator: GeneratorValue, exception: BaseException) -> tuple[bool, Any]:
     """Raise an exception where a generator is suspended, and run it to its next yield or its end."""
-    frame = generator.frame
-    if generator.done or frame.position == 0:
+    if generator.done or generator.frame.position == 0:
         generator.done = True
         raise Raised(exception)
     if generator.running:
         raise Raised(ValueError("generator already executing"))
+    return _run(i, generator, exception)
+
+
+def _run(i: Interpreter, generator: GeneratorValue, thrown: BaseException | None = None) -> tuple[bool, Any]:
+    """Run a suspended generator to its next yield or its end; `thrown` is raised first, where it is suspended."""
     depth = len(i.frames)
     result: list[Any] = []
+    frame = generator.frame
     frame.on_result = result.append
-    generator.running = True
     frame.generator = generator
+    generator.running = True
     i.frames.append(frame)
     try:
-        unwind(i, exception, depth)
+        if thrown is not None:
+            unwind(i, thrown, depth)
         i.run_until(depth)
     finally:
         generator.running = False

@@ -48,9 +48,5 @@ def _item(i: Interpreter, value: Any, key: Any) -> Any:
 
 def _attribute(i: Interpreter, value: Any, path: str) -> Any:
     for name in path.split("."):
-        result: list[Any] = []
-        depth = len(i.frames)
-        attributes.load(i, value, name, result.append)
-        i.run_until(depth)
-        value = result[0]
+        value = i.now(attributes.load, i, value, name)
     return value

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from ..ir.effects import NO_EFFECTS, Effects
+from ..ir.effects import Effects
 from ..ir.guard import NumberExpr
 from ..ir.nodes import new_node
 from ..ir.segment import GraphInput
@@ -23,24 +22,36 @@ from .failing import REASON as FAILING
 from .failing import may_fail
 from .history import History
 from .inference import Inference
-from .metadata import name_of, result_of
-from .mutation import changed_tensors, is_in_place
+from .metadata import result_of
+from .mutation import changed_tensors, is_in_place, name_of
 from .naming import placeholder_name
 from .nested import Nested, bring_in
-from .number_operators import is_on_gpu, kind_depends_on_values, kind_from_tensor, needed_of_operands, template_of
-from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
+from .number_operators import (
+    NEVER_RAISE,
+    fits,
+    is_on_gpu,
+    kind_depends_on_values,
+    kind_from_tensor,
+    needed_of_operands,
+    template_of,
+)
+from .results import (
+    OperatorFailed,
+    Result,
+    SameTensor,
+    View,
+    effects_of,
+    follows_default_dtype,
+    map_structure,
+    meta_in,
+    metas_in,
+    tensors_in,
+)
 from .shadow import Shadow
 from .tensor_subclasses import class_of_results, give_class, is_function_class
 from .torch_function import without_torch_function
-from .values import Symbol, TensorProxy, symbolic_leaves
+from .values import Symbol, TensorProxy, symbolic_leaves, tensors_among
 from .view_groups import ViewGroups
-
-#: Arithmetic that has a result for all numbers of its kinds.
-_NEVER_RAISE = frozenset({
-    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, abs, float, operator.lt, operator.le,
-    operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.and_, operator.or_, operator.xor, max, min,
-})  # fmt: skip
-
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
 
@@ -188,7 +199,7 @@ class GraphBuilder:
         Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
         (`x.numel()`), in which case there is no node.
         """
-        tensors = list(_tensors(args)) + list(_tensors(kwargs))
+        tensors = [*tensors_among(args), *tensors_among(kwargs)]
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
         asks_class = any(is_function_class(t.cls) for t in tensors)
         if asks_class and not self.without_torch_function:
@@ -208,7 +219,7 @@ class GraphBuilder:
                 return tensors[structure.index]
             if structure is not None and not result.has_tensor:
                 return structure
-        if _follows_default_dtype(structure, tensors):
+        if follows_default_dtype(structure, tensors):
             self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
         if name_of(target).strip("_").removeprefix("foreach_") in _RANGE_CHECKED or "alpha" in kwargs:
             self._guard_range((args, kwargs), structure, tensors)
@@ -229,7 +240,7 @@ class GraphBuilder:
         value = self._wrap(structure, node, tensors, result.leaves)
         if subclass is not None:
             give_class(value, subclass, tensors)
-        if self.grad_enabled and any(_meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
+        if self.grad_enabled and any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             self.differentiable = True
         return value
 
@@ -248,12 +259,12 @@ class GraphBuilder:
             if not any(tensor is tensors[index] for tensor in changed):  # no schema says so
                 changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
         for tensor in changed:
-            if overlaps_itself(tensor.meta):
+            if tensor.meta.is_expanded:
                 raise Unsupported("an in-place operator on an expanded tensor")
             self.mutated.add(self.node_of(tensor).name)
             if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
                 self.history.note_write(node, self._views.group(tensor))
-        effects = _effects(result, tensors, changed)
+        effects = effects_of(result, tensors, changed)
         for index, meta in result.changed:
             self._views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
@@ -267,17 +278,17 @@ class GraphBuilder:
 
     def _guard_range(self, operands: Any, structure: Any, tensors: list[TensorProxy]) -> None:
         """Require numbers to fit the result's dtype, where the operator raises if they do not."""
-        metas = [_meta_in(s, tensors) for s in tensors_in(structure)]
+        metas = [meta_in(s, tensors) for s in tensors_in(structure)]
         dtypes = {m.dtype for m in metas or [t.meta for t in tensors[:1]]}
         for symbol in symbolic_leaves(operands):
             if type(symbol) is Symbol and not symbol.from_tensor:
                 for dtype in dtypes - {torch.bool}:
-                    self._guard("condition", None, (_fits(symbol, dtype), True))
+                    self._guard("condition", None, (fits(symbol, dtype), True))
 
     def _wrap(self, structure: Any, node: torch.fx.Node, tensors: list[TensorProxy], leaves: bool = False) -> Any:
         """What the captured program gets for an operator's result."""
         if isinstance(structure, (TensorMeta, View)):
-            meta = node.meta["val"] = _meta_in(structure, tensors)
+            meta = node.meta["val"] = meta_in(structure, tensors)
             node.meta["leaf"] = leaves and meta.requires_grad
             proxy = TensorProxy(meta, node)
             self.history.note_tensor(node, proxy)
@@ -291,7 +302,7 @@ class GraphBuilder:
             node.meta["val"] = None
             return None
         if isinstance(structure, (list, tuple)):
-            node.meta["val"] = _metas_in(structure, tensors)
+            node.meta["val"] = metas_in(structure, tensors)
             return map_structure(lambda s, k: self._element(s, node, k, tensors, leaves), structure)
         node.meta["val"] = structure
         return structure
@@ -347,7 +358,7 @@ class GraphBuilder:
         if kind_depends_on_values(function, operands):
             same_kind = NumberExpr(f"({{}}.__class__ is {type(hint).__name__})", (expr,))
             self._guard("condition", None, (same_kind, True))
-        if function not in _NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
+        if function not in NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
             self._guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
         symbol = Symbol(type(hint), hint, expr, operation=(function, operands))
         symbol.size = size
@@ -357,7 +368,7 @@ class GraphBuilder:
         """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
         raised, unless it is PyTorch's own code that computes: that knows what it divides by."""
         kind = kind_from_tensor(function, operands)
-        never_raises = function in _NEVER_RAISE or self.in_library()
+        never_raises = function in NEVER_RAISE or self.in_library()
         if not never_raises:
             if self.mutated and self.in_try() and self.contents.has_written_inputs():
                 raise Unsupported(FAILING)
@@ -428,69 +439,3 @@ class GraphBuilder:
 
 #: Operators that convert their numbers to the tensor's dtype first, and raise where one is beyond its range.
 _RANGE_CHECKED = frozenset("fill full full_like new_full masked_fill clamp clamp_min clamp_max clip pow where".split())
-
-
-def overlaps_itself(meta: TensorMeta) -> bool:
-    """Whether several elements share memory: PyTorch refuses to write to most such tensors."""
-    return any(s == 0 and n > 1 for s, n in zip(meta.stride, meta.shape, strict=True))
-
-
-def _fits(symbol: Symbol, dtype: torch.dtype) -> NumberExpr:
-    """Whether a number is in a dtype's range, or no finite number at all."""
-    real = dtype.to_real()
-    limits = torch.finfo(real) if real.is_floating_point else torch.iinfo(real)
-    lowest = -limits.max if real is torch.uint8 else limits.min  # -1 wraps around to 255, as in C++
-    return NumberExpr("({1} <= {0} <= {2} or {0} - {0} != 0)", (symbol.expr, lowest, limits.max))
-
-
-def _tensors(value: Any) -> Any:
-    kind = type(value)
-    if kind is TensorProxy:
-        yield value
-    elif kind is list or kind is tuple:
-        for element in value:
-            if type(element) is TensorProxy:
-                yield element
-            else:
-                yield from _tensors(element)
-    elif kind is dict:
-        for element in value.values():
-            yield from _tensors(element)
-
-
-def _effects(result: Result, tensors: list[TensorProxy], changed: list[TensorProxy]) -> Effects:
-    """What later stages have to know of a call besides its results; `changed` are the tensors that it writes to."""
-    structure = result.structure
-    if type(structure) is TensorMeta and not (changed or result.changed):
-        return NO_EFFECTS
-    number = {id(tensor): k for k, tensor in reversed(list(enumerate(tensors)))}
-    memory = tuple([None if isinstance(leaf, TensorMeta) else leaf.index for leaf in tensors_in(structure)])
-    written = tuple(dict.fromkeys([number[id(tensor)] for tensor in changed]))
-    reshaped = [(k, meta) for k, meta in result.changed if _layout(meta) != _layout(tensors[k].meta)]
-    return Effects(memory, written, tuple(reshaped))
-
-
-def _layout(meta: TensorMeta) -> TensorMeta:
-    return replace(meta, requires_grad=False)
-
-
-def _follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
-    """Whether an operator makes floating-point numbers of anything else: it makes them of PyTorch's default dtype."""
-    if any(t.meta.dtype.is_floating_point or t.meta.dtype.is_complex for t in tensors):
-        return False
-    made = [_meta_in(s, tensors).dtype for s in tensors_in(structure) if not isinstance(s, SameTensor)]
-    return any(dtype.is_floating_point or dtype.is_complex for dtype in made)
-
-
-def _metas_in(structure: Any, tensors: list[TensorProxy]) -> Any:
-    """The metadata of a structure, as lists."""
-    if isinstance(structure, (list, tuple)):
-        return [_metas_in(element, tensors) for element in structure]
-    return _meta_in(structure, tensors)
-
-
-def _meta_in(structure: Any, tensors: list[TensorProxy]) -> Any:
-    """The metadata of a leaf of a structure."""
-    if isinstance(structure, SameTensor):
-        return tensors[structure.index].meta
-    return structure.meta if isinstance(structure, View) else structure

@@ -25,9 +25,9 @@ from . import generators, opcodes, opcodes_building, opcodes_flow
 from .failing import is_in_try
 from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_arguments
 from .graph import GraphBuilder
-from .metadata import OperatorFailed
 from .outside import Outside
 from .raising import Raised, TracebackStandIn, unwind
+from .results import OperatorFailed
 from .values import Symbol, TensorProxy, Unread
 
 MAX_DEPTH = 200
@@ -243,11 +243,7 @@ class Interpreter:
         if self._goes_to_caller(on_result):
             self.push_frame(function, values, on_result, source)
             return
-        result: list[Any] = []
-        depth = len(self.frames)
-        self.push_frame(function, values, result.append, source)
-        self.run_until(depth)
-        on_result(result[0])
+        on_result(self.now(lambda then: self.push_frame(function, values, then, source)))
 
     def _goes_to_caller(self, on_result: Callable[[Any], None]) -> bool:
         """Whether a result simply lands on the stack of the calling frame, so that a segment may end within the call."""
@@ -264,9 +260,13 @@ class Interpreter:
         """Call anything and run it to its result before going on."""
         from .calls import call
 
+        return self.now(call, self, function, args, kwargs or {})
+
+    def now(self, step: Callable[..., None], *operands: Any) -> Any:
+        """The result that `step(*operands, then)` gives to `then`: the frames that it needs run before going on."""
         result: list[Any] = []
         depth = len(self.frames)
-        call(self, function, args, kwargs or {}, result.append)
+        step(*operands, result.append)
         self.run_until(depth)
         return result[0]
 

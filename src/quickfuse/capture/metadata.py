@@ -20,14 +20,12 @@ from ..ir.modes import AUTOCAST_DEVICES
 from ..ir.values import TensorMeta
 from .data_dependent import reason_of
 from .elementwise import broadcast, is_elementwise, keeps_layout, result_stride, run_on_one_element
-from .mutation import is_in_place, returns_nothing
+from .mutation import is_in_place, name_of, returns_nothing
 from .probes import probe, run_empty
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
 from .shape_rules import shape_rule
-from .stand_ins import empty_like_meta, is_leaf, outside_inference_mode, run_without_data
+from .stand_ins import is_leaf, outside_inference_mode, run_without_data
 from .values import PLAIN_TYPES, Symbol, TensorProxy
-
-__all__ = ["OperatorFailed", "SameTensor", "empty_like_meta", "meta_of", "name_of", "result_of"]
 
 #: The functions that the rules here know by name. Custom operators may have any name.
 _NATIVE = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -219,10 +217,6 @@ def _elementwise(
     return Result(structure, tuple(written), tuple(changed))
 
 
-def name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", function))
-
-
 def _describe(value: Any, first: dict[int, int]) -> Any:
     kind = type(value)
     if kind is TensorProxy:
@@ -241,7 +235,7 @@ def _describe(value: Any, first: dict[int, int]) -> Any:
     return (kind, value)
 
 
-def _structure(returned: Any, operands: dict[int, int], device: torch.device) -> Any:
+def structure_of(returned: Any, operands: dict[int, int], device: torch.device) -> Any:
     """What a function returned on tensors without data, of which `operands` are the numbers, by identity."""
 
     def describe(tensor: torch.Tensor) -> Any:

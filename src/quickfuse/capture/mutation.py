@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Iterator
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from .elementwise import is_elementwise
-from .values import TensorProxy
+from .values import TensorProxy, tensors_among
 
 _IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name)
@@ -42,20 +41,20 @@ def is_in_place(target: Any) -> bool:
 
 def changed_tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TensorProxy]:
     """The tensors that a call changes."""
-    changed = list(_tensors(kwargs["out"])) if kwargs.get("out") is not None else []
+    changed = list(tensors_among(kwargs["out"])) if kwargs.get("out") is not None else []
     positions, names, options = _written(target)
     for position in positions:
         if position < len(args):
-            changed += _tensors(args[position])
+            changed += tensors_among(args[position])
     for name in names:
         if name in kwargs:
-            changed += _tensors(kwargs[name])
+            changed += tensors_among(kwargs[name])
     if options:
         bound = inspect.signature(target).bind(*args, **kwargs)
         bound.apply_defaults()
         for name in options:
             if bound.arguments[_CHANGED_BY_OPTION[name]]:
-                changed += _tensors(bound.arguments[name])
+                changed += tensors_among(bound.arguments[name])
     return changed
 
 
@@ -122,11 +121,3 @@ def _overloads(name: str) -> list[Any]:
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return []
     return [getattr(packet, overload) for overload in packet.overloads()]
-
-
-def _tensors(value: Any) -> Iterator[TensorProxy]:
-    if type(value) is TensorProxy:
-        yield value
-    elif type(value) in (list, tuple):
-        for element in value:
-            yield from _tensors(element)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from . import attributes
 from .class_attributes import lookup_class
-from .containers import VIEWS, as_plain_dict, equal, hashable, iterate, raise_here, set_item
-from .values import ABSENT, ShadowDict, contains_symbolic, is_constant, symbolic_leaves
+from .containers import as_plain_dict, equal, hashable, iterate
+from .kinds import VIEW_TYPES
+from .raising import raise_in_program
+from .values import ShadowDict, contains_symbolic, is_constant, symbolic_leaves
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -82,7 +84,7 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     elif kwargs or any(isinstance(a, (FunctionType, MethodType)) for a in args):
         raise Unsupported(f"the method {name} with a function")
     result = i.native(function, instance, *args, **kwargs)
-    if isinstance(result, VIEWS):
+    if isinstance(result, VIEW_TYPES):
         i.outside.views[id(result)] = (result, instance, name)
     if isinstance(result, (list, dict, set, collections.deque)) and name in ("copy", *_TAKE_ITERABLES):
         i.mark_created(result)
@@ -190,15 +192,11 @@ def _init(i: Interpreter, instance: Any, *args: Any, **kwargs: Any) -> None:
     elif isinstance(instance, set):
         instance.update(hashable(i, v) for a in args for v in iterate(i, a))
     elif args or kwargs:
-        raise_here(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
+        raise_in_program(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
 
 
 def _getattribute(i: Interpreter, instance: Any, name: str) -> Any:
-    result: list[Any] = []
-    depth = len(i.frames)
-    attributes.load_plain(i, instance, name, result.append)
-    i.run_until(depth)
-    return result[0]
+    return i.now(attributes.load_plain, i, instance, name)
 
 
 def _not_equal(i: Interpreter, instance: Any, other: Any) -> Any:
@@ -215,5 +213,3 @@ _ANY_OBJECT: dict[str, Callable[..., Any]] = {
     "__ne__": _not_equal,
     "__init_subclass__": lambda i, *args: None,
 }
-
-__all__ = ["ABSENT", "VIEWS", "call_method", "set_item"]

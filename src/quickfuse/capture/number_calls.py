@@ -44,19 +44,11 @@ def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
         raise Unsupported("round() of a tensor")
     if type(value) is Symbol or is_constant(value):
         return _function(round)(i, value, *digits)
-    method: list[Any] = []
-    depth = len(i.frames)
-    attributes.load(i, value, "__round__", method.append)
-    i.run_until(depth)
-    return i.call_now(method[0], digits)
+    return i.call_now(i.now(attributes.load, i, value, "__round__"), digits)
 
 
 def _compared(i: Interpreter, left: Any, right: Any) -> bool:
-    result: list[Any] = []
-    depth = len(i.frames)
-    i.binary(operator.lt, left, right, result.append)
-    i.run_until(depth)
-    return i.truth(result[0])
+    return i.truth(i.now(i.binary, operator.lt, left, right))
 
 
 def _bisected(goes_left: Callable[[Interpreter, Any, Any], bool]) -> Callable[..., Any]:
@@ -71,11 +63,9 @@ def _bisected(goes_left: Callable[[Interpreter, Any, Any], bool]) -> Callable[..
             raise Unsupported("bisect with these arguments")
         while low < high:
             middle = (low + high) // 2
-            found: list[Any] = []
-            depth = len(i.frames)
-            get_item(i, a, middle, found.append)
-            i.run_until(depth)
-            element = found[0] if key is None else i.call_now(key, (found[0],))
+            element = i.now(get_item, i, a, middle)
+            if key is not None:
+                element = i.call_now(key, (element,))
             if goes_left(i, x, element):
                 high = middle
             else:

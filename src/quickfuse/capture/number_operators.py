@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from .results import OperatorFailed
@@ -38,6 +40,12 @@ _CALLED: dict[Callable[..., Any], str] = {
 
 _DIVISIONS = frozenset({
     operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod,
+})  # fmt: skip
+
+#: Arithmetic that has a result for all numbers of its kinds.
+NEVER_RAISE = frozenset({
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, abs, float, operator.lt, operator.le,
+    operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.and_, operator.or_, operator.xor, max, min,
 })  # fmt: skip
 
 _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
@@ -110,3 +118,11 @@ def is_on_gpu(operands: tuple[Any, ...]) -> bool:
             if operand.operation is not None and is_on_gpu(operand.operation[1]):
                 return True
     return False
+
+
+def fits(symbol: Symbol, dtype: torch.dtype) -> NumberExpr:
+    """Whether a number is in a dtype's range, or no finite number at all."""
+    real = dtype.to_real()
+    limits = torch.finfo(real) if real.is_floating_point else torch.iinfo(real)
+    lowest = -limits.max if real is torch.uint8 else limits.min  # -1 wraps around to 255, as in C++
+    return NumberExpr("({1} <= {0} <= {2} or {0} - {0} != 0)", (symbol.expr, lowest, limits.max))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from ..ir.bytecode import PY312
-from ..ir.frame import NULL
+from ..ir.frame import NULL, UNBOUND
 from . import attributes, calls, containers, imports, variables
-from .frame import UNBOUND, Frame, new_cell
+from .frame import Frame, new_cell
 from .raising import raise_in_program
 from .torch_function import call_torch
 from .values import Symbol, TensorProxy, Unread, is_constant

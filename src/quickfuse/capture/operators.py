@@ -291,11 +291,7 @@ def as_tensor(i: Interpreter, data: Any, dtype: Any = None, device: Any = None) 
 
 def _inline(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one of PyTorch's Python functions as a part of the capture: it calls back into the user's code."""
-    result: list[Any] = []
-    depth = len(i.frames)
-    i.inline(function, args, kwargs, result.append)
-    i.run_until(depth)
-    return result[0]
+    return i.now(i.inline, function, args, kwargs)
 
 
 def _length(i: Interpreter, proxy: TensorProxy) -> int:

@@ -38,7 +38,7 @@ from .kinds import (
     is_transient,
     is_trusted_module,
 )
-from .metadata import meta_of
+from .results import meta_of
 from .tensor_subclasses import is_function_class, is_plain_subclass
 from .values import (
     PLAIN_TYPES,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
+from ..ir.effects import NO_EFFECTS, Effects
 from ..ir.values import TensorMeta
+from .values import TensorProxy
 
 
 class SameTensor:
@@ -133,3 +135,44 @@ def device_of(wanted: Any) -> torch.device:
     if device.index is None and device.type == "cuda" and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return device
+
+
+# --- results for the operands at hand ---
+
+
+def meta_in(structure: Any, tensors: list[TensorProxy]) -> Any:
+    """The metadata of a leaf of a result's structure; `tensors` are the call's operands."""
+    if isinstance(structure, SameTensor):
+        return tensors[structure.index].meta
+    return structure.meta if isinstance(structure, View) else structure
+
+
+def metas_in(structure: Any, tensors: list[TensorProxy]) -> Any:
+    """The metadata of a result, as lists."""
+    if isinstance(structure, (list, tuple)):
+        return [metas_in(element, tensors) for element in structure]
+    return meta_in(structure, tensors)
+
+
+def effects_of(result: Result, tensors: list[TensorProxy], changed: list[TensorProxy]) -> Effects:
+    """What later stages have to know of a call besides its results; `changed` are the tensors that it writes to."""
+    structure = result.structure
+    if type(structure) is TensorMeta and not (changed or result.changed):
+        return NO_EFFECTS
+    number = {id(tensor): k for k, tensor in reversed(list(enumerate(tensors)))}
+    memory = tuple([None if isinstance(leaf, TensorMeta) else leaf.index for leaf in tensors_in(structure)])
+    written = tuple(dict.fromkeys([number[id(tensor)] for tensor in changed]))
+    reshaped = [(k, meta) for k, meta in result.changed if _layout(meta) != _layout(tensors[k].meta)]
+    return Effects(memory, written, tuple(reshaped))
+
+
+def _layout(meta: TensorMeta) -> TensorMeta:
+    return replace(meta, requires_grad=False)
+
+
+def follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
+    """Whether an operator makes floating-point numbers of anything else: it makes them of PyTorch's default dtype."""
+    if any(t.meta.dtype.is_floating_point or t.meta.dtype.is_complex for t in tensors):
+        return False
+    made = [meta_in(s, tensors).dtype for s in tensors_in(structure) if not isinstance(s, SameTensor)]
+    return any(dtype.is_floating_point or dtype.is_complex for dtype in made)

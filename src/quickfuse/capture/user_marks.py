@@ -12,8 +12,10 @@ from ..errors import Unsupported
 from ..ir.marks import Mark, mark_of
 from . import torch_calls
 from .kinds import is_trusted_module
-from .metadata import SameTensor, _structure, empty_like_meta, name_of, result_device
-from .stand_ins import outside_inference_mode
+from .metadata import result_device, structure_of
+from .mutation import name_of
+from .results import SameTensor
+from .stand_ins import empty_like_meta, outside_inference_mode
 from .values import TensorProxy, symbolic_leaves
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def _run_without_data(
     if _shares_memory(result, list(made.values())):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, returns a view of its arguments")
     indices = {id(made[id(t)]): k for k, t in enumerate(tensors)}
-    structure = _structure(result, indices, result_device(tensors))
+    structure = structure_of(result, indices, result_device(tensors))
     if not _only_tensors(structure):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, returns something else than tensors")
     return structure
@@ -117,5 +119,3 @@ def _only_tensors(structure: Any) -> bool:
     if isinstance(structure, (tuple, list)):
         return bool(structure) and all(_only_tensors(s) for s in structure)
     return hasattr(structure, "dtype") or isinstance(structure, SameTensor)
-
-

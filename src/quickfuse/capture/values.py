@@ -231,6 +231,22 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
         yield from symbolic_leaves((value.start, value.stop, value.step))
 
 
+def tensors_among(arguments: Any) -> Iterator[TensorProxy]:
+    """The tensors among arguments of an operator, in lists, tuples and dictionaries."""
+    kind = type(arguments)
+    if kind is TensorProxy:
+        yield arguments
+    elif kind is list or kind is tuple:
+        for element in arguments:
+            if type(element) is TensorProxy:
+                yield element
+            else:
+                yield from tensors_among(element)
+    elif kind is dict:
+        for element in arguments.values():
+            yield from tensors_among(element)
+
+
 def type_of(value: Any) -> type:
     """`type(value)` of the value that a stand-in stands for."""
     kind = type(value)

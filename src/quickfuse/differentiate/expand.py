@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from ..ir.values import TensorMeta
 from .recompute import memory_root
 from .recorder import Recorder
-from .traced import TracedTensor
+from .traced import TracedTensor, key_of
 
 _memo: dict[Any, Graph | None] = {}
 
@@ -26,7 +26,7 @@ def expand(function: Callable[..., Any], args: Any, kwargs: Any) -> Graph | None
 
     None where the call does something else than making new tensors of its operands.
     """
-    key = (function, _frozen(args), _frozen(kwargs), torch.get_default_dtype())
+    key = (function, key_of(args), key_of(kwargs), torch.get_default_dtype())
     try:
         known = _memo.get(key, _memo)
     except TypeError:  # an operand that is no plain value
@@ -89,11 +89,3 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(element)
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return (type(value), *[_frozen(v) for v in value])
-    if isinstance(value, dict):
-        return tuple([(k, _frozen(v)) for k, v in value.items()])
-    return (type(value), value.hex() if type(value) is float else value)

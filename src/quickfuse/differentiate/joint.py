@@ -19,8 +19,7 @@ from .numbers import Marks, check_use, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
 from .recorder import Recorder
-from .shapes import traced_in
-from .traced import Memory, TracedTensor
+from .traced import Memory, TracedTensor, traced_in
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
@@ -168,7 +167,7 @@ class _Tracing:
         lazy = (getattr(meta, "conj", False), getattr(meta, "neg", False))
         if is_lazy(made) and not any(lazy) and not is_mixed(made):  # `resolve_conj` does nothing to a tensor in a trace
             made = made.clone()
-        if not _agree(made.meta, meta) or (is_lazy(made) != any(lazy) and not is_mixed(made)):
+        if not made.meta.looks_like(meta) or (is_lazy(made) != any(lazy) and not is_mixed(made)):
             raise Unsupported(f"{node.name} is {meta} in the captured graph and {made.meta} in the trace")
         return made
 
@@ -317,15 +316,6 @@ def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence
         tuple(outputs), tuple(tangents), False, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
     )
     return found
-
-
-def _agree(one: TensorMeta, other: TensorMeta) -> bool:
-    """Whether two stages agree about a tensor. Strides of axes without several elements mean nothing."""
-    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
-        return False
-    return 0 in one.shape or all(
-        a == b or n == 1 for n, a, b in zip(one.shape, one.stride, other.stride, strict=True)
-    )
 
 
 def tangent_layout(meta: TensorMeta) -> TensorMeta:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..ir.values import TensorMeta
 from .layouts import Out, Spec
-from .traced import TracedTensor
+from .traced import TracedTensor, map_traced
 
 #: Other operators with one new tensor for a result.
 _OTHERS = frozenset(
@@ -54,11 +55,11 @@ def _numel_together(tensors: list[TracedTensor]) -> int:
     return math.prod(max(sizes) for sizes in itertools.zip_longest(*shapes, fillvalue=1))
 
 
-def _run(function: Any, args: Any, kwargs: Any, make: Any) -> torch.Tensor:
-    def operand(value: Any) -> Any:
-        return make(value.meta).fill_(1) if type(value) is TracedTensor else value
+def _run(function: Any, args: Any, kwargs: Any, make: Callable[[TensorMeta], torch.Tensor]) -> torch.Tensor:
+    def ones(tensor: TracedTensor) -> torch.Tensor:
+        return make(tensor.meta).fill_(1)
 
-    made = function(*map(operand, args), **{k: operand(v) for k, v in kwargs.items()})
+    made = function(*map_traced(ones, args), **map_traced(ones, kwargs))
     if type(made) is not torch.Tensor:
         raise TypeError("several results")
     return made

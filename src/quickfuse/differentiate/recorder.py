@@ -23,8 +23,8 @@ from .in_place import functional_form, view_form
 from .inverses import write_through
 from .layouts import Out, Spec
 from .lists import is_on_lists, members
-from .shapes import is_view, map_spec, map_traced, spec_of, traced_in
-from .traced import Memory, TracedTensor, make_traced
+from .shapes import is_view, map_spec, spec_of
+from .traced import Memory, TracedTensor, make_traced, map_traced, traced_in
 
 aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ _LARGEST_CONSTANT = 64
 
 
 class Recorder(TorchDispatchMode):
-    """Records into `graph`. `trace` is noted on the nodes; `number_nodes` finds the node of a number that is an input."""
+    """Records into `graph`. `trace` is noted on the nodes; `number_node` finds the node of a number that is an input."""
 
     def __init__(self, graph: Graph, number_node: Callable[[Any], Node | None]) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from ..ir.values import TensorMeta
 from . import plain_shapes
 from .layouts import RULES, Out, Spec
 from .pointwise_shapes import pointwise_spec
-from .traced import TracedTensor
+from .traced import TracedTensor, key_of, map_traced, traced_in
 
 _META = torch.device("meta")
 
@@ -33,7 +33,7 @@ def spec_of(function: Any, args: Any, kwargs: Any) -> Spec:
     Raises:
         Unsupported: where that depends on the contents, or cannot be found out.
     """
-    key = (function, _describe(args), _describe(kwargs), torch.get_default_dtype())
+    key = (function, key_of(args), key_of(kwargs), torch.get_default_dtype())
     try:
         known = _memo.get(key, _memo)
     except TypeError as error:
@@ -41,19 +41,6 @@ def spec_of(function: Any, args: Any, kwargs: Any) -> Spec:
     if known is _memo:
         known = _memo[key] = _infer(function, args, kwargs)
     return known
-
-
-def _describe(value: Any) -> Any:
-    kind = type(value)
-    if kind is TracedTensor:
-        return value.meta
-    if kind is list or kind is tuple:
-        return tuple([_describe(v) for v in value])
-    if kind is dict:
-        return tuple([(k, _describe(v)) for k, v in value.items()])
-    if kind is float:
-        return (float, value.hex())
-    return (kind, value)
 
 
 #: Operators whose results on tensors without data have other shapes than those with data.
@@ -133,30 +120,6 @@ def is_view(function: Any) -> bool:
     """Whether an operator's schema says that it returns its first operand's memory, and leaves it unchanged."""
     returns = function._schema.returns
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
-
-
-def traced_in(value: Any) -> Any:
-    """The traced tensors within arguments."""
-    kind = type(value)
-    if kind is TracedTensor:
-        yield value
-    elif kind is list or kind is tuple:
-        for element in value:
-            yield from traced_in(element)
-    elif kind is dict:
-        yield from traced_in(list(value.values()))
-
-
-def map_traced(function: Callable[[TracedTensor], Any], value: Any) -> Any:
-    """Arguments with `function(tensor)` in place of each traced tensor."""
-    kind = type(value)
-    if kind is TracedTensor:
-        return function(value)
-    if kind is list or kind is tuple:
-        return kind([map_traced(function, v) for v in value])
-    if kind is dict:
-        return {k: map_traced(function, v) for k, v in value.items()}
-    return value
 
 
 def map_spec(function: Callable[..., Any], spec: Spec) -> Any:

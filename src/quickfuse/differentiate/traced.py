@@ -11,6 +11,7 @@ tensor gives its memory a new node; views of it find theirs anew when they are n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,3 +72,44 @@ def make_traced(
     made.seen = memory.version
     made.meta = meta
     return made
+
+
+# --- arguments with traced tensors in them ---
+
+
+def traced_in(value: Any) -> Iterator[TracedTensor]:
+    """The traced tensors within arguments."""
+    kind = type(value)
+    if kind is TracedTensor:
+        yield value
+    elif kind is list or kind is tuple:
+        for element in value:
+            yield from traced_in(element)
+    elif kind is dict:
+        yield from traced_in(list(value.values()))
+
+
+def map_traced(function: Callable[[TracedTensor], Any], value: Any) -> Any:
+    """Arguments with `function(tensor)` in place of each traced tensor."""
+    kind = type(value)
+    if kind is TracedTensor:
+        return function(value)
+    if kind is list or kind is tuple:
+        return kind([map_traced(function, v) for v in value])
+    if kind is dict:
+        return {k: map_traced(function, v) for k, v in value.items()}
+    return value
+
+
+def key_of(value: Any) -> Any:
+    """Arguments as a key, with the metadata of traced tensors. It can be hashed if all others are plain values."""
+    kind = type(value)
+    if kind is TracedTensor:
+        return value.meta
+    if kind is list or kind is tuple:
+        return (kind, *[key_of(v) for v in value])
+    if kind is dict:
+        return tuple([(k, key_of(v)) for k, v in value.items()])
+    if kind is float:
+        return (float, value.hex())  # 0.0 equals -0.0
+    return (kind, value)

@@ -10,9 +10,9 @@ from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 from . import native
 from .loops import loop_end
-from .step import Returned, leave, needs_own_frame, perform
+from .step import leave, needs_own_frame, perform
 from .tracebacks import without_own
-from .unwind import unwind
+from .unwind import Returned, unwind
 
 #: How many instructions in a row may be performed one by one, without a segment that does anything for tensors, before
 #: the loop or function around them is left to CPython.

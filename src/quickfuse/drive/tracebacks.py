@@ -18,18 +18,6 @@ class _Probe(Exception):
     """Raised in a copy of a user's frame, to get hold of that frame."""
 
 
-def add_user_frames(exception: BaseException, frames: Sequence[FrameState]) -> None:
-    """Give an exception that leaves these frames, outermost first, the traceback that it has natively.
-
-    Each frame stands at the instruction before its position. The compiler's own entries in front are taken out.
-    """
-    entries = without_own(exception.__traceback__)
-    for frame in reversed(frames):
-        entries = entry(frame, frame.position - 1, entries)
-    exception.__traceback__ = entries
-    del exception  # see `_frame_that_raises`
-
-
 def traced(
     exception: BaseException,
     trace: Sequence[tuple[CodeType, dict[str, Any], int]],

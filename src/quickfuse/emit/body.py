@@ -11,6 +11,7 @@ import torch
 
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.loop import Buffer, Extern, HostScalar, Number, View, buffers_in
+from ..ir.nodes import outputs_of
 from ..ir.segment import Segment
 from ..ir.values import TensorMeta
 from .glue import Body, tensor_order
@@ -26,8 +27,7 @@ def graph_body(segment: Segment, run: Callable[..., Any]) -> Body:
 
 
 def _output_names(segment: Segment) -> list[str]:
-    output = next(node for node in reversed(segment.graph.nodes) if node.op == "output")
-    return [f"_out{k}" for k in range(len(output.args[0]))]
+    return [f"_out{k}" for k in range(len(outputs_of(segment.graph)))]
 
 
 def tensor_picks(segment: Segment) -> list[int]:
@@ -54,10 +54,6 @@ def _graph_call(segment: Segment) -> str:
     return f"_graph({', '.join(parts)})"
 
 
-def _needs_grad(step: Extern) -> bool:
-    return any(buffer.meta.requires_grad for buffer in used_by(step))
-
-
 def _fits(name: str) -> str:
     return f"if not {-(1 << 63)} <= {name} <= {(1 << 63) - 1}: return _MISS"
 
@@ -65,13 +61,6 @@ def _fits(name: str) -> str:
 def _is_constant(value: Any) -> bool:
     """Whether a tuple holds plain numbers only, so that every call may get the same object."""
     return type(value) is tuple and all(type(v) in (int, float, bool) for v in value)
-
-
-def used_by(step: KernelCall | Extern) -> dict[Buffer, None]:
-    """The buffers that a step reads or writes, in order."""
-    if isinstance(step, KernelCall):
-        return dict.fromkeys(buffer for member in step.members for buffer in member.buffers)
-    return dict.fromkeys([*buffers_in((step.args, step.kwargs)), *step.outputs])
 
 
 def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: Any) -> Body:
@@ -144,10 +133,12 @@ class KernelBodyWriter:
             "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip
+        self._used = [step.buffers for step in schedule.steps]
         self._calls_of: dict[Buffer, list[int]] = {}
-        for index, step in enumerate(step for step in schedule.steps if isinstance(step, KernelCall)):
-            for used in used_by(step):
-                self._calls_of.setdefault(used, []).append(index)
+        launched = [used for step, used in zip(schedule.steps, self._used, strict=True) if isinstance(step, KernelCall)]
+        for index, buffers in enumerate(launched):
+            for buffer in buffers:
+                self._calls_of.setdefault(buffer, []).append(index)
         self._variables: dict[Buffer, str] = {}
         for buffer, expression in zip(schedule.program.inputs, inputs, strict=True):
             if buffer is not None:
@@ -165,7 +156,7 @@ class KernelBodyWriter:
         last_flag = self._last_flag()
         before: list[str] = []
         for number, step in enumerate(self.schedule.steps):
-            for buffer in used_by(step):
+            for buffer in self._used[number]:
                 if buffer in made:  # a call of PyTorch may be the first use of a tensor without elements
                     self._allocate(buffer)
             if isinstance(step, KernelCall):
@@ -183,7 +174,7 @@ class KernelBodyWriter:
         self._count_changes()
         if last_flag >= 0:
             self.lines = [*before, *self._unless_flagged()]
-        if any(isinstance(step, Extern) and _needs_grad(step) for step in self.schedule.steps):
+        if self._calls_need_grad():
             self._forget_history()
         self._handle_failures()
         self.statements = [*self.lines]
@@ -217,6 +208,11 @@ class KernelBodyWriter:
     def _draws(self) -> bool:
         return any(isinstance(step, Extern) and step.draws for step in self.schedule.steps)
 
+    def _calls_need_grad(self) -> bool:
+        """Whether PyTorch's operators would record what they do."""
+        steps = zip(self.schedule.steps, self._used, strict=True)
+        return any(isinstance(step, Extern) and any(b.meta.requires_grad for b in used) for step, used in steps)
+
     def _forget_history(self) -> None:
         """Let PyTorch's operators record nothing: gradients are computed by graphs of their own, if at all."""
         self.constants["_grad_mode"], self.constants["_set_grad_mode"] = torch.is_grad_enabled, torch._C._set_grad_enabled
@@ -241,16 +237,16 @@ class KernelBodyWriter:
 
     def _buffers_read(self) -> set[Buffer]:
         """The buffers that a step reads, or that are returned."""
-        found = {buffer for step in self.schedule.steps for buffer in used_by(step)
-                 if not isinstance(step, Extern) or buffer not in step.outputs}  # fmt: skip
-        return found | {o.buffer if isinstance(o, View) else o for o in self.schedule.program.outputs
-                        if isinstance(o, (Buffer, View))}  # fmt: skip
+        found = set(buffers_in(self.schedule.program.outputs))
+        for step, used in zip(self.schedule.steps, self._used, strict=True):
+            found.update(buffers_in((step.args, step.kwargs)) if isinstance(step, Extern) else used)
+        return found
 
     def _dying(self) -> dict[int, list[Buffer]]:
         """The temporaries that no step after step k uses: their memory is free for those that follow."""
-        last = {buffer: number for number, step in enumerate(self.schedule.steps) for buffer in used_by(step)}
-        for output in self.schedule.program.outputs:
-            last.pop(output.buffer if isinstance(output, View) else output, None)
+        last = {buffer: number for number, used in enumerate(self._used) for buffer in used}
+        for buffer in buffers_in(self.schedule.program.outputs):
+            last.pop(buffer, None)
         dying: dict[int, list[Buffer]] = {}
         for buffer, number in last.items():
             if buffer.kind == "temp":
@@ -285,12 +281,8 @@ class KernelBodyWriter:
 
     def _outputs(self) -> list[Buffer]:
         externs = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
-        found: dict[Buffer, None] = {}
-        for output in self.schedule.program.outputs:
-            buffer = output.buffer if isinstance(output, View) else output
-            if isinstance(buffer, Buffer) and buffer.kind == "output" and buffer not in externs:
-                found[buffer] = None
-        return list(found)
+        returned = dict.fromkeys(buffers_in(self.schedule.program.outputs))
+        return [buffer for buffer in returned if buffer.kind == "output" and buffer not in externs]
 
     def _allocate(self, buffer: Buffer) -> None:
         if buffer in self._variables or self.placer.is_resident(buffer):

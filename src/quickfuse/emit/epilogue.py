@@ -6,7 +6,6 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
-from ..ir.frame import FrameState
 from ..ir.segment import (
     Build,
     Call,
@@ -290,6 +289,3 @@ def _parts(recipe: Any) -> list[Any]:
     else:
         return []
     return [p for part in parts for p in (part if isinstance(part, tuple) else (part,))]
-
-
-__all__ = ["Epilogue", "FrameState", "frame_recipes", "segment_recipes", "set_attribute", "sources_in"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 
 from quickfuse.emit.llvm_math import MANGLED, Code, memory_type
+from quickfuse.emit.llvm_ops import emit_op
+from quickfuse.ir.expr import PICK
 from quickfuse.ir.kernel import KernelBody, Op, SlotPlace
 
 
@@ -174,6 +176,11 @@ def pick_number(code: Code, op: Op, pointer: str, offset: str, inside: str) -> s
     safe = code.let(f"select i1 {inside}, ptr {where}, ptr %row")
     raw = code.let(f"load {element}, ptr {safe}", f"s{slot}")
     return from_memory(code, code.let(f"select i1 {inside}, {element} {raw}, {element} {_zero(element)}"), dtype)
+
+
+def number_op(code: Code, op: Op, args: list[str]) -> str:
+    """An operation on numbers, one of which may be a pointer to load from."""
+    return pick_number(code, op, *args) if op.name == PICK else emit_op(code, op, args)
 
 
 def put_number(code: Code, slot: int, dtype: torch.dtype, value: str, pointer: str, offset: str, inside: str) -> None:

@@ -8,7 +8,7 @@ Every lane is a row of its own, in the sense of `ir/kernel.py`: accumulators are
 
 from __future__ import annotations
 
-from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, pick_number, slot_of
+from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, number_op, slot_of
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_rows import RowCode, widened_sum
@@ -138,7 +138,7 @@ class _Columns(RowCode):
         if not node.varying:
             if isinstance(expr, Op):
                 args = [values[arg][0] for arg in node.args]
-                return [pick_number(numbers, expr, *args) if expr.name == PICK else emit_op(numbers, expr, args)]
+                return [number_op(numbers, expr, args)]
             if isinstance(expr, SlotPlace):
                 return [pointers[expr.slot]]
             if isinstance(expr, SlotLoad):

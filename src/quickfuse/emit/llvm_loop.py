@@ -9,7 +9,7 @@ A kernel without axes is the first part only.
 
 from __future__ import annotations
 
-from quickfuse.emit.llvm_access import Vectors, index_vector, load_number, pick_number, set_flag, slot_of, store_number
+from quickfuse.emit.llvm_access import Vectors, index_vector, load_number, number_op, set_flag, slot_of, store_number
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_values import Node, number_values, shared_number
@@ -168,7 +168,7 @@ class _Loop:
         expr, code = node.expr, self.once
         if isinstance(expr, Op):
             args = [self.uniform[arg] for arg in node.args]
-            return pick_number(code, expr, *args) if expr.name == PICK else emit_op(code, expr, args)
+            return number_op(code, expr, args)
         if isinstance(expr, SlotLoad):
             return load_number(code, expr.slot, expr.dtype, f"%s{expr.slot}")
         if isinstance(expr, SlotPlace):

@@ -21,7 +21,7 @@ from quickfuse.emit.llvm_access import (
     inside,
     load_number,
     load_stride,
-    pick_number,
+    number_op,
     slot_of,
     store_number,
 )  # fmt: skip
@@ -260,7 +260,7 @@ class _Rows(RowCode):
         expr = node.expr
         if isinstance(expr, Op):
             args = [values[arg] for arg in node.args]
-            return pick_number(code, expr, *args) if expr.name == PICK else emit_op(code, expr, args)
+            return number_op(code, expr, args)
         if isinstance(expr, SlotLoad):
             return load_number(code, expr.slot, expr.dtype, f"%s{expr.slot}")
         if isinstance(expr, SlotPlace):
@@ -340,7 +340,7 @@ class _InnerLoop:
             return indices[expr.axis]
         assert isinstance(expr, Op)
         args = [self.numbers[arg] for arg in node.args]
-        return pick_number(self.before, expr, *args) if expr.name == PICK else emit_op(self.before, expr, args)
+        return number_op(self.before, expr, args)
 
     def write(self) -> None:
         """Parts that each begin at an index and with accumulators, and end with others."""

@@ -13,6 +13,7 @@ from quickfuse.emit.llvm_access import (
     inside,
     load_number,
     load_stride,
+    number_op,
     pick_number,
     put_number,
     slot_of,
@@ -218,7 +219,7 @@ class _Serial:
         if not self._is_vector(number):
             if isinstance(expr, Op):
                 args = [values[arg] for arg in node.args]
-                return pick_number(numbers, expr, *args) if expr.name == PICK else emit_op(numbers, expr, args)
+                return number_op(numbers, expr, args)
             if isinstance(expr, SlotLoad):
                 return load_number(numbers, expr.slot, expr.dtype, pointers[expr.slot])
             if isinstance(expr, Index):

@@ -319,9 +319,7 @@ class Prologue:
         if kind == "equal":
             wanted = {index: value for index, value in wanted.items() if _compares_well(value)}
         indices = sorted(wanted)
-        if len(indices) != len(family.members):
-            picks = self.constant([family.positions[k] for k in indices], "picks")
-            variable = f"[{variable}[k] for k in {picks}]"
+        variable = self._picked(variable, family, indices)
         values = [wanted[k] for k in indices]
         if kind == "requires_grad":
             variable, kind = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list", part), "is"
@@ -346,6 +344,13 @@ class Prologue:
         else:
             self._check(f"[*map(_len, {variable})] != {self.constant(values, 'expected')}", part)
 
+    def _picked(self, variable: str, family: Family, indices: list[int]) -> str:
+        """Those of a family's members that are wanted, where `variable` holds them all."""
+        if len(indices) == len(family.members):
+            return variable
+        picks = self.constant([family.positions[k] for k in indices], "picks")
+        return f"[{variable}[k] for k in {picks}]"
+
     def _check_types(self, variable: str, kinds: list[type], part: int) -> None:
         if len(set(kinds)) == 1:
             self._check(f"not _types_are({variable}, {self.constant(kinds[0])})", part)
@@ -355,10 +360,7 @@ class Prologue:
     def _check_family_keys(self, guard: Guard, family: Family, part: int) -> None:
         """One check for all equal guards on the keys of a family's dictionaries."""
         indices = sorted(self._family_keys[guard.kind, family, guard.value])
-        variable = self._fetch_family(family)
-        if len(indices) != len(family.members):
-            picks = self.constant([family.positions[k] for k in indices], "picks")
-            variable = f"[{variable}[k] for k in {picks}]"
+        variable = self._picked(self._fetch_family(family), family, indices)
         if guard.kind == "keys":
             if guard.value:
                 self._check(f"any([[*v] != {self.constant(list(guard.value))} for v in {variable}])", part)

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from .. import errors, logs
-from ..compile import Compiled, Settings
+from ..compiled import Compiled
 from ..ir.frame import FrameState
 from ..ir.segment import Break
 from ..ir.trace import summary
 from ..module import CompiledModule
+from ..settings import Settings
 from ..specialise import Specialisation
 from .explanation import BreakReason, Explanation
 from .graphs import module_of, operators_of

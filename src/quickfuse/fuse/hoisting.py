@@ -8,13 +8,14 @@ is mostly put into a kernel with others of its kind, and costs nothing where it 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
 from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
-from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.reindex import IndexMap, reindex, replace_parts
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 #: Loops of fewer elements are done before a launch more would pay.
@@ -47,16 +48,15 @@ class _Hoisting:
         self.made: list[Loop] = []
         self.axes: dict[int, frozenset[int] | None] = {}  # None: cannot be moved
         self.costs: dict[int, int] = {}
-        self.new: dict[int, Expr] = {}
 
     def run(self) -> list[Loop]:
         roots = [root for store in self.loop.stores for root in store.roots]
         nodes = walk(*roots)
         for node in nodes:
             self._measure(node)
-        if not any(self._is_worth_it(node) for node in nodes):
-            return []
-        self.loop.stores = [self._store(store) for store in self.loop.stores]
+        moved = {id(node): self._moved(node) for node in self._to_move(roots, nodes)}
+        if moved:
+            self.loop.stores = [_with(store, moved) for store in self.loop.stores]
         return self.made
 
     def _measure(self, node: Expr) -> None:
@@ -81,24 +81,17 @@ class _Hoisting:
             return False
         return math.prod(self.loop.shape[k] for k in axes) * _LEAST_REPEATS <= math.prod(self.loop.shape)
 
-    def _store(self, store: Store) -> Store:
-        offset, inside = (None if e is None else self._rewritten(e) for e in (store.offset, store.inside))
-        return replace(store, value=self._rewritten(store.value), offset=offset, inside=inside)
-
-    def _rewritten(self, node: Expr) -> Expr:
-        """The same value, with loads of the parts that are moved."""
-        if not isinstance(node, Op):
-            return node
-        done = self.new.get(id(node))
-        if done is None:
-            if self._is_worth_it(node):
-                done = self._moved(node)
-            else:
-                args = tuple([self._rewritten(arg) for arg in node.args])
-                changed = any(new is not old for new, old in zip(args, node.args, strict=True))
-                done = Op(node.name, args, node.dtype) if changed else node
-            self.new[id(node)] = done
-        return done
+    def _to_move(self, roots: list[Expr], nodes: list[Expr]) -> list[Op]:
+        """The parts that are worth it, without those that are only needed for others of them."""
+        needed = {id(root) for root in roots}
+        found = []
+        for node in reversed(nodes):  # users come before what they use
+            if id(node) in needed and isinstance(node, Op):
+                if self._is_worth_it(node):
+                    found.append(node)
+                else:
+                    needed.update(map(id, node.args))
+        return found[::-1]
 
     def _moved(self, node: Op) -> Load:
         """A load of what a new loop stores."""
@@ -111,3 +104,8 @@ class _Hoisting:
         self.made.append(Loop(shape, [Store(Access(buffer, 0, meta.stride), reindex(node, inner))], self.loop.device))
         strides = dict(zip(axes, meta.stride, strict=True))
         return Load(Access(buffer, 0, tuple([strides.get(k, 0) for k in range(len(rows))])), node.dtype)
+
+
+def _with(store: Store, moved: Mapping[int, Expr]) -> Store:
+    offset, inside = (None if e is None else replace_parts(e, moved) for e in (store.offset, store.inside))
+    return replace(store, value=replace_parts(store.value, moved), offset=offset, inside=inside)

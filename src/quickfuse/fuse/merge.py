@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quickfuse.ir.loop import Buffer, Program, Store, View
+from quickfuse.ir.loop import Buffer, Program, Store, buffers_in
 
 from .rows import Shape, keeps_threads_busy
 from .units import Dependences, Unit, agree, find, union
@@ -94,8 +94,7 @@ def _may_share(one: Unit, two: Unit) -> bool:
 
 def _needed(program: Program, dependences: Dependences) -> set[Buffer]:
     """Buffers whose contents are read outside the loop that fills them."""
-    needed = {value.buffer if isinstance(value, View) else value for value in program.outputs
-              if isinstance(value, (Buffer, View))}  # fmt: skip
+    needed = set(buffers_in(program.outputs))
     for edge in dependences.edges:
         writer = edge.before
         if writer.store is None or writer.changes_input or not edge.flows:

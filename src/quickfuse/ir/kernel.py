@@ -364,6 +364,11 @@ class KernelCall:
     device: torch.device
     name: str = "kernel"
 
+    @property
+    def buffers(self) -> dict[Buffer, None]:
+        """The buffers that it reads or writes, in order."""
+        return dict.fromkeys([buffer for member in self.members for buffer in member.buffers])
+
     def __str__(self) -> str:
         sizes = sorted({m.sizes for m in self.members})
         shown = ", ".join(map(str, sizes[:4])) + (", ..." if len(sizes) > 4 else "")

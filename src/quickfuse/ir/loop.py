@@ -156,6 +156,11 @@ class Extern:
     draws: bool = False
     may_fail: bool = False
 
+    @property
+    def buffers(self) -> dict[Buffer, None]:
+        """The buffers that it reads or writes, in order."""
+        return dict.fromkeys([*buffers_in((self.args, self.kwargs)), *self.outputs])
+
     def __str__(self) -> str:
         name = getattr(self.target, "__name__", str(self.target))
         return f"{', '.join(map(str, self.outputs))} = {name}{tuple(map(_text, self.args))}"
@@ -206,13 +211,17 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A graph output that is a view of an input or output buffer: `as_strided` with an offset from the buffer's first
-    element."""
+    """Part of a buffer, as an output of the graph or an argument of a call: `as_strided` with an offset from the buffer's
+    first element."""
 
     buffer: Buffer
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+
+    @property
+    def transposed(self) -> View:
+        return View(self.buffer, self.shape[::-1], self.stride[::-1], self.offset)
 
     def __str__(self) -> str:
         return f"view({self.buffer}, {self.shape}, {self.stride}, {self.offset})"
@@ -223,6 +232,16 @@ class Number(View):
 
     def __str__(self) -> str:
         return f"number({self.buffer})"
+
+
+def memory_at(buffer: Buffer, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> Buffer | View:
+    """A part of a buffer, which is the buffer itself if it is all of it."""
+    meta = buffer.meta
+    return buffer if (meta.shape, meta.stride, 0) == (shape, stride, offset) else View(buffer, shape, stride, offset)
+
+
+def as_view(memory: Buffer | View) -> View:
+    return View(memory, memory.meta.shape, memory.meta.stride, 0) if isinstance(memory, Buffer) else memory
 
 
 def buffers_in(value: Any) -> Iterator[Buffer]:

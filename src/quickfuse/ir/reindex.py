@@ -42,6 +42,7 @@ def rewrite_leaves(
     """
     if not isinstance(expr, Op):
         return leaf(expr)
+    operation = operation or with_arguments
     done: dict[int, Expr] = {}
     stack: list[Expr] = [expr]
     while stack:
@@ -53,17 +54,30 @@ def rewrite_leaves(
             if missing:
                 stack.extend(missing)
                 continue
-            args = tuple([done[id(arg)] for arg in node.args])
-            if operation is not None:
-                done[id(node)] = operation(node, args)
-            else:
-                same = all(new is old for new, old in zip(args, node.args, strict=True))
-                done[id(node)] = node if same else Op(node.name, args, node.dtype)
+            done[id(node)] = operation(node, tuple([done[id(arg)] for arg in node.args]))
             stack.pop()
         else:
             done[id(node)] = leaf(node)
             stack.pop()
     return done[id(expr)]
+
+
+def replace_parts(expr: Expr, replaced: Mapping[int, Expr]) -> Expr:
+    """`expr` with other values in place of some operations, by their ids."""
+    if not replaced:
+        return expr
+
+    def operation(node: Op, args: tuple[Expr, ...]) -> Expr:
+        new = replaced.get(id(node))
+        return with_arguments(node, args) if new is None else new
+
+    return rewrite_leaves(expr, lambda leaf: leaf, operation)
+
+
+def with_arguments(node: Op, args: tuple[Expr, ...]) -> Op:
+    """The operation on these arguments: the node itself where they are its own."""
+    same = all(new is old for new, old in zip(args, node.args, strict=True))
+    return node if same else Op(node.name, args, node.dtype)
 
 
 def reindex(expr: Expr, index_map: IndexMap) -> Expr:

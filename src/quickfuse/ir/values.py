@@ -43,6 +43,19 @@ class TensorMeta:
     def is_contiguous(self) -> bool:
         return self.stride == contiguous_stride(self.shape) or self.numel == 0
 
+    @property
+    def is_expanded(self) -> bool:
+        """Whether several elements share memory along an axis: PyTorch refuses to write to most such tensors."""
+        return any(step == 0 and size > 1 for step, size in zip(self.stride, self.shape, strict=True))
+
+    def looks_like(self, other: TensorMeta) -> bool:
+        """Whether stages agree about a tensor. Strides of axes without several elements mean nothing."""
+        if (self.dtype, self.shape, self.device) != (other.dtype, other.shape, other.device):
+            return False
+        return 0 in self.shape or all(
+            one == two or size == 1 for size, one, two in zip(self.shape, self.stride, other.stride, strict=True)
+        )
+
     def __str__(self) -> str:
         dims = ", ".join(map(str, self.shape))
         layout = "" if self.is_contiguous else f" stride={list(self.stride)}"

@@ -51,7 +51,7 @@ class Placer:
         last: dict[Buffer, int] = {}
         first: dict[Buffer, int] = {}
         for number, step in enumerate(schedule.steps):
-            for buffer in _used_by(step) if isinstance(step, KernelCall) else ():
+            for buffer in step.buffers if isinstance(step, KernelCall) else ():
                 if buffer in small and buffer not in self._cells:
                     first.setdefault(buffer, number)
                     last[buffer] = number
@@ -185,11 +185,6 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
             slots = [k for k, slot in enumerate(step.body.slots) if slot.by_value]
             for member in step.members:
                 yield from (member.buffers[k] for k in slots)
-
-
-def _used_by(call: KernelCall) -> Iterator[Buffer]:
-    for member in call.members:
-        yield from member.buffers
 
 
 def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:

@@ -19,7 +19,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .calls import FUNCTION_RULES, RULES
 from .context import Context
-from .native_forms import REDUCTIONS
+from .losses import REDUCTIONS
 from .rules import EVALUATORS, NoRule
 from .symbolic import Tensor
 from .targets import FUNCTIONS, METHODS, Handler, new_tensor

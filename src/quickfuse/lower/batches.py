@@ -22,13 +22,13 @@ import torch
 from torch.nn import functional
 
 from quickfuse.ir.expr import Expr, Load, Op, Place, walk
-from quickfuse.ir.loop import Buffer, Extern, Loop, Program, Store, View
-from quickfuse.ir.reindex import rewrite_leaves
+from quickfuse.ir.loop import Buffer, Extern, Loop, Program, Store, View, as_view, memory_at
+from quickfuse.ir.reindex import replace_parts, rewrite_leaves
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .products import Activation, LinearCall
-from .step_order import Order, Reads, in_order, writes
+from .step_order import Order, StepReads, in_order, writes
 from .symbolic import whole_load
 
 #: A product that sums over, or has, so many rows is large enough.
@@ -70,7 +70,7 @@ def batch_products(program: Program) -> None:
     """Put the small products of a program together, where that is less work."""
     products = [made for step in program.steps if isinstance(step, Extern) and (made := _product(step)) is not None]
     if len(products) > 1:
-        stacks, reads = _Stacks(), Reads()
+        stacks, reads = _Stacks(), StepReads()
         _Sums(program, products, stacks, reads).batch()
         left = {id(step) for step in program.steps}
         _Rows(program, [p for p in products if id(p.step) in left], stacks, reads).batch()
@@ -87,7 +87,7 @@ def _product(step: Extern) -> _Product | None:
         place, left, right, bias = 1, _matrix(args[1]), _matrix(args[2]), args[0]
     elif (target is functional.linear or target == LinearCall(Activation())) and 2 <= len(args) <= 3:
         place, left, right, bias = 0, _matrix(args[0]), _matrix(args[1]), args[2] if len(args) > 2 else None
-        right = None if right is None else _transposed(right)
+        right = None if right is None else right.transposed
     else:
         return None
     meta = step.outputs[0].meta
@@ -99,13 +99,8 @@ def _product(step: Extern) -> _Product | None:
 
 
 def _matrix(memory: Any) -> View | None:
-    if isinstance(memory, Buffer):
-        memory = View(memory, memory.meta.shape, memory.meta.stride, 0)
-    return memory if isinstance(memory, View) and len(memory.shape) == 2 else None
-
-
-def _transposed(view: View) -> View:
-    return View(view.buffer, view.shape[::-1], view.stride[::-1], view.offset)
+    view = as_view(memory) if isinstance(memory, (Buffer, View)) else None
+    return view if view is not None and len(view.shape) == 2 else None
 
 
 def _chunks(products: Sequence[_Product], sizes: Sequence[int]) -> list[list[_Product]]:
@@ -136,13 +131,9 @@ class _Stacks:
             rows = sum(part.shape[0] for part in parts)
             meta = TensorMeta(like.dtype, (rows, columns), (columns, 1), like.device)
             known = self._known[key] = Buffer(f"stack{len(self._known)}_{parts[0].buffer.name}", meta, "temp")
-            self.steps.append(Extern(torch.cat, (list(map(_argument, parts)),), {}, [known]))
+            arguments = [memory_at(p.buffer, p.shape, p.stride, p.offset) for p in parts]
+            self.steps.append(Extern(torch.cat, (arguments,), {}, [known]))
         return known
-
-
-def _argument(view: View) -> Buffer | View:
-    meta = view.buffer.meta
-    return view.buffer if (meta.shape, meta.stride, 0) == (view.shape, view.stride, view.offset) else view
 
 
 # --- sums of products ---
@@ -151,7 +142,7 @@ def _argument(view: View) -> Buffer | View:
 class _Sums:
     """Sums of products with nobody else reading the summands."""
 
-    def __init__(self, program: Program, products: list[_Product], stacks: _Stacks, reads: Reads) -> None:
+    def __init__(self, program: Program, products: list[_Product], stacks: _Stacks, reads: StepReads) -> None:
         self.program = program
         self.reads = reads
         uses = Counter(buffer for step in program.steps for buffer in reads.of(step))
@@ -168,7 +159,8 @@ class _Sums:
             if isinstance(step, Loop) and not others and buffer.kind == "temp" and uses[buffer] == 1 and _is_plain(step)
         }  # fmt: skip
         self.stacks = stacks
-        self.added: list[Extern] = []
+        #: The products of what is stacked, by their results.
+        self.added: dict[Buffer, Extern] = {}
         self.gone: set[int] = set()
 
     def batch(self) -> None:
@@ -180,7 +172,7 @@ class _Sums:
                 self._rewrite(step)
         if self.gone:
             left = [step for step in self.program.steps if id(step) not in self.gone]
-            self.program.steps = in_order([*self.stacks.steps, *self.added, *left], self.reads)
+            self.program.steps = in_order([*self.stacks.steps, *self.added.values(), *left], self.reads)
 
     def _rewrite(self, loop: Loop) -> None:
         """Replace the sums in a loop."""
@@ -196,11 +188,7 @@ class _Sums:
                     replaced[id(node)] = made
                     self.gone.update(map(id, partial))
         if replaced:
-
-            def operation(node: Op, args: tuple[Expr, ...]) -> Expr:
-                return replaced.get(id(node)) or Op(node.name, args, node.dtype)
-
-            loop.stores = [replace(loop.stores[0], value=rewrite_leaves(value, lambda leaf: leaf, operation))]
+            loop.stores = [replace(loop.stores[0], value=replace_parts(value, replaced))]
             self.reads.forget(loop)
             self._give_away(loop)
 
@@ -212,8 +200,7 @@ class _Sums:
             return
         copied, whole = value.access.buffer, whole_load(target).access
         if copied.meta == target.meta and store.access == whole == replace(value.access, buffer=target):
-            for step in self.added:
-                step.outputs = [target if buffer is copied else buffer for buffer in step.outputs]
+            self.added[copied].outputs = [target]
             self.gone.add(id(loop))
 
     def _terms(self, root: Expr, loop: Loop, inner: set[int]) -> tuple[list[Expr], list[Loop]]:
@@ -263,11 +250,11 @@ class _Sums:
         return self.place.get(left.buffer, -1), left.buffer.position, left.offset
 
     def _product_of(self, chunk: list[_Product]) -> Buffer:
-        left = self.stacks.of([_transposed(p.left) for p in chunk])
+        left = self.stacks.of([p.left.transposed for p in chunk])
         right = self.stacks.of([p.right for p in chunk])
         out = Buffer(f"sum_{chunk[0].out}", chunk[0].out.meta, "temp")
         depth, rows = left.meta.shape
-        self.added.append(Extern(torch.mm, (View(left, (rows, depth), (1, rows), 0), right), {}, [out]))
+        self.added[out] = Extern(torch.mm, (View(left, (rows, depth), (1, rows), 0), right), {}, [out])
         self.gone.update(id(p.step) for p in chunk)
         return out
 
@@ -301,7 +288,7 @@ def _inner_sums(nodes: list[Expr]) -> set[int]:
 class _Rows:
     """Products of several matrices with the same one on the right, and the same bias."""
 
-    def __init__(self, program: Program, products: list[_Product], stacks: _Stacks, reads: Reads) -> None:
+    def __init__(self, program: Program, products: list[_Product], stacks: _Stacks, reads: StepReads) -> None:
         self.program = program
         self.reads = reads
         self.groups: dict[tuple[Any, ...], list[_Product]] = {}

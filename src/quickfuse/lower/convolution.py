@@ -17,7 +17,7 @@ import torch
 from quickfuse import config
 from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Buffer, Extern, View
+from quickfuse.ir.loop import Buffer, Extern, View, memory_at
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
@@ -146,10 +146,7 @@ def channels_last(ctx: Context, tensor: Tensor) -> Buffer | View:
     load = ctx.stored(value, wanted)
     if tensor.whole and not isinstance(value, Load):
         tensor.storage.value = load  # other readers need not compute it again
-    buffer, offset = load.access.buffer, load.access.offset
-    if offset == 0 and (buffer.meta.shape, buffer.meta.stride) == (wanted.shape, wanted.stride):
-        return buffer
-    return View(buffer, wanted.shape, wanted.stride, offset)
+    return memory_at(load.access.buffer, wanted.shape, wanted.stride, load.access.offset)
 
 
 def channels_last_stride(shape: Shape) -> Shape:

@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from quickfuse.ir.expr import Scalar
+from quickfuse.ir.nodes import outputs_of
 from quickfuse.ir.values import TensorMeta
 
 from .aten import overload_handler
@@ -125,15 +126,7 @@ def _is_view(node: Node) -> bool:
 
 def _gives(graph: Graph, meta: Any) -> bool:
     """Whether a graph returns tensors as capture has seen them."""
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    wanted = [meta] if isinstance(meta, TensorMeta) else list(meta)
-    return len(wanted) == len(output.args[0]) and all(
-        isinstance(one, TensorMeta) and _look_alike(one, node.meta["val"])
-        for one, node in zip(wanted, output.args[0], strict=True)
+    made, wanted = outputs_of(graph), [meta] if isinstance(meta, TensorMeta) else list(meta)
+    return len(wanted) == len(made) and all(
+        isinstance(one, TensorMeta) and one.looks_like(node.meta["val"]) for one, node in zip(wanted, made, strict=True)
     )
-
-
-def _look_alike(one: TensorMeta, other: TensorMeta) -> bool:
-    if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
-        return False
-    return one.numel == 0 or all(n == 1 or s == t for n, s, t in zip(one.shape, one.stride, other.stride, strict=True))

@@ -7,13 +7,13 @@ nothing else reads the copy, then the scatter can store to the input itself, onc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from quickfuse.ir.expr import Expr, Load, Place, Previous, walk
-from quickfuse.ir.loop import Buffer, Loop, Program, Store, View
+from quickfuse.ir.loop import Buffer, Loop, Program, Store, buffers_in
 from quickfuse.ir.reindex import rewrite_leaves
+
+from .step_order import read_by
 
 
 def scatter_in_place(program: Program) -> None:
@@ -26,7 +26,8 @@ def scatter_in_place(program: Program) -> None:
     copies = [(step, copy) for step in program.steps if isinstance(step, Loop) and (copy := _copied(step, writers))]
     if not copies:
         return
-    reads = Counter(_read(program))
+    reads = Counter(buffer for step in program.steps for buffer in read_by(step))
+    reads.update(buffers_in(program.outputs))
     for step, copy in copies:
         target = step.stores[0].access.buffer
         fill, *scatters = writers[copy]
@@ -52,31 +53,6 @@ def _copied(step: Loop, writers: dict[Buffer, list[Loop]]) -> Buffer | None:
     filled = fill.stores[0].value
     is_own = isinstance(filled, Load) and filled.access == store.access and len(fill.stores) == 1
     return copy if is_own and len(writers[target]) == 1 else None
-
-
-def _read(program: Program) -> Iterator[Buffer]:
-    """The buffers that steps load from or are called with, and those that are returned."""
-    for step in program.steps:
-        if isinstance(step, Loop):
-            roots = [root for store in step.stores for root in store.roots]
-            yield from (node.access.buffer for node in walk(*roots) if isinstance(node, (Load, Place)))
-        else:
-            yield from _buffers((step.args, step.kwargs))
-    yield from _buffers(program.outputs)
-
-
-def _buffers(value: Any) -> Iterator[Buffer]:
-    if isinstance(value, (Buffer, View)):
-        yield value if isinstance(value, Buffer) else value.buffer
-    elif isinstance(value, dict):
-        yield from _buffers(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _buffers(element)
-    elif isinstance(value, slice):
-        yield from _buffers((value.start, value.stop, value.step))
-    elif isinstance(getattr(value, "buffer", None), Buffer):
-        yield value.buffer
 
 
 def _loads(store: Store, buffer: Buffer) -> bool:

@@ -168,6 +168,3 @@ def _indexed(ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None
     if ndim != len(meta.shape):
         raise NoRule
     return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
-
-
-__all__ = ["basic_part", "flattened", "getitem"]

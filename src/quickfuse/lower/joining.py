@@ -343,10 +343,7 @@ def pixel_shuffle(ctx: Context, meta: Any, input: Any, upscale_factor: Any) -> T
     *outer, channels, height, width = input.meta.shape
     r, n = upscale_factor, len(outer)
     split_shape = (*outer, channels // (r * r), r, r, height, width)
-    its_meta = TensorMeta(input.dtype, split_shape, contiguous_stride(split_shape), input.meta.device)
-    split = views.view(ctx, torch.Tensor.reshape, (input, split_shape), {}, its_meta)
-    order = [*range(n + 1), n + 3, n + 1, n + 4, n + 2]
-    return _copied(ctx, meta, split, tuple([split_shape[k] for k in order]), order)
+    return _reordered(ctx, meta, input, split_shape, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
 
 
 @rule("pixel_unshuffle", "input downscale_factor", [functional.pixel_unshuffle])
@@ -355,7 +352,11 @@ def pixel_unshuffle(ctx: Context, meta: Any, input: Any, downscale_factor: Any) 
     *outer, channels, height, width = input.meta.shape
     r, n = downscale_factor, len(outer)
     split_shape = (*outer, channels, height // r, r, width // r, r)
-    its_meta = TensorMeta(input.dtype, split_shape, contiguous_stride(split_shape), input.meta.device)
-    split = views.view(ctx, torch.Tensor.reshape, (input, split_shape), {}, its_meta)
-    order = [*range(n + 1), n + 2, n + 4, n + 1, n + 3]
+    return _reordered(ctx, meta, input, split_shape, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
+
+
+def _reordered(ctx: Context, meta: Any, input: Any, split_shape: Shape, order: list[int]) -> Tensor:
+    """The input with its axes split, in another order."""
+    split_meta = TensorMeta(input.dtype, split_shape, contiguous_stride(split_shape), input.meta.device)
+    split = views.view(ctx, torch.Tensor.reshape, (input, split_shape), {}, split_meta)
     return _copied(ctx, meta, split, tuple([split_shape[k] for k in order]), order)

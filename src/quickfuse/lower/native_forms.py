@@ -91,9 +91,7 @@ def batch_norm(
     results = several(meta, 3)
     normalised = BatchNormalised(ctx, input, running_mean, running_var, weight, bias, training, eps)
     if training is True:
-        for running, value in ((running_mean, normalised.mean), (running_var, normalised.unbiased)):
-            if running is not None:
-                ctx.assign(running, normalised.moved(ctx, running, value, momentum))
+        normalised.move(ctx, running_mean, running_var, momentum)
     return _batch_norm_results(ctx, results, normalised, training)
 
 

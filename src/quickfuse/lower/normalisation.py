@@ -182,12 +182,8 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     normalised = BatchNormalised(ctx, input, running_mean, running_var, weight, bias, training, eps)
     if training is True:
-        for running, value in ((running_mean, normalised.mean), (running_var, normalised.unbiased)):
-            if running is not None:
-                ctx.assign(running, normalised.moved(ctx, running, value, momentum))
+        normalised.move(ctx, running_mean, running_var, momentum)
     return made(ctx, meta, ops.via(normalised.value, meta.dtype))
-
-
 
 
 class BatchNormalised:
@@ -228,6 +224,12 @@ class BatchNormalised:
         count = space.number_of_elements(F64)
         others = ops.maximum(ops.sub(count, ops.const(1, F64)), ops.const(1, F64))
         self.unbiased = ops.mul(variance, ops.div(count, others))
+
+    def move(self, ctx: Context, running_mean: Any, running_var: Any, momentum: Any) -> None:
+        """Change the running statistics in place, where there are any."""
+        for running, value in ((running_mean, self.mean), (running_var, self.unbiased)):
+            if running is not None:
+                ctx.assign(running, self.moved(ctx, running, value, momentum))
 
     def moved(self, ctx: Context, running: Any, value: Expr, momentum: Any) -> Expr:
         """A running statistic moved towards a new one."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 
 from quickfuse.ir.expr import PICK, Const, Expr, Index, Load, Op, Place, pick, walk
-from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.reindex import IndexMap, reindex, with_arguments
 
 from . import ops
 from .layout import Shape
@@ -178,8 +178,7 @@ class _Specialiser:
         args = tuple([done[id(arg)] for arg in node.args])
         if node.dtype is BOOL and (decided := self._decided(node.name, args)) is not None:
             return decided
-        same = all(new is old for new, old in zip(args, node.args, strict=True))
-        return node if same else Op(node.name, args, node.dtype)
+        return with_arguments(node, args)
 
     def _decided(self, name: str, args: tuple[Expr, ...]) -> Expr | None:
         if name in ("and", "or"):

@@ -5,9 +5,10 @@ Windows of many elements are reductions in a loop, as are those that cover the w
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -70,6 +71,12 @@ class Windows:
             index_map = IndexMap(tuple(constants), tuple(map(tuple, rows)), self.ndim)
             yield select(self.value, index_map, {}, inside), inside, place
 
+    def elements_or(self, outside: Any, dtype: torch.dtype) -> Iterator[Expr]:
+        """The elements of a window, with what counts as one outside of the image."""
+        for element, inside, _ in self.elements():
+            element = ops.via(element, dtype)
+            yield element if inside is None else ops.where(inside, element, ops.const(outside, dtype))
+
     def begins(self, place: tuple[int, ...]) -> list[tuple[int, int]]:
         """The image's axes, with the index of a place of the first window."""
         return [(self.first + k, n * self.dilation[k] - self.padding[k]) for k, n in enumerate(place)]
@@ -79,13 +86,7 @@ class Windows:
         indices = []
         for k, (axis, begin) in enumerate(self.begins(place)):
             indices.append(affine(begin, tuple([self.strides[k] * (j == axis) for j in range(self.ndim)])))
-        return self.flat(indices)
-
-    def flat(self, indices: list[Expr]) -> Expr:
-        total = indices[0]
-        for axis, index in zip(range(self.first + 1, self.ndim), indices[1:], strict=True):
-            total = ops.add(ops.mul(total, ops.const(self.shape[axis], I64)), index)
-        return total
+        return flat_index(indices, self.shape[self.first :])
 
     def first_position(self) -> Expr:
         """The index of a window's first element that is inside the image."""
@@ -98,7 +99,15 @@ class Windows:
                 skipped = ops.mul(ops.trunc_div(missing, ops.const(step, I64)), ops.const(step, I64))
                 index = ops.add(index, skipped)
             indices.append(index)
-        return self.flat(indices)
+        return flat_index(indices, self.shape[self.first :])
+
+
+def flat_index(indices: list[Expr], sizes: Shape) -> Expr:
+    """The index of an element in a flat image with axes of these sizes."""
+    total = indices[0]
+    for index, size in zip(indices[1:], sizes[1:], strict=True):
+        total = ops.add(ops.mul(total, ops.const(size, I64)), index)
+    return total
 
 
 def numbers_for(value: Any, ndim: int) -> tuple[int, ...]:
@@ -122,24 +131,28 @@ def _max_pool(
         raise NoRule
     windows = Windows(ctx, input, metas[0], kernel_size, stride, padding, dilation, ndim)
     dtype = COMPUTE[input.dtype]
-    least = ops.const(identity("maximum", dtype), dtype)
     if not with_indices:
-        best: Expr | None = None
-        for element, inside, _ in windows.elements():
-            element = ops.via(element, dtype)
-            element = element if inside is None else ops.where(inside, element, least)
-            best = element if best is None else ops.maximum(best, element)
-        return _kept(ctx, made(ctx, meta, ops.via(best, meta.dtype)))  # type: ignore[arg-type]
-    best, found = least, windows.first_position()
-    for element, inside, place in windows.elements():
+        best = functools.reduce(ops.maximum, windows.elements_or(identity("maximum", dtype), dtype))
+        return _kept(ctx, made(ctx, meta, ops.via(best, meta.dtype)))
+    elements = ((element, inside, windows.position(place)) for element, inside, place in windows.elements())
+    best, found = _best_with_index(elements, windows.first_position(), dtype)
+    return [_kept(ctx, made(ctx, metas[0], ops.via(best, metas[0].dtype))), _kept(ctx, made(ctx, metas[1], found))]
+
+
+def _best_with_index(
+    elements: Iterable[tuple[Expr, Expr | None, Expr]], first: Expr, dtype: torch.dtype
+) -> tuple[Expr, Expr]:
+    """The greatest of some elements and its index: `first` if there is none that is greater than -infinity. Each comes
+    with where it takes part (None: everywhere) and its index."""
+    best, found = ops.const(identity("maximum", dtype), dtype), first
+    for element, inside, index in elements:
         element = ops.via(element, dtype)
         better = ops.gt(element, best)
         if is_float(dtype):
             better = ops.bit_or(better, ops.isnan(element))
         better = both(inside, better)  # type: ignore[assignment]
-        best = ops.where(better, element, best)
-        found = ops.where(better, windows.position(place), found)
-    return [_kept(ctx, made(ctx, metas[0], ops.via(best, metas[0].dtype))), _kept(ctx, made(ctx, metas[1], found))]
+        best, found = ops.where(better, element, best), ops.where(better, index, found)
+    return best, found
 
 
 def _register_max_pool(ndim: int) -> None:
@@ -193,14 +206,7 @@ def _register_avg_pool(ndim: int) -> None:
 
 
 def sum_of(windows: Windows, dtype: torch.dtype) -> Expr:
-    total: Expr | None = None
-    for element, inside, _ in windows.elements():
-        element = ops.via(element, dtype)
-        if inside is not None:
-            element = ops.where(inside, element, ops.const(0, dtype))
-        total = element if total is None else ops.add(total, element)
-    assert total is not None
-    return total
+    return functools.reduce(ops.add, windows.elements_or(0, dtype))
 
 
 def _count(windows: Windows, dtype: torch.dtype, with_padding: bool) -> Expr:
@@ -212,13 +218,17 @@ def _count(windows: Windows, dtype: torch.dtype, with_padding: bool) -> Expr:
         if -pad >= low and (windows.result[axis] - 1) * step - pad + size <= high:
             fixed *= size
             continue
-        begin = affine(-pad, tuple([step * (j == axis) for j in range(windows.ndim)]))
-        end = ops.minimum(ops.add(begin, ops.const(size, I64)), ops.const(high, I64))
-        length = ops.sub(end, ops.maximum(begin, ops.const(low, I64)))
+        length = part_within(affine(-pad, tuple([step * (j == axis) for j in range(windows.ndim)])), size, low, high)
         varying = length if varying is None else ops.mul(varying, length)
     if varying is None:
         return ops.const(fixed, dtype)
     return ops.via(ops.mul(varying, ops.const(fixed, I64)), dtype)
+
+
+def part_within(begin: Expr, size: int, low: int, high: int) -> Expr:
+    """How many of `size` indices from `begin` on are in a range."""
+    end = ops.minimum(ops.add(begin, ops.const(size, I64)), ops.const(high, I64))
+    return ops.sub(end, ops.maximum(begin, ops.const(low, I64)))
 
 
 def _adaptive_avg_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Tensor:
@@ -252,7 +262,7 @@ class _Uneven:
 
     def __init__(self, ctx: Context, input: Tensor, meta: TensorMeta, first: int) -> None:
         shape, self.ndim, self.first = input.meta.shape, len(meta.shape), first
-        self.shape = shape
+        self.image = shape[first:]
         self.begins: list[Expr] = []
         self.lengths: list[Expr] = []
         self.most = []
@@ -281,10 +291,7 @@ class _Uneven:
 
     def flat(self, indices: list[Expr]) -> Expr:
         """The index of an element in the flat image."""
-        total = indices[0]
-        for axis, index in zip(range(self.first + 1, self.ndim), indices[1:], strict=True):
-            total = ops.add(ops.mul(total, ops.const(self.shape[axis], I64)), index)
-        return total
+        return flat_index(indices, self.image)
 
 
 def _uneven_average(ctx: Context, meta: TensorMeta, input: Tensor, first: int) -> Tensor:
@@ -311,16 +318,8 @@ def _adaptive_max_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Any:
         sizes = [large // small for large, small in pairs]
         return _max_pool(ctx, meta, ndim, len(metas) == 2, input, sizes, None, 0, 1)
     dtype, windows = COMPUTE[input.dtype], _Uneven(ctx, input, metas[0], first)
-    best: Expr = ops.const(identity("maximum", dtype), dtype)
-    found = windows.flat(windows.begins)
-    for element, inside, indices in windows.elements():
-        element = ops.via(element, dtype)
-        better = ops.gt(element, best)
-        if is_float(dtype):
-            better = ops.bit_or(better, ops.isnan(element))
-        better = both(inside, better)  # type: ignore[assignment]
-        best = ops.where(better, element, best)
-        found = ops.where(better, windows.flat(indices), found)
+    elements = ((element, inside, windows.flat(indices)) for element, inside, indices in windows.elements())
+    best, found = _best_with_index(elements, windows.flat(windows.begins), dtype)
     values = _kept(ctx, made(ctx, metas[0], ops.via(best, metas[0].dtype)))
     return values if len(metas) == 1 else [values, _kept(ctx, made(ctx, metas[1], found))]
 

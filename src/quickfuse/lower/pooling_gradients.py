@@ -14,7 +14,7 @@ from . import ops
 from .calls import made, rule
 from .context import Context
 from .picking import I64, at, source
-from .pooling import MOST_ELEMENTS, Windows, numbers_for, sum_of
+from .pooling import MOST_ELEMENTS, Windows, numbers_for, part_within, sum_of
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .symbolic import Tensor
@@ -56,9 +56,7 @@ def _avg_pool_backward(
             if -pad >= low and (shape[axis] - 1) * step - pad + size <= high:
                 fixed *= size
                 continue
-            begin = ops.sub(ops.mul(window, ops.const(step, I64)), ops.const(pad, I64))
-            end = ops.minimum(ops.add(begin, ops.const(size, I64)), ops.const(high, I64))
-            length = ops.sub(end, ops.maximum(begin, ops.const(low, I64)))
+            length = part_within(ops.sub(ops.mul(window, ops.const(step, I64)), ops.const(pad, I64)), size, low, high)
             varying = length if varying is None else ops.mul(varying, length)
         count = ops.const(fixed if divisor is None else divisor, dtype)
         if varying is not None and divisor is None:

@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 from torch.nn import functional
 
-from quickfuse.ir.loop import Buffer, Extern, View
+from quickfuse.ir.loop import Buffer, Extern, View, as_view
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
@@ -98,7 +98,7 @@ def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tenso
     (rows, depth), columns = left.meta.shape, right.meta.shape[1]
     if rows * columns * depth < _MOST_FOR_BLAS or not left.meta.is_contiguous:
         raise NoRule
-    return _call(ctx, meta, ctx.memory(left), _transposed(ctx.memory(right)), bias, Activation())
+    return _call(ctx, meta, ctx.memory(left), as_view(ctx.memory(right)).transposed, bias, Activation())
 
 
 def _are_matrices(*operands: Any) -> bool:
@@ -112,12 +112,6 @@ def _are_matrices(*operands: Any) -> bool:
 
 def _is_gapless(meta: TensorMeta) -> bool:
     return meta.is_contiguous or (meta.ndim == 2 and meta.stride[::-1] == contiguous_stride(meta.shape[::-1]))
-
-
-def _transposed(memory: Buffer | View) -> View:
-    offset = memory.offset if isinstance(memory, View) else 0
-    buffer, meta = (memory.buffer, memory) if isinstance(memory, View) else (memory, memory.meta)
-    return View(buffer, meta.shape[::-1], meta.stride[::-1], offset)
 
 
 def _call(

@@ -18,8 +18,8 @@ from . import ops
 from .calls import made, rule
 from .context import Context
 from .layout import Shape
-from .losses import Classes
-from .native_forms import REDUCTIONS, optional, several
+from .losses import REDUCTIONS, Classes
+from .native_forms import optional, several
 from .normalisation import along, by_channel, computed_in, grouped, inverse_deviation, read_in_groups, space_of_last
 from .promotion import COMPUTE, is_float
 from .reductions import Reading

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Load, Place, walk
+from quickfuse.ir.expr import Load, Op, Place, walk
 from quickfuse.ir.loop import Buffer, Extern, Loop, buffers_in
 
 _Step = Loop | Extern
 _SAME: Mapping[Buffer, Buffer] = {}
 
 
-class Reads:
-    """The buffers that steps read, once for each of their loads. They are looked for only once."""
+class StepReads:
+    """What steps read (`read_by`), looked for only once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Step, list[Buffer]]] = {}  # by the step's id, with what keeps the id
@@ -21,7 +21,7 @@ class Reads:
     def of(self, step: _Step) -> list[Buffer]:
         known = self._known.get(id(step))
         if known is None:
-            known = self._known[id(step)] = (step, _reads(step))
+            known = self._known[id(step)] = (step, read_by(step))
         return known[1]
 
     def forget(self, step: _Step) -> None:
@@ -29,11 +29,13 @@ class Reads:
         self._known.pop(id(step), None)
 
 
-def _reads(step: _Step) -> list[Buffer]:
+def read_by(step: _Step) -> list[Buffer]:
+    """The buffers that a step reads, once for each operation that takes a load of theirs: `x * x` reads x twice."""
     if isinstance(step, Extern):
         return [*buffers_in((step.args, step.kwargs))]
     roots = [root for store in step.stores for root in store.roots]
-    return [node.access.buffer for node in walk(*roots) if isinstance(node, (Load, Place))]
+    operands = [*roots, *[arg for node in walk(*roots) if isinstance(node, Op) for arg in node.args]]
+    return [operand.access.buffer for operand in operands if isinstance(operand, (Load, Place))]
 
 
 def writes(step: _Step) -> list[Buffer]:
@@ -46,7 +48,7 @@ class Order:
     All that is read of an input is what it held before the program began: what stores to inputs comes at the end.
     """
 
-    def __init__(self, steps: Sequence[_Step], reads: Reads, moved: Mapping[Buffer, Buffer] = _SAME) -> None:
+    def __init__(self, steps: Sequence[_Step], reads: StepReads, moved: Mapping[Buffer, Buffer] = _SAME) -> None:
         self.steps = steps
         self.before: list[set[int]] = [set() for _ in steps]
         writers: dict[Buffer, list[int]] = {}
@@ -101,6 +103,6 @@ class Order:
         return [ranks[numbers[id(step)]] for step in members]
 
 
-def in_order(steps: Sequence[_Step], reads: Reads, moved: Mapping[Buffer, Buffer] = _SAME) -> list[_Step]:
+def in_order(steps: Sequence[_Step], reads: StepReads, moved: Mapping[Buffer, Buffer] = _SAME) -> list[_Step]:
     """The steps, each behind those whose results it reads."""
     return [steps[number] for number in Order(steps, reads, moved).sorted()]

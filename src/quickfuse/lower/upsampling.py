@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -58,6 +59,15 @@ def _index_before(value: Expr, size: int) -> Expr:
     return ops.minimum(ops.via(ops.floor(value), I64), ops.const(size - 1, I64))
 
 
+def _place(image: _Image, k: int, align_corners: bool) -> Expr:
+    """Where a new element of an axis is in the old image, in fractions of elements."""
+    old, new, dtype = image.old[k], image.new[k], image.dtype
+    here, half = ops.via(Index(image.axes[k]), dtype), ops.const(0.5, dtype)
+    if align_corners:
+        return ops.mul(here, ops.const((old - 1) / (new - 1) if new > 1 else 0.0, dtype))
+    return ops.sub(ops.mul(ops.add(here, half), ops.const(image.ratio(k), dtype)), half)
+
+
 def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
     axis, old, new = image.axes[k], image.old[k], image.new[k]
     if old == new and image.scales[k] in (None, 1):
@@ -98,15 +108,14 @@ def _linear(name: str, ndim: int) -> None:
                 (_table(ctx, index, meta, ndim + 1), None if weight is None else _table(ctx, weight, meta, ndim + 1))
                 for index, weight in neighbours[-1]
             ]
-        total: Expr | None = None
+        terms = []
         for chosen in itertools.product(*neighbours):
             axes: list[int | Expr] = [0, 1, *(k + 2 if isinstance(i, Index) else i for k, (i, _) in enumerate(chosen))]
             term = ops.via(at(value, axes, ndim + 2, None), image.dtype)
             for _, weight in chosen:
                 term = term if weight is None else ops.mul(term, weight)
-            total = term if total is None else ops.add(total, term)
-        assert total is not None
-        return made(ctx, meta, ops.via(total, meta.dtype))
+            terms.append(term)
+        return made(ctx, meta, ops.via(functools.reduce(ops.add, terms), meta.dtype))
 
 
 def _cubic(name: str) -> None:
@@ -123,17 +132,12 @@ def _cubic(name: str) -> None:
             ]
             for k in range(2)
         )  # fmt: skip
-        total: Expr | None = None
+        of_rows = []
         for row, weight in rows:
-            of_row: Expr | None = None
-            for column, factor in columns:
-                term = ops.mul(ops.via(at(value, [0, 1, row, column], 4, None), image.dtype), factor)
-                of_row = term if of_row is None else ops.add(of_row, term)
-            assert of_row is not None
-            term = ops.mul(of_row, weight)
-            total = term if total is None else ops.add(total, term)
-        assert total is not None
-        return made(ctx, meta, ops.via(total, meta.dtype))
+            elements = [ops.via(at(value, [0, 1, row, column], 4, None), image.dtype) for column, _ in columns]
+            terms = [ops.mul(element, factor) for element, (_, factor) in zip(elements, columns, strict=True)]
+            of_rows.append(ops.mul(functools.reduce(ops.add, terms), weight))
+        return made(ctx, meta, ops.via(functools.reduce(ops.add, of_rows), meta.dtype))
 
 
 #: The parameter of the cubic polynomials.
@@ -142,12 +146,8 @@ _CUBIC = -0.75
 
 def _cubic_neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr]]:
     """The four elements of an axis around each new one, with their weights (Keys, Cubic Convolution Interpolation, 1981)."""
-    old, new, dtype = image.old[k], image.new[k], image.dtype
-    here, half = ops.via(Index(image.axes[k]), dtype), ops.const(0.5, dtype)
-    if align_corners:
-        place = ops.mul(here, ops.const((old - 1) / (new - 1) if new > 1 else 0.0, dtype))
-    else:
-        place = ops.sub(ops.mul(ops.add(here, half), ops.const(image.ratio(k), dtype)), half)
+    old, dtype = image.old[k], image.dtype
+    place = _place(image, k, align_corners)
     first = _index_before(place, old)
     zero, one = ops.const(0.0, dtype), ops.const(1.0, dtype)
     behind = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), zero), one)
@@ -186,13 +186,8 @@ def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, 
     axis, old, new, dtype = image.axes[k], image.old[k], image.new[k], image.dtype
     if old == new:
         return [(Index(axis), None)]
-    here = ops.via(Index(axis), dtype)
-    if align_corners:
-        ratio = (old - 1) / (new - 1) if new > 1 else 0.0
-        place = ops.mul(here, ops.const(ratio, dtype))
-    else:
-        half = ops.const(0.5, dtype)
-        place = ops.sub(ops.mul(ops.add(here, half), ops.const(image.ratio(k), dtype)), half)
+    place = _place(image, k, align_corners)
+    if not align_corners:
         place = ops.maximum(place, ops.const(0.0, dtype))
     first = _index_before(place, old)
     second = ops.minimum(ops.add(first, ops.const(1, I64)), ops.const(old - 1, I64))

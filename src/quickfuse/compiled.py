@@ -1,0 +1,418 @@
+"""`Compiled`: the callable that a user holds. The one module that knows all stages."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+from . import config, errors, logs
+from .capture import capture, may_be_handled, resume, user_function
+from .control import disabled
+from .drive.driver import NO_SEGMENT, Driver
+from .emit import glue as glue_source
+from .emit.glue import MISS, Interrupted, RunNatively, Suspension
+from .errors import Unsupported
+from .explain.hints import hint_for
+from .explain.recompiles import limit_message, report
+from .garbage import collected_later
+from .interrupted import suspended
+from .ir.frame import FrameState
+from .ir.guard import Guard
+from .ir.marks import kept_from_peer, mark_of
+from .ir.segment import Break, Segment
+from .ir.trace import summary
+from .report import save_report
+from .settings import Settings
+from .specialise import Specialisation, helpers, specialise
+
+#: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
+FEWEST_INSTRUCTIONS = 4
+
+#: How many specialisations may differ in the value of one number before the number's value counts as changing.
+VOLATILE_AFTER = 4
+#: The same where a program goes on after a break, where numbers count iterations.
+VOLATILE_AFTER_BREAK = 2
+
+
+class Point:
+    """A place in the program where a segment may begin: the call itself, or where a break left off.
+
+    `specialisations` are tried in order, the most recently used first.
+    """
+
+    __slots__ = ("capturable", "failed_guards", "failures", "frames", "specialisations", "useful", "volatile")
+
+    def __init__(self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset()) -> None:
+        self.specialisations: list[Specialisation] = []
+        self.capturable = True
+        self.failures = 0
+        self.useful = False
+        self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
+        self.volatile = volatile
+        self.frames = codes  # keeps the code objects alive whose identities name this place
+
+
+class Compiled:
+    """A compiled function. Call it like the original; `graph_count` and `breaks` tell what became of it."""
+
+    __captured_as__ = "function"  # inside another compiled function it is the original
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.settings = settings
+        self.native_reason: str | None = None
+        self._lock = threading.RLock()
+        self._plain, self._bound = plain_function(function)
+        self._never: str | None = _why_never(self._plain)
+        self._begin()
+        _live.add(self)
+
+    def _begin(self) -> None:
+        self.entry = Point()
+        self.points: dict[Any, Point] = {}
+        self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
+        self.breaks: list[Break] = []
+        self.native_reason = None
+        self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self._bound
+        if bound:
+            args = (*bound, *args)
+        if disabled.depth:
+            return self._native(args, kwargs)
+        try:
+            tried = self.entry.specialisations
+            for specialisation in tried:
+                result = specialisation.run(*args, **kwargs)
+                if result is not MISS:
+                    if specialisation is not tried[0]:
+                        self._move_to_front(self.entry, specialisation)
+                    if type(result) is Suspension:
+                        break
+                    return result
+            else:
+                result = self._compile_and_run(tried, args, kwargs)
+                if type(result) is not Suspension:
+                    return result
+        except RunNatively as request:
+            failure, result = request.__cause__, None
+        except Interrupted as halt:
+            plain: Any = self._plain
+            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n), plain, args, kwargs)
+        if result is not None:
+            return self.driver.run(result)
+        return self._native_after(failure, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As an attribute of a class it is a method, like the function that it stands for."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """A copy of a method belongs to the copy of its object; functions are not copied."""
+        return Compiled(copy.deepcopy(self.function, memo), self.settings)
+
+    def __reduce__(self) -> Any:
+        """Pickled by name where the name leads here, as functions are."""
+        path = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(self.__module__)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return path if found is self else (Compiled, (self.function, self.settings))
+
+    # what was compiled ------------------------------------------------------------------------------------------
+
+    @property
+    def specialisations(self) -> list[Specialisation]:
+        """Every compiled segment, those that begin with the call first."""
+        return [s for point in (self.entry, *self.points.values()) for s in point.specialisations]
+
+    @property
+    def graph_count(self) -> int:
+        """The number of graphs with operators in them."""
+        return sum(s.segment.operators > 0 for s in self.specialisations)
+
+    def reset(self) -> None:
+        """Forget every specialisation."""
+        with self._lock:
+            self._begin()
+
+    # running ----------------------------------------------------------------------------------------------------
+
+    def _native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
+
+    def _native_after(self, failure: BaseException | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run natively where a specialisation could not, or failed: then the native run fails as well, or handles the
+        failure, or we did wrong."""
+        result = self._native(args, kwargs)
+        if isinstance(failure, Exception) and not any(may_be_handled(s.segment) for s in self.entry.specialisations):
+            if self._raise_internal_errors():
+                raise failure
+            self._report_internal_error(failure)
+        return result
+
+    def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
+        """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
+        if self._lock.acquire(blocking=False):
+            try:
+                others = [known for known in point.specialisations if known is not specialisation]
+                if len(others) < len(point.specialisations):
+                    point.specialisations = [specialisation, *others]
+            finally:
+                self._lock.release()
+
+    def _compile_and_run(self, tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        specialisation = None
+        with self._lock:
+            added = _others(self.entry, tried)
+            if self._plain is None or self._never is not None:
+                self._log_native(self._never or "")
+            elif not added and self.native_reason is None and self._may_compile(self.entry, args):
+                plain, whole = self._plain, self.settings.fullgraph
+                specialisation = self._specialise(
+                    self.entry, args, kwargs, lambda volatile: capture(plain, args, kwargs, whole=whole, volatile=volatile)
+                )
+        for made_elsewhere in added:
+            result = made_elsewhere.run(*args, **kwargs)
+            if result is not MISS:
+                return result
+        if added:
+            return self._compile_and_run([*tried, *added], args, kwargs)
+        if specialisation is not None:
+            result = specialisation.run(*args, **kwargs)
+            if result is not MISS:
+                return result
+            self._log_native("a guard that does not hold right after capture")
+        return self._native(args, kwargs)
+
+    def _run_segment(self, key: Any, frames: list[FrameState]) -> Any:
+        """The driver's hook: run the segment that begins with these frames, compiling it if need be."""
+        if disabled.depth:
+            self._leave_with_block(frames[-1])
+            return NO_SEGMENT
+        point = self.points.get(key)
+        if point is None:
+            codes = tuple([frame.code for frame in frames])
+            point = self.points.setdefault(key, Point(codes, self._volatile_in.get(codes, frozenset())))
+        try:
+            tried = point.specialisations
+            for specialisation in tried:
+                result = specialisation.run(frames)
+                if result is not MISS:
+                    if specialisation is not tried[0]:
+                        self._move_to_front(point, specialisation)
+                    return result
+            if not point.capturable:
+                return NO_SEGMENT
+            with self._lock:
+                added, made = _others(point, tried), None
+                if not added and point.capturable and self._may_compile(point, (), frames[-1]):
+                    made = self._specialise(point, (frames,), {}, lambda volatile: resume(frames, volatile))
+            if added:
+                return self._run_segment(key, frames)
+            if made is None:
+                return NO_SEGMENT
+            result = made.run(frames)
+        except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
+            return NO_SEGMENT
+        except Interrupted as halt:
+            return suspended(halt, lambda n: resume(frames, stop_at=n), self._plain, (frames,), {})
+        if result is MISS:
+            self._log_at("a guard that does not hold right after capture", frames[-1])
+            return NO_SEGMENT
+        return result
+
+    def _leave_with_block(self, frame: FrameState) -> None:
+        """Run the rest of a `with` block natively that was just entered: it is one of `quickfuse.disable()`."""
+        instructions = frame.decoded.instructions
+        if frame.position == 0 or instructions[frame.position - 1].name != "BEFORE_WITH":
+            return
+        handler = frame.decoded.handler_for(frame.position)
+        if handler is not None:
+            end = max(other.end for other in frame.decoded.handlers if other.target == handler.target)
+            self.driver.leave_loop(frame, end, "what quickfuse.disable() encloses runs natively")
+
+    def _is_useful(self, key: Any) -> bool:
+        point = self.points.get(key)
+        return point is not None and point.useful
+
+    # compiling --------------------------------------------------------------------------------------------------
+
+    def _may_compile(self, point: Point, args: tuple[Any, ...], frame: FrameState | None = None) -> bool:
+        if len(point.specialisations) < config.recompile_limit:
+            return True
+        assert self._plain is not None
+        name = user_function(self._plain, args).__qualname__
+        place = name if frame is None else f"{name} from {frame.location} on"
+        message = limit_message(place, len(point.specialisations), point.failed_guards)
+        if config.on_recompile_limit == "error":
+            raise errors.RecompileLimit(message)
+        logs.log.warning(message)
+        if frame is None:
+            self.native_reason = message
+        else:
+            point.capturable = False
+            self.driver.leave_function(frame, message)
+        return False
+
+    @collected_later()
+    def _specialise(
+        self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[[frozenset[str]], Segment]
+    ) -> Specialisation | None:
+        """Capture and compile a segment; None where there is none to be had."""
+        self._note_failed_guards(point, args, kwargs)
+        assert self._plain is not None
+        try:
+            with logs.stage("capture"):
+                segment = begin(point.volatile)
+            if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
+                point.capturable = False
+                self._note_break(segment)
+                return None
+            specialisation = specialise(segment, self._plain, self.settings.backend)
+        except Unsupported as reason:
+            if self.settings.fullgraph:
+                raise self._graph_break(reason) from None
+            self._give_up_after_failures(point, reason)
+            return None
+        except errors.BackendError:
+            raise
+        except Exception as error:
+            if self._raise_internal_errors():
+                raise errors.InternalError(f"{type(error).__name__}: {error}") from error
+            point.capturable = False
+            self._report_internal_error(error)
+            return None
+        point.specialisations = [specialisation, *point.specialisations]
+        point.useful |= segment.operators > 0
+        if segment.pause is not None:
+            self._note_break(segment)
+        return specialisation
+
+    def _note_break(self, segment: Segment) -> None:
+        assert segment.pause is not None
+        pause = segment.pause
+        self._say_break(pause)
+        if pause.loop_end is not None:
+            top = segment.frames[-1]
+            self.driver.leave_loop(FrameState(top.code, top.globals, [], [], top.position), pause.loop_end)
+
+    def _say_break(self, pause: Break) -> None:
+        """Log a break, once for each place and reason."""
+        if self._remember_break(pause) and logs.enabled("graph_breaks"):
+            line = errors.line_at(pause.location)
+            source = f"\n    {line}" if line else ""
+            logs.emit("graph_breaks", f"graph break at {pause.location}: {pause.reason}{source}\n  hint: {pause.hint}")
+
+    def _remember_break(self, pause: Break) -> bool:
+        if any(known.location == pause.location and known.reason == pause.reason for known in self.breaks):
+            return False
+        pause.hint = hint_for(pause.reason, pause.hint)
+        self.breaks.append(pause)
+        return True
+
+    def _give_up_after_failures(self, point: Point, reason: Unsupported) -> None:
+        """Stop trying: capture costs more than it can ever gain for what it cannot follow."""
+        pause = Break(reason.reason, reason.hint, reason.location or self._beginning(), reason.trace)
+        if point is self.entry:
+            self._remember_break(pause)
+            self._log_native(reason.reason, reason.location)
+        else:
+            self._say_break(pause)
+        point.failures += 1
+        patience = config.recompile_limit if point.specialisations else config.capture_attempts
+        if point.failures >= patience:
+            point.capturable = False
+            if point is self.entry:
+                self.native_reason = reason.reason
+                self._log_native(f"{reason.reason} (from now on without trying to capture it)")
+
+    def _note_failed_guards(self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
+        if not point.specialisations or self._plain is None:
+            return
+        guards = point.failed_guards = [
+            glue_source.first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
+        ]
+        changing = [name for guard in guards if guard is not None for name in guard.values_held()]
+        if not self.settings.fullgraph:
+            enough = VOLATILE_AFTER if point is self.entry else VOLATILE_AFTER_BREAK
+            often = {name for name in changing if changing.count(name) >= enough}
+            point.volatile |= often
+            if often and point is not self.entry:
+                self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often
+        if logs.enabled("recompiles"):
+            shown = user_function(self._plain, () if point is not self.entry else args)
+            logs.emit("recompiles", report(self._plain, shown, guards, args, kwargs))
+
+    def _graph_break(self, reason: Unsupported) -> errors.GraphBreak:
+        hint = hint_for(reason.reason, reason.hint)
+        return errors.GraphBreak(reason.reason, hint, reason.location or self._beginning(), summary(reason.trace))
+
+    def _beginning(self) -> str:
+        assert self._plain is not None
+        return f"{self._plain.__code__.co_filename}:{self._plain.__code__.co_firstlineno}"
+
+    # saying so --------------------------------------------------------------------------------------------------
+
+    def _raise_internal_errors(self) -> bool:
+        return self.settings.raise_internal_errors or config.raise_internal_errors
+
+    def _log_native(self, reason: str, location: str = "") -> None:
+        name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
+        logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
+
+    def _log_at(self, reason: str, frame: FrameState) -> None:
+        logs.emit("graph_breaks", f"{frame.code.co_qualname} at {frame.location}: {reason}")
+
+    def _report_internal_error(self, error: Exception) -> None:
+        if not self.points:
+            self.native_reason = f"internal error: {type(error).__name__}: {error}"
+        path = save_report(self.function, error)
+        logs.log.warning(
+            "internal error while compiling %s (%s: %s); it runs natively. Details: %s",
+            getattr(self.function, "__qualname__", self.function), type(error).__name__, error, path,
+        )  # fmt: skip
+
+
+def _why_never(function: FunctionType | None) -> str | None:
+    """Why a function is never captured, if so."""
+    if function is None:
+        return "a callable that is not a Python function"
+    mark = mark_of(function)
+    if mark is not None and mark.kind == "disabled":
+        return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
+    return "torch.compiler.disable" if kept_from_peer(function) is not None else None
+
+
+def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
+    """What another thread compiled since these were tried."""
+    return [s for s in point.specialisations if s not in tried]
+
+
+def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
+    """The Python function behind a callable, and the arguments that are bound to it already."""
+    if isinstance(function, FunctionType):
+        return function, ()
+    if isinstance(function, MethodType):
+        inner, bound = plain_function(function.__func__)
+        return inner, (*bound, function.__self__)
+    return None, ()
+
+
+#: All that a user holds, for `reset()`.
+_live: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
+def forget_everything() -> None:
+    """Forget every specialisation of every compiled function."""
+    for compiled in list(_live):
+        compiled.reset()
