@@ -125,3 +125,18 @@ GRADIENTS: dict[str, Callable[[X], Any]] = {
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
     assert not externs(check_gradients(GRADIENTS[name], image(2, 3, 9, 13)))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_of_maxima_lie_as_their_operands(size: int) -> None:
+    aten, sizes, pads = torch.ops.aten, [size, size], [size // 2, size // 2]
+
+    def function(x: X, weight: X) -> X:
+        y = torch.conv2d(x, weight)
+        best, places = aten.max_pool2d_with_indices(y, sizes, [2, 2], pads)
+        gradient = aten.max_pool2d_with_indices_backward(best, y, sizes, [2, 2], pads, [1, 1], False, places)
+        return torch.conv2d(gradient, weight)
+
+    schedule = check_aten(function, image(2, 3, 9, 13), image(3, 3, 2, 2))
+    images = [buffer.meta for buffer in schedule.temps if len(buffer.meta.shape) == 4]
+    assert len(images) >= 4 and all(meta.stride[1] == 1 for meta in images), str(schedule)

@@ -127,6 +127,28 @@ def test_operators_between_different_views_of_one_tensor() -> None:
     check(lambda x: x[1:] - x[:-1], torch.randn(8, 3))
 
 
+MERGES: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x.flatten(2), lambda x: x.flatten(2).transpose(1, 2), lambda x: x.view(2, 16, 1, 64),
+    lambda x: x.permute(0, 2, 3, 1).reshape(2, 64, 16),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("merge", MERGES, ids=range(len(MERGES)))
+def test_pixels_are_merged_where_channels_lie_last(merge: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A convolution gives its result with the channels last; no copy changes that for the view of eager's tensor."""
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return merge(torch.conv2d(x, weight, padding=1)).exp() * 2
+
+    schedule = check(function, torch.randn(2, 8, 8, 8), torch.randn(16, 8, 3, 3), ulps=1e5)
+    assert [step for step in schedule.steps if isinstance(step, KernelCall)][1:] == schedule.steps[-1:]
+
+
+@pytest.mark.parametrize("merge", [lambda x: x.flatten(1), lambda x: x.flatten(0, 1), lambda x: x.reshape(2, 4, -1)])
+def test_axes_that_are_apart_in_memory_are_copied(merge: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    check(lambda x, w: merge(torch.conv2d(x, w)).exp() * 2, torch.randn(2, 8, 8, 8), torch.randn(16, 8, 3, 3), ulps=1e5)
+
+
 def test_chains_of_transposed_sums_do_not_explode() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         for _ in range(30):

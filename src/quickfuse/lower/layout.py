@@ -6,6 +6,7 @@ loads stay affine in the index, so no view costs anything in the loop.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Scalar
@@ -50,7 +51,53 @@ def relayout(expr: Expr, base: Layout, view: Layout) -> Expr | None:
     if by_memory is not None:
         return by_memory
     index_map = index_map_of(base, view)
-    return None if index_map is None else reindex(expr, index_map)
+    return _relayout_merged(expr, base, view) if index_map is None else reindex(expr, index_map)
+
+
+def _relayout_merged(expr: Expr, base: Layout, view: Layout) -> Expr | None:
+    """The relayout to a view of all elements whose axes are each several of the base's, one within the other.
+
+    Loads may lie in memory otherwise than the base, as long as they go through each group of axes in even steps: images
+    with channels last, seen as channels by pixels.
+    """
+    groups = _merged_axes(base, view)
+    if groups is None:
+        return None
+    failed = False
+
+    def leaf(node: Expr) -> Expr:
+        nonlocal failed
+        if isinstance(node, (Load, Place)):
+            strides = node.access.strides
+            merged = tuple([strides[group[-1]] if group else 0 for group in groups])
+            for group in groups:
+                for outer, inner in itertools.pairwise(group):
+                    failed = failed or strides[outer] != strides[inner] * base.shape[inner]
+            return type(node)(Access(node.access.buffer, node.access.offset, merged), node.dtype)
+        failed = failed or isinstance(node, Index)
+        return node
+
+    result = rewrite_leaves(expr, leaf)
+    return None if failed else result
+
+
+def _merged_axes(base: Layout, view: Layout) -> list[list[int]] | None:
+    """For each axis of a view of all elements the base's axes that it goes through, the outermost first."""
+    left = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -base.stride[k])
+    groups: list[list[int]] = [[] for _ in view.shape]
+    if view.offset:
+        return None
+    for k in sorted((k for k, n in enumerate(view.shape) if n > 1), key=lambda k: view.stride[k]):
+        step, size = view.stride[k], 1
+        while size < view.shape[k]:
+            if not left or base.stride[left[-1]] != step * size:
+                return None
+            axis = left.pop()
+            groups[k].insert(0, axis)
+            size *= base.shape[axis]
+        if size != view.shape[k]:
+            return None
+    return None if left else groups
 
 
 def _relayout_by_memory(expr: Expr, base: Layout, view: Layout) -> Expr | None:

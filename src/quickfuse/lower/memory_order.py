@@ -19,19 +19,26 @@ def read_order(value: Expr, meta: TensorMeta) -> TensorMeta:
     plain = type(meta) is TensorMeta and len(meta.shape) > 1 and is_dense(meta.shape, meta.stride)
     if not plain or isinstance(value, Load):
         return meta
-    moving = [k for k, size in enumerate(meta.shape) if size > 1]
+    axes = axes_as_read(value, meta.shape, meta.stride)
+    stride, step = [1] * len(meta.shape), 1
+    for k in reversed(axes):
+        stride[k], step = step, step * meta.shape[k]
+    return meta if axes == _order(meta.stride, list(axes)) else TensorMeta(meta.dtype, meta.shape, tuple(stride), meta.device)
+
+
+def axes_as_read(value: Expr, shape: Shape, stride: Shape) -> Shape:
+    """The axes of more than one element, in the order in which most operands of `value` have them, or else as `stride`
+    has them, from the one with the largest steps to the one with the smallest."""
+    moving = [k for k, size in enumerate(shape) if size > 1]
     orders = Counter(
         _order(node.access.strides, moving)
         for node in walk(value)
         if isinstance(node, (Load, Place)) and all(node.access.strides[k] > 0 for k in moving)
     )
-    own = _order(meta.stride, moving)
+    own = _order(stride, moving)
     if not orders or orders[own] == max(orders.values()):
-        return meta
-    stride, step = [1] * len(meta.shape), 1
-    for k in reversed(orders.most_common(1)[0][0]):
-        stride[k], step = step, step * meta.shape[k]
-    return TensorMeta(meta.dtype, meta.shape, tuple(stride), meta.device)
+        return own
+    return orders.most_common(1)[0][0]
 
 
 def _order(strides: Shape, axes: list[int]) -> Shape:

@@ -21,6 +21,7 @@ from .calls import RULES, made, rule
 from .context import Context
 from .indexing import basic_part, flattened
 from .layout import Shape, broadcast
+from .memory_order import axes_as_read
 from .picking import I64, Checked, axis_of, spread
 from .promotion import COMPUTE
 from .rules import NoRule, into
@@ -31,13 +32,13 @@ Update = Callable[[Expr, Expr], Expr]
 
 
 class Target:
-    """A new tensor that scatters store to, with what it holds before."""
+    """A new tensor that scatters store to, with what it holds before. Its memory has the strides `lies`, or its own."""
 
-    def __init__(self, ctx: Context, meta: Any, before: Expr) -> None:
+    def __init__(self, ctx: Context, meta: Any, before: Expr, lies: Shape | None = None) -> None:
         if type(meta) is not TensorMeta or meta.dtype not in COMPUTE:
             raise NoRule
-        self.ctx, self.meta = ctx, meta
-        self.buffer: Buffer = ctx.temp(TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device))
+        self.ctx, self.meta, self.stride = ctx, meta, meta.stride if lies is None else lies
+        self.buffer: Buffer = ctx.temp(TensorMeta(meta.dtype, meta.shape, self.stride, meta.device))
         ctx.store(self.buffer, before)
 
     def scatter(
@@ -48,7 +49,7 @@ class Target:
         if 0 in shape:
             return
         strides, offset = [0] * len(shape), None
-        for axis, stride in zip(axes, self.meta.stride, strict=True):
+        for axis, stride in zip(axes, self.stride, strict=True):
             if isinstance(axis, int):
                 strides[axis] += stride
             else:
@@ -328,11 +329,22 @@ def _max_pool_backward(ctx: Context, meta: Any, grad_output: Any, indices: Any, 
         last = k == len(shape) - 1
         axes.append(rest if last else ops.trunc_div(rest, ops.const(size, I64)))
         rest = rest if last else ops.fmod(rest, ops.const(size, I64))
-    if meta.stride == contiguous_stride(shape):  # then the index is the offset
+    target = Target(ctx, meta, ops.const(0, meta.dtype), _stride_as_read(value, flat, shape))
+    planes, dense = target.stride[first:], contiguous_stride(shape[first:])
+    if planes == tuple([planes[-1] * step for step in dense]):  # then the index is the offset
         axes[first:] = [*([ops.const(0, I64)] * (ndim - 1)), place]
-    target = Target(ctx, meta, ops.const(0, meta.dtype))
     target.scatter(flat, axes, first, inside, value, ops.add)
     return target.result()
+
+
+def _stride_as_read(value: Expr, flat: Shape, shape: Shape) -> Shape:
+    """Strides of images whose channels lie as those of `value`, which has the pixels of each as one axis, its last."""
+    order = axes_as_read(value, flat, contiguous_stride(flat))
+    pixels = [*range(len(flat) - 1, len(shape))]
+    stride, step = [1] * len(shape), 1
+    for axis in reversed([a for k in order for a in (pixels if k == len(flat) - 1 else [k])]):
+        stride[axis], step = step, step * shape[axis]
+    return tuple(stride)
 
 
 def _register_max_pool_backward(ndim: int) -> None:
