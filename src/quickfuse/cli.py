@@ -105,11 +105,7 @@ def models(
     reports = []
     for mode in _names(modes, MODES):
         for name in names:
-            workload = ModelWorkload(name, mode, where)
-            variants = [*_checked(lambda: _peer_names(peers)), OURS]
-            with _progress_bar() as progress:
-                report = run(workload, variants, seconds=seconds, cold_timeout=cold_timeout, progress=progress)
-            _show(report)
+            report = _measured(ModelWorkload(name, mode, where), peers, seconds, cold_timeout)
             reports.append(report)
             if folder is not None:
                 number = list(MODELS).index(name) + 1
@@ -201,13 +197,19 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _compare(
-    workload: Workload, peers: str, seconds: float, cold_timeout: float, json: Path | None, plot: Path | None
-) -> None:
+def _measured(workload: Workload, peers: str, seconds: float, cold_timeout: float) -> Report:
+    """Run a workload with quickfuse and its peers, and show what came out."""
     names = [*_checked(lambda: _peer_names(peers)), OURS]
     with _progress_bar() as progress:
         report = run(workload, names, seconds=seconds, cold_timeout=cold_timeout, progress=progress)
     _show(report)
+    return report
+
+
+def _compare(
+    workload: Workload, peers: str, seconds: float, cold_timeout: float, json: Path | None, plot: Path | None
+) -> None:
+    report = _measured(workload, peers, seconds, cold_timeout)
     if json is not None:
         report.write(json)
     if plot is not None:

@@ -90,7 +90,7 @@ class _Splitter:
         graph = Graph()
         copies: dict[Node, Node] = {}
         operands = []
-        wanted = {o for n in (*nodes, *numbers) for o in n.all_input_nodes if o not in inside and o not in numbers}
+        wanted = {operand for node in (*nodes, *numbers) for operand in node.all_input_nodes}.difference(inside, numbers)
         for node in self.segment.graph.nodes:
             if node in wanted:
                 operands.append(node)

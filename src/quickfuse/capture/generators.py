@@ -29,11 +29,11 @@ def resume(i: Interpreter, generator: GeneratorValue, sent: Any = None) -> tuple
     if generator.done:
         return False, None
     if generator.running:
-        raise Raised(ValueError("generator already executing"))
+        raise_in_program(ValueError("generator already executing"))
     frame = generator.frame
     if frame.position == 0:
         if sent is not None:
-            raise Raised(TypeError("can't send non-None value to a just-started generator"))
+            raise_in_program(TypeError("can't send non-None value to a just-started generator"))
         frame.stack.clear()
     else:
         frame.stack.append(sent)
@@ -44,9 +44,9 @@ def throw_into(i: Interpreter, generator: GeneratorValue, exception: BaseExcepti
     """Raise an exception where a generator is suspended, and run it to its next yield or its end."""
     if generator.done or generator.frame.position == 0:
         generator.done = True
-        raise Raised(exception)
+        raise_in_program(exception)
     if generator.running:
-        raise Raised(ValueError("generator already executing"))
+        raise_in_program(ValueError("generator already executing"))
     return _run(i, generator, exception)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..ir.arguments import map_leaves
 from ..ir.values import TensorMeta
 
 #: Larger tensors, and those that take more operators than this, are not computed.
@@ -36,7 +37,7 @@ def _value(node: Node, known: dict[Node, Any]) -> Any:
     too_large = isinstance(meta, TensorMeta) and (meta.numel > _MOST_ELEMENTS or meta.device.type != "cpu")
     if len(known) >= _MOST_NODES or too_large or not _is_known(node, target):
         raise _NotConstant
-    args, kwargs = _of(node.args, known), _of(node.kwargs, known)
+    args, kwargs = map_leaves(lambda v: _value(v, known) if isinstance(v, Node) else v, (node.args, node.kwargs))
     with torch.no_grad():
         known[node] = target(*args, **kwargs)
     return known[node]
@@ -51,13 +52,3 @@ def _is_known(node: Node, target: Callable[..., Any]) -> bool:
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
         return False
     return not target._schema.is_mutable and "empty" not in target._schema.name
-
-
-def _of(value: Any, known: dict[Node, Any]) -> Any:
-    if isinstance(value, Node):
-        return _value(value, known)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_of(v, known) for v in value])
-    if isinstance(value, dict):
-        return {k: _of(v, known) for k, v in value.items()}
-    return value

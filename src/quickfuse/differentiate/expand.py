@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..ir.arguments import map_leaves
 from ..ir.values import TensorMeta
 from .recompute import memory_root
 from .recorder import Recorder
@@ -41,15 +42,13 @@ def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Graph | None
     recorder = Recorder(graph, lambda value: None)
 
     def traced(value: Any) -> Any:
-        if isinstance(value, TensorMeta):
-            node = graph.placeholder(f"operand{len(graph.nodes)}")
-            node.meta["val"] = value
-            return recorder.input(node, value, 0, False)
-        if isinstance(value, (list, tuple)):
-            return type(value)([traced(v) for v in value])
-        return {k: traced(v) for k, v in value.items()} if isinstance(value, dict) else value
+        if not isinstance(value, TensorMeta):
+            return value
+        node = graph.placeholder(f"operand{len(graph.nodes)}")
+        node.meta["val"] = value
+        return recorder.input(node, value, 0, False)
 
-    args, kwargs = traced(args), traced(kwargs)
+    args, kwargs = map_leaves(traced, args), map_leaves(traced, kwargs)
     try:
         with torch.no_grad(), warnings.catch_warnings(), recorder:
             warnings.simplefilter("ignore")

@@ -57,7 +57,7 @@ class _Forward(_Copier):
     def build(self) -> tuple[Graph, list[Saved], int]:
         joint, plan = self.joint, self.plan
         wanted = self._ancestors([*joint.outputs, *joint.written.values(), *plan.kept])
-        inputs = set(joint.inputs)
+        inputs = {node: position for position, node in enumerate(joint.inputs)}
         for node in joint.graph.nodes:
             if node in inputs:
                 self.placeholder(node, node.name)
@@ -68,7 +68,7 @@ class _Forward(_Copier):
         saved = []
         for node in plan.kept:
             if node in inputs and node not in plan.copied:
-                saved.append(Saved(joint.inputs.index(node), True))
+                saved.append(Saved(inputs[node], True))
             elif node in places and node not in plan.copied:
                 saved.append(Saved(places[node], False))
             else:

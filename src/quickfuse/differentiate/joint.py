@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
+from ..ir.arguments import map_leaves
 from ..ir.gradients import UnsupportedAt
 from ..ir.modes import MODE_CHANGES, modes_restored
 from ..ir.values import NumberMeta, TensorMeta
@@ -150,7 +151,8 @@ class _Tracing:
         self.recorder.trace = node.meta.get("trace", ())
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
-        grad = torch.is_grad_enabled() and any(t.requires_grad for t in traced_in((args, kwargs)))
+        picks = target is operator.getitem and type(args[0]) is not TracedTensor  # of a call's results, which may be many
+        grad = not picks and torch.is_grad_enabled() and any(t.requires_grad for t in traced_in((args, kwargs)))
         check_use(node, grad)
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
@@ -177,8 +179,7 @@ class _Tracing:
             made = self.graph.create_node("call_method", "item", (self.recorder.node_of(args[0]),), {})
             made.meta.update(node.meta)
             return self.marks.number(made, meta.kind)
-        known = {value: made for made, value in self.marks.values.items()}
-        operands = tuple([known.get(a, a) if type(a) in (int, float) else a for a in args])
+        operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
         value = node.target(*args)  # type: ignore[operator]
         if self.marks.is_known(value):
             return value
@@ -186,17 +187,9 @@ class _Tracing:
         made.meta.update(node.meta)
         return self.marks.note(made, value)
 
-    def _of(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is Node:
-            return self.values[value]
-        if isinstance(value, (list, tuple)):
-            return kind([self._of(v) for v in value])
-        if isinstance(value, dict):
-            return {k: self._of(v) for k, v in value.items()}
-        if kind is slice:
-            return slice(self._of(value.start), self._of(value.stop), self._of(value.step))
-        return value
+    def _of(self, arguments: Any) -> Any:
+        """A node's arguments, with what operands came to in this trace."""
+        return map_leaves(lambda leaf: self.values[leaf] if type(leaf) is Node else leaf, arguments)
 
     # what autograd saves ----------------------------------------------------------------------------------------
 
@@ -323,5 +316,3 @@ def tangent_layout(meta: TensorMeta) -> TensorMeta:
     stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
     dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
     return TensorMeta(meta.dtype, meta.shape, dense.stride(), meta.device)
-
-

@@ -90,6 +90,7 @@ class _Partition:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
         self.inputs = set(joint.inputs)
+        self.written = {joint.inputs[position] for position in joint.written}
         self.late = needs_tangents(joint)
         self.elements = _elements(joint)
         self.outputs = set(joint.outputs)
@@ -183,5 +184,5 @@ class _Partition:
 
     def _must_copy(self, node: Node) -> bool:
         if node in self.inputs:
-            return node not in self.kept_in_eager or self.joint.inputs.index(node) in self.joint.written
+            return node not in self.kept_in_eager or node in self.written
         return node in self.visible and not (node in self.outputs and node in self.kept_in_eager)

@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
+from ..ir.arguments import map_leaves
 from ..ir.gradients import Step
 from ..ir.nodes import new_node
 from ..ir.values import TensorMeta
@@ -83,7 +84,7 @@ class Recorder(TorchDispatchMode):
 
     def emit(self, function: Any, *args: Any, **kwargs: Any) -> Node:
         """Add a node; operands are nodes. Its metadata is worked out."""
-        return self._node(function, args, kwargs, spec_of(function, _stand_ins(args), _stand_ins(kwargs)))
+        return self._node(function, args, kwargs, spec_of(function, *map_leaves(_stand_in, (args, kwargs))))
 
     def _node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
         node = new_node(self.graph, "call_function", function, args, kwargs)
@@ -392,16 +393,10 @@ def _is_deterministic(function: Any, args: Any) -> bool:
     return False
 
 
-def _stand_ins(value: Any) -> Any:
-    """Operands given as nodes, as traced tensors for `spec_of`."""
-    if type(value) is Node:
-        meta = value.meta["val"]
-        return make_traced(meta, Memory(value, meta), (), value) if isinstance(meta, TensorMeta) else value
-    if isinstance(value, (list, tuple)):
-        return type(value)([_stand_ins(v) for v in value])
-    if isinstance(value, dict):
-        return {k: _stand_ins(v) for k, v in value.items()}
-    return value
+def _stand_in(operand: Any) -> Any:
+    """An operand given as a node, as a traced tensor for `spec_of`."""
+    meta = operand.meta["val"] if type(operand) is Node else None
+    return make_traced(meta, Memory(operand, meta), (), operand) if isinstance(meta, TensorMeta) else operand
 
 
 def _metas(spec: Spec) -> Any:
@@ -410,4 +405,3 @@ def _metas(spec: Spec) -> Any:
     if isinstance(spec, (list, tuple)):
         return tuple([_metas(s) for s in spec])
     return spec
-

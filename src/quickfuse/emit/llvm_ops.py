@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from quickfuse.emit.llvm_functions import FUNCTIONS
-from quickfuse.emit.llvm_math import VALUE_TYPES, Code, Target, literal, value_type
+from quickfuse.emit.llvm_math import Code, Target, value_type
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Op
 
@@ -452,5 +452,3 @@ RULES: dict[str, Rule] = {
     "shr": _shift,
     "where": _where,
 }
-
-__all__ = ["VALUE_TYPES", "convert", "emit_op", "literal"]

@@ -117,19 +117,27 @@ class InputStores:
     def _separate(self) -> bool:
         """Join what is of one level; an edge between units that do not agree is none to be joined by.
 
-        Returns whether there was one. Then nothing is joined, as levels have to be found again.
+        Returns whether there was one. Then nothing is joined, as levels have to be found again. What hangs together with
+        such an edge waits for that: it may get other levels. The rest goes on, so that there are few turns.
         """
-        before = [(unit, unit.parent, unit.reduced) for unit in self.analysis.units]
+        before = [(unit, unit.parent, unit.reduced, unit.serial) for unit in self.analysis.units]
+        waiting: set[Unit] = set()
         for unit in self.stores:
+            if waiting and not waiting.isdisjoint([find(unit), *[find(edge.before) for edge in self.before[unit]]]):
+                waiting.add(find(unit))
+                continue
             for edge in self.before[unit]:
                 if edge.joined and edge.before.level == unit.level:
                     if not agree([edge.before, unit]):
                         edge.joined = False
-                        for one, parent, reduced in before:
-                            one.parent, one.reduced = parent, reduced
-                        return True
+                        waiting.add(find(unit))
+                        break
                     union(edge.before, unit)
-        return False
+        if not waiting:
+            return False
+        for one, parent, reduced, serial in before:
+            one.parent, one.reduced, one.serial = parent, reduced, serial
+        return True
 
 
 def _may_join(unit: Unit, meeting: Meeting) -> bool:

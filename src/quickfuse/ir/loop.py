@@ -241,6 +241,7 @@ def memory_at(buffer: Buffer, shape: tuple[int, ...], stride: tuple[int, ...], o
 
 
 def as_view(memory: Buffer | View) -> View:
+    """The same memory as a view, of all of it where it is a buffer."""
     return View(memory, memory.meta.shape, memory.meta.stride, 0) if isinstance(memory, Buffer) else memory
 
 

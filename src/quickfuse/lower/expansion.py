@@ -16,6 +16,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.expr import Scalar
 from quickfuse.ir.nodes import outputs_of
 from quickfuse.ir.values import TensorMeta
@@ -56,7 +57,7 @@ def expansion(
     operands = list(_leaves((args, kwargs)))
     if not operands or not all(_is_plain(t) for t in operands):
         return None
-    graph = expand(function, _described(tuple(args)), _described(dict(kwargs)))
+    graph = expand(function, *map_leaves(_described, (tuple(args), dict(kwargs))))
     if graph is None or not _is_worth_it(graph) or not _gives(graph, meta):
         return None
     return Expansion(graph, operands)
@@ -98,12 +99,10 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _described(value: Any) -> Any:
-    if type(value) is Tensor:
-        meta = value.meta
-        return TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_described(v) for v in value])
-    return {k: _described(v) for k, v in value.items()} if isinstance(value, dict) else value
+    if type(value) is not Tensor:
+        return value
+    meta = value.meta
+    return TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
 
 
 def _is_worth_it(graph: Graph) -> bool:

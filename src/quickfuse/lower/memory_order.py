@@ -20,10 +20,12 @@ def read_order(value: Expr, meta: TensorMeta) -> TensorMeta:
     if not plain or isinstance(value, Load):
         return meta
     axes = axes_as_read(value, meta.shape, meta.stride)
+    if axes == _order(meta.stride, list(axes)):
+        return meta
     stride, step = [1] * len(meta.shape), 1
     for k in reversed(axes):
         stride[k], step = step, step * meta.shape[k]
-    return meta if axes == _order(meta.stride, list(axes)) else TensorMeta(meta.dtype, meta.shape, tuple(stride), meta.device)
+    return TensorMeta(meta.dtype, meta.shape, tuple(stride), meta.device)
 
 
 def axes_as_read(value: Expr, shape: Shape, stride: Shape) -> Shape:
