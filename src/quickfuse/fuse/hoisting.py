@@ -25,7 +25,8 @@ _LEAST_REPEATS = 16
 #: From this cost on, in simple operations, a part is worth memory.
 _LEAST_COST = 4
 
-_COSTS = {
+#: The cost of operations that are not simple, in simple ones.
+COSTS = {
     "div": 4, "sqrt": 4, "rsqrt": 6, "floor_div": 8, "remainder": 8, "fmod": 8, "trunc_div": 8,
     **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh erf erfc sigmoid pow atan2 hypot".split(), 12),
 }  # fmt: skip
@@ -72,7 +73,7 @@ class _Hoisting:
         elif isinstance(node, Op):
             parts = [self.axes[id(arg)] for arg in node.args]
             axes = None if None in parts else frozenset().union(*[part for part in parts if part is not None])
-            cost = _COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0) + sum(self.costs[id(a)] for a in node.args)
+            cost = COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0) + sum(self.costs[id(a)] for a in node.args)
         self.axes[id(node)], self.costs[id(node)] = axes, cost
 
     def _is_worth_it(self, node: Expr) -> bool:

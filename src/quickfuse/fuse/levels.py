@@ -12,6 +12,7 @@ index space and the same axes are reduced for all of them (see `rows.py`): kerne
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from quickfuse.errors import Unsupported
@@ -26,8 +27,10 @@ from .rows import same_elements
 from .units import Dependences, Edge, Meeting, Unit, agree, find, least_level, union, way_into
 
 
-def analyse(program: Program) -> Dependences:
+def analyse(program: Program, cut: Collection[Buffer] = ()) -> Dependences:
     """Split a program into units, give each its level, and join those that must share a kernel.
+
+    What reads a buffer that is `cut` is in a later kernel than what fills it.
 
     Stores to inputs that cannot be ordered after all readers of the old value go through a temporary.
     """
@@ -37,7 +40,7 @@ def analyse(program: Program) -> Dependences:
     while True:
         for unit in units:
             unit.begin()
-        analysis = _Analysis(units)
+        analysis = _Analysis(units, cut)
         conflicts = analysis.run()
         if not conflicts and not floors_known and analysis.set_floors():
             floors_known = True
@@ -65,8 +68,9 @@ def _split(program: Program) -> list[Unit]:
 class _Analysis:
     """One attempt at giving levels to all units."""
 
-    def __init__(self, units: list[Unit]) -> None:
+    def __init__(self, units: list[Unit], cut: Collection[Buffer]) -> None:
         self.units = units
+        self.cut = cut
         self.edges: list[Edge] = []
         self.writers: dict[Buffer, list[Unit]] = {}
         for unit in units:
@@ -114,8 +118,10 @@ class _Analysis:
             unit.level = max([least_level(meeting.before, joined=False) for meeting in meetings], default=0)
             self.edges += [Edge(meeting.before, unit, False) for meeting in meetings]
             return
-        level = max([meeting.before.level for meeting in meetings], default=0)
-        last = [m for m in meetings if m.before.level == level and m.before.extern is None]
+        cut = [meeting.theirs is not None and meeting.theirs.buffer in self.cut for meeting in meetings]
+        level = max([m.before.level + is_cut for m, is_cut in zip(meetings, cut, strict=True)], default=0)
+        last = [m for m, is_cut in zip(meetings, cut, strict=True)
+                if m.before.level == level and m.before.extern is None and not is_cut]  # fmt: skip
         joined = unit.floor <= level and _join(unit, last)
         unit.level = level if joined else max(level + 1, unit.floor)
         self.edges += [Edge(m.before, unit, joined and m in last) for m in meetings]

@@ -9,6 +9,7 @@ from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern, Program
 
 from .canonical import Candidate, Canonicalizer
+from .cutting import cut
 from .hoisting import hoist
 from .levels import analyse
 from .merge import MergedLoop, merge
@@ -26,8 +27,9 @@ def fuse(program: Program) -> Schedule:
     Raises:
         Unsupported: for loops that load from a buffer and store to it at another element.
     """
+    cut_buffers = cut(program)
     hoist(program)
-    dependences = analyse(program)
+    dependences = analyse(program, cut_buffers)
     postpone(dependences)
     loops = merge(program, dependences)
     stored = [store.access.buffer for loop in loops for store in loop.stores]

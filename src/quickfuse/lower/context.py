@@ -231,13 +231,18 @@ class Context:
         if chooses or self._reads.are_too_many(value, storage.meta.numel, users):
             self.materialize(storage)
 
-    def keep_behind_calls(self, storage: Storage) -> None:
+    def keep_behind_calls(self, storage: Storage, users: int) -> None:
         """Store what a storage holds, which was formed before a call and is used now."""
         value = storage.value
         if value is None or storage.buffer is not None:
             return
-        if self._reads.are_too_many_behind_calls(value, storage.meta.numel):
+        if self._reads.are_too_many_behind_calls(value, storage.meta.numel, users):
             self.materialize(storage)
+
+    def is_as_good_as_stored(self, value: Expr, size: int) -> bool:
+        """Whether other readers of a value of `size` elements, which is stored for a call, may as well compute it again."""
+        pieces = count_pieces(value, self._pieces) if self.has_pieces else 1
+        return self._reads.are_of_one_input(value, size, pieces)
 
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""

@@ -100,7 +100,7 @@ class _Lowering:
             value = self.values[operand]
             if type(value) is Tensor and self.formed.get(id(value.storage), _NEVER)[1] < self.calls:
                 del self.formed[id(value.storage)]
-                self.ctx.keep_behind_calls(value.storage)
+                self.ctx.keep_behind_calls(value.storage, len(operand.users))
 
     def _remember_when(self, value: Any) -> None:
         steps = self.ctx.program.steps

@@ -12,6 +12,7 @@ Whether a temporary is real memory is decided when loops are fused.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -27,8 +28,10 @@ from .promotion import is_float
 
 #: A reduction of at least this many elements to fewer rows than there may be threads is done in two stages.
 _LONG, _FEW_ROWS, _COLUMNS_A_ROW = 1 << 18, 16, 64
-#: The number of parts is a divisor of the size between these, or else `_PARTS` with a remainder.
+#: The number of parts is between these, and an axis cut up without a remainder, or else it is about `_PARTS`.
 _MOST_PARTS, _LEAST_PARTS, _PARTS = 64, 8, 32
+#: A part should have so many elements.
+_LEAST_PART = 1 << 15
 
 
 class Space:
@@ -97,36 +100,50 @@ class Space:
             rows = -(-rows // _COLUMNS_A_ROW)
         if rows >= _FEW_ROWS or math.prod(self.shape) < _LONG:
             return None
-        candidates = sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k]))
-        axis = next((k for k in candidates if self.shape[k] >= _PARTS), None)
+        whole, axis = self._split_axes(sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k])))
         if axis is None:
             return None
-        size = self.shape[axis]
-        divisors = [d for d in range(_LEAST_PARTS, _MOST_PARTS + 1) if size % d == 0]
-        parts = divisors[-1] if divisors else _PARTS
-        total = self._parts(value, combine, axis, parts)
+        size, times = self.shape[axis], math.prod(self.shape[k] for k in whole)
+        most = max(min(_MOST_PARTS, math.prod(self.shape) // _LEAST_PART), _LEAST_PARTS)
+        divisors = [d for d in range(1, max(most // times, 1) + 1) if size % d == 0]
+        parts = divisors[-1] if divisors[-1] * times >= _LEAST_PARTS else _PARTS // times
+        total = self._parts(value, combine, whole, axis, parts)
         if rest := size % parts:
             left = reindex(value, self._shifted(axis, size - rest))
             shape = (*self.shape[:axis], rest, *self.shape[axis + 1 :])
             total = ops.binary("add" if combine == "sum" else combine, total, self._stored(left, combine, shape, self.axes))
         return total
 
-    def _parts(self, value: Expr, combine: str, axis: int, parts: int) -> Expr:
-        """The reduction of `parts` equal parts of an axis, by one of each part's elements."""
+    def _split_axes(self, axes: Sequence[int]) -> tuple[Sequence[int], int | None]:
+        """The outermost axes, each of whose indices is a part of its own, and the axis inside of them that is cut up.
+
+        So each part is as much in one place as can be: parts that lie all over the memory get in each other's way in caches.
+        """
+        count = 1
+        for number, axis in enumerate(axes):
+            if count * self.shape[axis] >= _PARTS:
+                return axes[:number], axis
+            count *= self.shape[axis]
+        return (), None
+
+    def _parts(self, value: Expr, combine: str, whole: Sequence[int], axis: int, parts: int) -> Expr:
+        """The reduction by parts: those of equal length of an axis, for each index of the axes `whole`."""
         length = self.shape[axis] // parts
         ndim = len(self.shape) + 1  # the axis becomes two: the part, and the place in it
         rows = [[int(j == k + (k > axis)) for j in range(ndim)] for k in range(len(self.shape))]
         rows[axis][axis], rows[axis][axis + 1] = length, 1
         split = reindex(value, IndexMap((0,) * len(self.shape), tuple(map(tuple, rows)), ndim))
         shape = (*self.shape[:axis], parts, length, *self.shape[axis + 1 :])
-        axes = tuple([k + (k >= axis) for k in self.axes])
+        axes = tuple([k + (k >= axis) for k in self.axes if k not in whole])
         partial = self._stored(split, combine, shape, axes)
         assert isinstance(partial, Load)
         access = partial.access
         strides = access.strides[: axis + 1] + access.strides[axis + 2 :]
         of_part = Load(Access(access.buffer, access.offset, strides), partial.dtype)
-        few = tuple([parts if k == axis else 1 if k in self.axes else size for k, size in enumerate(self.shape)])
-        return self._stored(of_part, combine, few, (axis,))
+        few = tuple([
+            parts if k == axis else 1 if k in self.axes and k not in whole else size for k, size in enumerate(self.shape)
+        ])  # fmt: skip
+        return self._stored(of_part, combine, few, (*whole, axis))
 
     def _shifted(self, axis: int, distance: int) -> IndexMap:
         ndim = len(self.shape)
