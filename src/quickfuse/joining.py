@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
-from . import logs
+from . import config, logs
 from .differentiate import describe, differentiate
 from .emit import glue as glue_source
 from .emit.body import joined_body, tensor_picks
@@ -23,6 +23,7 @@ from .ir.values import NumberMeta, TensorMeta
 from .kernels import kernels_of
 from .launch import tensor_check
 from .launch.joined import Half, JoinedCall
+from .report import save_report
 
 #: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
 _STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
@@ -68,10 +69,20 @@ def compile_halves(
 
     @collected_later()
     def make_backward(absent: frozenset[int]) -> Half:
-        if absent <= made.used_up.keys():
-            return _backward_half(made.backward, kept, lies)
-        assert made.variant is not None
-        return _backward_half(made.variant(absent).backward, kept, lies)
+        try:
+            if absent <= made.used_up.keys():
+                return _backward_half(made.backward, kept, lies)
+            assert made.variant is not None
+            return _backward_half(made.variant(absent).backward, kept, lies)
+        except Exception as error:
+            if config.raise_internal_errors or isinstance(error, Unsupported):
+                raise
+            path = save_report(run, error)
+            logs.log.warning(
+                "internal error while compiling a backward graph (%s: %s); eager computes the gradients. Details: %s",
+                type(error).__name__, error, path,
+            )  # fmt: skip
+            raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 
     return JoinedCall(made, forward_half, make_backward, run, is_number, keeps, modes), forward[1], forward[2]
 
@@ -89,7 +100,8 @@ def _half(
         schedule, calls, placer = kernels_of(graph, picks, checked, free)
         lies = {k: out.meta for k in free if isinstance(out := schedule.program.outputs[k], Buffer)}
         with logs.stage("glue"):
-            return kernel_half(name, graph, schedule, calls, placer, restarts), placer, len(calls), lies
+            half = kernel_half(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
+            return half, placer, len(calls), lies
     except Unsupported as unsupported:
         if only_kernels:
             raise

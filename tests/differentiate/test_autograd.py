@@ -10,7 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import quickfuse
 from differentiate.twins import check, compiled, joined, leaf
+from quickfuse import joining
 
 
 def model(x, w):
@@ -51,6 +53,20 @@ def test_backward_a_second_time() -> None:
         y.backward()
         with pytest.raises(RuntimeError, match="backward through the graph a second time"):
             y.backward()
+
+
+def test_a_fault_of_ours_in_backward_is_eagers_business(monkeypatch, caplog) -> None:
+    x, w = leaf(3, 4), leaf(4, 5)
+    loss = compiled(model)(x, w).sum()
+
+    def broken(*args, **kwargs):
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(joining, "kernels_of", broken)
+    monkeypatch.setattr(quickfuse.config, "raise_internal_errors", False)
+    expected = torch.autograd.grad(model(x, w).sum(), [x, w])
+    torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)
+    assert "internal error while compiling a backward graph (KeyError" in caplog.text
 
 
 def test_saved_tensor_changed_in_place() -> None:

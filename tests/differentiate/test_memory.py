@@ -11,6 +11,8 @@ from torch import nn
 from differentiate.test_models import Block, Language
 from differentiate.twins import compiled
 from quickfuse import logs
+from quickfuse.bench.models import memory_bytes
+from quickfuse.bench.step import Step
 from quickfuse.bench.zoo import LstmLanguageModel
 from vision import vision_models
 
@@ -85,3 +87,38 @@ def test_steps_of_a_recurrent_network_share_kernels() -> None:
 )
 def test_never_more_than_eager(model, shape) -> None:
     assert share(model, torch.randn(shape)) <= 1.0
+
+
+@pytest.mark.parametrize("layer", [nn.Tanh, nn.GELU, nn.ReLU])
+def test_backward_lets_go_of_what_was_kept_as_it_goes_along(layer) -> None:
+    """The gradients of all weights and all that was kept are never there at once."""
+    model = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(128, 128), layer())])
+    x, peaks = torch.randn(128, 128), []
+
+    def loss(x):
+        return model(x).square().sum()
+
+    for run in (loss, compiled(loss)):
+
+        def step(x, run=run):
+            model.zero_grad()
+            run(x).backward()
+
+        step(x)
+        peaks.append(memory_bytes(Step(lambda: step, (x,)), step)["peak"])
+    assert peaks[1] <= 1.02 * peaks[0]  # eager has fewer scalars
+
+
+def test_what_is_retained_is_kept() -> None:
+    def function(x, w):
+        return (x @ w).tanh().exp().sum()
+
+    x, w = torch.randn(90, 90, requires_grad=True), torch.randn(90, 90, requires_grad=True)
+    loss = compiled(function)(x, w)
+    first = torch.autograd.grad(loss, [x, w], retain_graph=True)
+    second = torch.autograd.grad(loss, [x, w])
+    expected = torch.autograd.grad(function(x, w), [x, w])
+    torch.testing.assert_close(first, expected)
+    torch.testing.assert_close(second, expected)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(loss, [x, w])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import linecache
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -22,15 +22,37 @@ from torch.fx import Graph, Node
 
 from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import Schedule
-from ..ir.loop import Buffer, Extern, View
+from ..ir.loop import Buffer, Extern, View, buffers_in
 from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
 from .glue import RunNatively
 
+#: Inputs of as many bytes are let go of one by one.
+_LARGE = 1 << 14
+
 
 class _HalfWriter(KernelBodyWriter):
     """As for a captured graph, but that results which are inputs are these very objects, and that views of results are
-    tensors of their own: autograd would refuse changes of views that were made inside a function."""
+    tensors of their own: autograd would refuse changes of views that were made inside a function.
+
+    `consumes`: the list of tensors is for this call alone, and large ones are taken out of it after their last use."""
+
+    consumes = False
+
+    def _dying(self) -> dict[int, list[Buffer]]:
+        dying = super()._dying()
+        if self.consumes:
+            returned = {*buffers_in(self.schedule.program.outputs)}
+            last = {b: number for number, used in enumerate(self._used) for b in used if b.kind == "input"}
+            for buffer, number in last.items():
+                if buffer not in returned and buffer.meta.span_bytes >= _LARGE:
+                    dying.setdefault(number, []).append(buffer)
+        return dying
+
+    def _release(self, buffers: Iterable[Buffer]) -> None:
+        buffers = list(buffers)
+        super()._release([buffer for buffer in buffers if buffer.kind != "input"])
+        self.lines += [f"{self._variables[buffer]} = None" for buffer in buffers if buffer.kind == "input"]
 
     def _result(self, output: Any) -> str:
         if isinstance(output, Buffer) and output.kind == "input":
@@ -50,10 +72,12 @@ class _HalfWriter(KernelBodyWriter):
 
 
 def kernel_half(
-    name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any, restarts: bool = False
-) -> Callable[..., Any]:
+    name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any, restarts: bool = False,
+    consumes: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
     """A function that launches kernels. Tables of addresses are the caller's business.
 
+    `consumes`: it lets go of its tensors as it goes along, and takes large ones out of the list that it is given.
     `restarts`: it changes inputs, so that eager cannot run instead where the values do not fit. What finds that out comes
     before the changes, and the whole call runs natively.
     """
@@ -61,6 +85,7 @@ def kernel_half(
     count = len(schedule.program.outputs)
     names = [f"_out{k}" for k in range(count)]
     writer = _HalfWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
+    writer.consumes = consumes
     body = writer.write()
     refuse = "raise _RunNatively" if restarts else "raise _Refused"
     lines = [line.replace("return _MISS", refuse) for line in body.numbers]

@@ -42,13 +42,13 @@ class Half:
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
-        """Run on tensors that may have other strides than expected."""
+        """Run on tensors that may have other strides than expected. The list is used up."""
         with self.lock:
             if self.check is not None:
                 check = self.check
                 state = check(tensors)
                 if state < 0:
-                    tensors = [_laid_out(t, meta) for t, meta in zip(tensors, self.metas, strict=True)]
+                    tensors[:] = [_laid_out(t, meta) for t, meta in zip(tensors, self.metas, strict=True)]
                     if self.plain_check is None:
                         self.plain_check = self.make_check([(torch.Tensor, meta) for meta in self.metas])
                     check = self.plain_check
@@ -257,7 +257,7 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call: JoinedCall = ctx.call
-        saved = ctx.saved_tensors
+        tensors = [*ctx.saved_tensors]
         given = [gradients[k] for k in call.differentiable]
         for number, message in call.used_up.items():
             if given[number] is not None:
@@ -268,7 +268,8 @@ class _Joined(torch.autograd.Function):
         if not torch.is_grad_enabled():
             half = call.backward_half(absent)
             if half is not None:
-                tensors = [*saved, *[g for g in given if g is not None]]
+                ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
+                tensors += [g for g in given if g is not None]
                 with contextlib.suppress(Unfit):
                     return (*_NOTHING, *half(tensors, tuple([ctx.numbers[k] for k in call.numbers])))
         return (*_NOTHING, *call.in_eager(ctx, given, torch.is_grad_enabled()))
