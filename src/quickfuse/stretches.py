@@ -56,7 +56,7 @@ class _Splitter:
         if any(n.target in MODE_CHANGES for n in nodes):
             raise Unsupported("calls with gradients of their own among changes of PyTorch's settings")
         pieces = self._split(_results_first(nodes))
-        if self.notes and all(isinstance(piece, list) for piece in pieces):
+        if all(isinstance(piece, list) for piece in pieces) and (self.notes or not any(map(_has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
             logs.emit("graph_breaks", note)

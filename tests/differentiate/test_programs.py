@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from differentiate.twins import check, leaf
+from differentiate.twins import check, compiled, leaf
+from quickfuse.bench import operators
 
 
 def arithmetic(x, w):
@@ -175,3 +176,18 @@ def test_program(program) -> None:
     function, *args = program
     fresh = [leaf(*a.shape, seed=7 + k, grad=a.requires_grad) if a.is_floating_point() else a for k, a in enumerate(args)]
     check(function, tuple(args), tuple(fresh))
+
+
+@pytest.mark.parametrize("name", operators.OPERATORS)
+def test_measured_operators_are_kernels_forward_and_backward(name, caplog) -> None:
+    operator = operators.OPERATORS[name]
+    args = operator.operands(operator.shapes[0])
+    leaves = [a.requires_grad_() for a in args if a.is_floating_point()]
+    with caplog.at_level("INFO", logger="quickfuse"):
+        result = compiled(operator.function)(*args)
+        assert "Joined" in type(result.grad_fn).__name__
+        torch.testing.assert_close(
+            torch.autograd.grad(result.sum(), leaves), torch.autograd.grad(operator.function(*args).sum(), leaves),
+            rtol=1e-4, atol=1e-4,
+        )  # fmt: skip
+    assert "operator by operator" not in caplog.text

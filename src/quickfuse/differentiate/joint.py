@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..errors import Unsupported
+from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import UnsupportedAt
 from ..ir.modes import MODE_CHANGES, modes_restored
@@ -98,7 +98,7 @@ class _Tracing:
                     results = self._forward()
                 torch._C._set_grad_enabled(True)
                 return self._backward(results)
-        except Unsupported:
+        except (Unsupported, InternalError):
             raise
         except Exception as error:
             raise Unsupported(f"tracing for gradients failed: {type(error).__name__}: {error}") from error
@@ -120,6 +120,8 @@ class _Tracing:
     def _call_or_fail(self, node: Node) -> Any:
         try:
             return self._call(node)
+        except InternalError:
+            raise
         except Unsupported as unsupported:
             raise UnsupportedAt(unsupported.reason, node) from unsupported
         except Exception as error:

@@ -34,16 +34,16 @@ def _threshold_backward(grad: Any, x: Any, threshold: Any) -> Spec:
     return _on_elements(x, grad)
 
 
-def _with_numbers(first: Any, second: Any, **options: Any) -> Spec:
-    known = all(type(o) in (TracedTensor, int, float) for o in (second, *options.values()))
+def _with_numbers(first: Any, second: Any, *factors: Any, **options: Any) -> Spec:
+    known = all(type(o) in (TracedTensor, int, float) for o in (second, *factors, *options.values()))
     return _on_elements(first, second) if known and type(first) is TracedTensor else NotImplemented
 
 
-def _with_whole_numbers(first: Any, second: Any, **options: Any) -> Spec:
+def _with_whole_numbers(first: Any, second: Any, *factors: Any, **options: Any) -> Spec:
     counted = type(first) is TracedTensor and first.meta.dtype is torch.int64
-    if counted and type(second) is int and all(type(o) is int for o in options.values()):
+    if counted and all(type(o) is int for o in (second, *factors, *options.values())):
         return _like_first([first.meta])
-    return _with_numbers(first, second, **options)
+    return _with_numbers(first, second, *factors, **options)
 
 
 def _copy(x: Any, *, memory_format: Any = None, **options: Any) -> Spec:

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
+from .. import config
+from ..errors import InternalError, Unsupported
 from ..ir.values import TensorMeta
 from . import plain_shapes
 from .layouts import RULES, Out, Spec
@@ -55,13 +56,21 @@ _NOT_ON_ZEROS = frozenset({"aten::lu_unpack", "aten::linalg_lu_solve", "aten::li
 _LARGEST_RUN = 1 << 26
 
 
+def _by_rule(rule: Callable[..., Spec], function: Any, args: Any, kwargs: Any) -> Spec:
+    try:
+        return rule(*args, **kwargs)
+    except Unsupported:
+        raise
+    except Exception as error:  # the general way is slower, and right
+        if config.raise_internal_errors:
+            raise InternalError(f"the rule for what {function} returns: {type(error).__name__}: {error}") from error
+        return NotImplemented
+
+
 def _infer(function: Any, args: Any, kwargs: Any) -> Spec:
-    rule = RULES.get(function)
-    if rule is not None and (found := rule(*args, **kwargs)) is not NotImplemented:
-        return found
-    plain = plain_shapes.RULES.get(function)
-    if plain is not None and (found := plain(*args, **kwargs)) is not NotImplemented:
-        return found
+    for rule in (RULES.get(function), plain_shapes.RULES.get(function)):
+        if rule is not None and (found := _by_rule(rule, function, args, kwargs)) is not NotImplemented:
+            return found
     tensors = list(traced_in((args, kwargs)))
     if (found := pointwise_spec(function, args, kwargs, tensors)) is not NotImplemented:
         return found
