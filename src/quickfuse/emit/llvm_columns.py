@@ -11,8 +11,8 @@ from __future__ import annotations
 from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, number_op, slot_of
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
-from quickfuse.emit.llvm_rows import RowCode, widened_sum
-from quickfuse.emit.llvm_values import Node, shared_number
+from quickfuse.emit.llvm_rows import RowCode
+from quickfuse.emit.llvm_values import Node, shared_number, widened_sum
 from quickfuse.ir.expr import PICK
 from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, RowLength, SlotLoad, SlotPlace
 

@@ -27,7 +27,7 @@ from quickfuse.emit.llvm_access import (
 )  # fmt: skip
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
 from quickfuse.emit.llvm_ops import LIBM, emit_op, is_call
-from quickfuse.emit.llvm_values import Node, number_values, shared_number
+from quickfuse.emit.llvm_values import Node, number_values, shared_number, widened_sum
 from quickfuse.ir.expr import PICK, Expr
 from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad, SlotPlace
 from quickfuse.ir.loop import identity
@@ -83,8 +83,7 @@ class RowCode:
         loaded = {node.expr.slot for node in self.nodes if isinstance(node.expr, SlotLoad)}
         slow: list[bool] = []
         for node in self.nodes:
-            is_slow = isinstance(node.expr, Op) and node.expr.name in LIBM
-            slow.append(node.varying and node.within and (is_slow or any(slow[arg] for arg in node.args)))
+            slow.append(node.varying and node.within and (_is_slow(node) or any(slow[arg] for arg in node.args)))
         uses = [self.nodes_of(one_pass) for one_pass in self.passes]
         kept: dict[int, tuple[int, int]] = {}
         for last, one_pass in enumerate(self.passes):
@@ -97,9 +96,18 @@ class RowCode:
                     and not any(number in later for later in uses[last + 1 :])
                 ]  # fmt: skip
                 if slot not in loaded and candidates:
-                    best = max(candidates)
+                    best = max(candidates, key=lambda number: (self._saved(number, uses, kept), number))
                     kept[best] = (slot, next(k for k, use in enumerate(uses) if best in use))
         return kept
+
+    def _saved(self, number: int, uses: list[set[int]], kept: Collection[int]) -> int:
+        """How many slow operations are not done again where a value is kept from the first pass on that computes it."""
+        passes = [one_pass for one_pass, use in zip(self.passes, uses, strict=True) if number in use][1:]
+        without, with_it = (
+            sum(_is_slow(self.nodes[k]) for one_pass in passes for k in self.nodes_of(one_pass, leaves))
+            for leaves in (kept, {number, *kept})
+        )
+        return without - with_it
 
     def needed(self, one_pass: Pass) -> set[int]:
         """The nodes that a pass computes for each element, or loads where they are kept."""
@@ -200,12 +208,8 @@ class RowCode:
             self.lines.append(f"  %size{axis} = load i64, ptr %size{axis}.at")
 
 
-def widened_sum(code: Code, values: list[str]) -> str:
-    """The sum of a few float32 vectors, in pairs, in float64."""
-    while len(values) > 1:
-        pairs = [code.binary("fadd", "float", x, y) for x, y in zip(values[::2], values[1::2], strict=False)]
-        values = pairs + values[len(values) - len(values) % 2 :]
-    return code.convert("fpext", "float", values[0], "double")
+def _is_slow(node: Node) -> bool:
+    return isinstance(node.expr, Op) and node.expr.name in LIBM
 
 
 def _is_cast(expr: Expr) -> bool:

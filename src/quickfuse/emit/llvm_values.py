@@ -75,3 +75,11 @@ def shared_number(code: Code, expr: Expr) -> str:
     if expr.dtype in HALF_TYPES:
         return convert(code, literal("float", expr.value), torch.float32, expr.dtype)
     return literal(value_type(expr.dtype), expr.value)
+
+
+def widened_sum(code: Code, values: list[str]) -> str:
+    """The sum of a few float32 vectors, in pairs, in float64."""
+    while len(values) > 1:
+        pairs = [code.binary("fadd", "float", x, y) for x, y in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + values[len(values) - len(values) % 2 :]
+    return code.convert("fpext", "float", values[0], "double")

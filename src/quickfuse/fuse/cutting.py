@@ -11,25 +11,30 @@ An operation is met once for each pass that computes it, and what that costs is 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from quickfuse.ir.expr import HALF_TYPES, Expr, Index, Load, Op, Place, walk
+from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, Loop, Program, Store, buffers_in
 from quickfuse.ir.reindex import with_arguments
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .hoisting import COSTS
 from .rows import Shape, reduced_axes
 
 #: So many simple operations an element may be done again before a value is stored instead, which costs a launch, a pass
 #: through memory and a load.
-_MOST_AGAIN = 64
+_MOST_AGAIN = 20
 #: At most so many values are stored at one point.
 _MOST_STORED = 8
 #: So many of the passes that are still to come count: after these there may be a better point.
-_PASSES_AHEAD = 3
+_PASSES_AHEAD = 4
+#: The last pass of a kernel stores something, and its memory is used before to keep one slow value, of this cost or more. So
+#: one is not stored of its own where no more passes are to come than this.
+_PASSES_KEPT, _SLOW = 2, 10
 #: A value that costs no more than this is computed from others that are stored.
 _CHEAP = 4
 #: What rounding to 16 bits costs.
@@ -46,7 +51,7 @@ def cut(program: Program) -> frozenset[Buffer]:
     return _Cutting(program).run(loops)
 
 
-def _cost(node: Op) -> int:
+def _cost_of(node: Op) -> int:
     simple = _OF_HALF if node.dtype in HALF_TYPES else 2 if node.dtype is torch.float64 else 1
     return COSTS.get(node.name, simple)
 
@@ -59,10 +64,10 @@ def _is_reduction(store: Store) -> bool:
 class _Value:
     """What an expression stands for. A load of what a loop of the same shape stores has that as its argument.
 
-    `axes` are those along which it changes, as bits. `needs`: how many reductions must come before, one after the other;
-    `last`: the most of them that come before something that needs it. `waiting` counts the users that are not met yet.
-    `passes` counts the passes that have computed it by now, of which the latest comes after `latest` reductions. `number`: its
-    place among the values, arguments first.
+    `axes` are those along which it changes, as bits. `needs`: how many reductions must come before, one after the other, and
+    `calls`: how many calls of PyTorch; both together stand for a pass. `needed_in` are the passes that need it, and
+    `computed_in` those that did by now, both as bits. `waiting` counts the users that are not met yet. `number`: its place
+    among the values, arguments first.
     """
 
     number: int
@@ -70,24 +75,48 @@ class _Value:
     args: list[_Value]
     axes: int
     needs: int
+    calls: int
     cost: int = 0
     users: list[_Value] = field(default_factory=list)
-    last: int = 0
+    needed_in: int = 0
+    computed_in: int = 0
     waiting: int = 0
     met: bool = False
     stored: bool = False
-    passes: int = 0
-    latest: int = -1
+    everywhere: _Everywhere | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether something stores it before all that reads it from now on."""
+        return self.stored or (self.everywhere is not None and self.everywhere.contents is not None)
+
+    def is_computed_after(self, calls: int) -> bool:
+        """Whether a kernel after so many calls has to compute it. What was stored before the last of them is only loaded."""
+        return bool(self.args) and (isinstance(self.node, Op) or self.calls >= calls)
+
+
+@dataclass(eq=False, slots=True)
+class _Everywhere:
+    """A value in loops of all shapes of as many elements: long rows are reduced in parts, in loops of one more axis.
+
+    `contents`: the first of its elements and the buffer, where they are stored one after the other.
+    """
+
+    number: int
+    contents: Access | None = None
 
 
 class _Cutting:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.spaces: dict[object, _Space] = {}
-        #: After how many reductions a buffer's contents are known.
-        self.known: dict[Buffer, int] = {}
+        #: After how many reductions, and how many calls, a buffer's contents are known.
+        self.known: dict[Buffer, tuple[int, int]] = {}
+        self.passes: dict[tuple[int, int], int] = {}  # the bit of each
+        self.between: dict[int, int] = {}  # the bits of the passes that come after so many calls: those of one kernel
         self.writers: dict[Buffer, int] = {}
         self.buffers: set[Buffer] = set()
+        self.everywhere: dict[object, _Everywhere] = {}
 
     def run(self, loops: list[Loop]) -> frozenset[Buffer]:
         for loop in loops:
@@ -99,8 +128,9 @@ class _Cutting:
             if isinstance(step, Loop):
                 self.spaces[step.shape, step.device].read(step)
             else:
-                read = [self.known.get(buffer, 0) for buffer in buffers_in((step.args, step.kwargs))]
-                self.known.update(dict.fromkeys(step.outputs, max(read, default=0) + 1))
+                read = [self.known[buffer] for buffer in buffers_in((step.args, step.kwargs)) if buffer in self.known]
+                calls = max([calls for _, calls in read], default=0)
+                self.known.update(dict.fromkeys(step.outputs, (0, calls + 1)))
         for space in self.spaces.values():
             space.look_ahead()
         steps: list[Loop | Extern] = []
@@ -112,20 +142,29 @@ class _Cutting:
         self.program.steps = steps
         return frozenset(self.buffers)
 
+    def bit(self, needs: int, calls: int) -> int:
+        """The bit that stands for a pass."""
+        bit = self.passes.setdefault((needs, calls), 1 << len(self.passes))
+        self.between[calls] = self.between.get(calls, 0) | bit
+        return bit
+
 
 class _Space:
-    """The values of the loops of one shape, which share the nodes of their expressions."""
+    """The values of the loops of one shape. Equal expressions are one value, as are those of the parts of long rows."""
 
     def __init__(self, cutting: _Cutting, shape: Shape, device: torch.device) -> None:
         self.cutting = cutting
         self.shape = shape
         self.device = device
+        self.contiguous = contiguous_stride(shape)
+        self.form = (math.prod(shape), device)
         self.all_axes = sum(1 << k for k, size in enumerate(shape) if size > 1)
-        self.values: dict[int, _Value] = {}  # by the node's id, arguments first
+        self.values: dict[int, _Value] = {}  # by the node's id
+        self.distinct: dict[object, _Value] = {}  # by what they are made of, arguments first
         self.contents: dict[Access, _Value] = {}
         self.stores: dict[_Value, Store] = {}  # the plain ones
         self.done: dict[int, Store] = {}  # those that are in the new program, by id
-        self.new: dict[int, Expr] = {}  # what an operation has become, by its id
+        self.new: dict[_Value, Expr] = {}  # what operations have become
 
     # --- all loops, before the first decision ---
 
@@ -134,13 +173,14 @@ class _Space:
         known = self.cutting.known
         for store in loop.stores:
             roots = [self._value(root) for root in store.roots]
-            needs = max([root.needs for root in roots])
+            needs, calls = max([root.needs for root in roots]), max([root.calls for root in roots])
             for root in roots:
                 root.waiting += 1
-                root.last = max(root.last, needs)
+                root.needed_in |= self.cutting.bit(needs, calls)
             buffer = store.access.buffer
             is_plain = store.combine is None and store.along < 0
-            known[buffer] = max(known.get(buffer, 0), needs if is_plain else needs + 1)
+            before = known.get(buffer, (0, 0))
+            known[buffer] = (max(before[0], needs if is_plain else needs + 1), max(before[1], calls))
             moves = self._axes_of(store.access) == self.all_axes
             if is_plain and moves and buffer.kind != "input" and self.cutting.writers[buffer] == 1:
                 self.contents[store.access] = roots[0]
@@ -164,18 +204,43 @@ class _Space:
 
     def _operation(self, node: Op) -> _Value:
         args = [self.values[id(arg)] for arg in node.args]
-        axes = 0
-        for arg in args:
-            axes |= arg.axes
-        return self._linked(_Value(len(self.values), node, args, axes, max([arg.needs for arg in args]), _cost(node)))
+        key = (node.name, node.dtype, *[arg.number for arg in args])
+        value = self.distinct.get(key)
+        if value is None:
+            axes = 0
+            for arg in args:
+                axes |= arg.axes
+            needs, calls = max([arg.needs for arg in args]), max([arg.calls for arg in args])
+            value = _Value(len(self.distinct), node, args, axes, needs, calls, _cost_of(node))
+            self.distinct[key] = self._linked(value)
+            known = [arg.everywhere for arg in args]
+            if None not in known:
+                self._note(value, (node.name, node.dtype, *[arg.number for arg in known if arg is not None]))
+        return value
+
+    def _note(self, value: _Value, key: tuple[object, ...]) -> None:
+        everywhere = self.cutting.everywhere
+        value.everywhere = everywhere.setdefault((*self.form, *key), _Everywhere(len(everywhere)))
 
     def _leaf(self, node: Expr) -> _Value:
-        if isinstance(node, (Load, Place)):
-            stored = self.contents.get(node.access)
-            needs = self.cutting.known.get(node.access.buffer, 0)
-            args = [] if stored is None else [stored]
-            return self._linked(_Value(len(self.values), node, args, self._axes_of(node.access), needs))
-        return _Value(len(self.values), node, [], 1 << node.axis if isinstance(node, Index) else 0, 0)
+        key = (type(node), repr(node.value), node.dtype) if isinstance(node, Const) else node  # 0.0 equals -0.0
+        value = self.distinct.get(key)
+        if value is None:
+            args, axes, needs, calls = [], 0, 0, 0
+            if isinstance(node, (Load, Place)):
+                stored = self.contents.get(node.access)
+                args = [] if stored is None else [stored]
+                axes = self._axes_of(node.access)
+                needs, calls = self.cutting.known.get(node.access.buffer, (0, 0))
+            elif isinstance(node, Index):
+                axes = 1 << node.axis
+            value = self.distinct[key] = self._linked(_Value(len(self.distinct), node, args, axes, needs, calls))
+            if isinstance(node, Load):
+                access = node.access
+                self._note(value, (access.buffer, access.offset, _runs(self.shape, access.strides)))
+            elif not isinstance(node, (Place, Index, Previous)):
+                self._note(value, (key,))
+        return value
 
     def _linked(self, value: _Value) -> _Value:
         for arg in value.args:
@@ -187,9 +252,9 @@ class _Space:
         return sum(1 << k for k, stride in enumerate(access.strides) if stride and self.shape[k] > 1)
 
     def look_ahead(self) -> None:
-        for value in reversed(self.values.values()):  # users come before what they use
+        for value in reversed(self.distinct.values()):  # users come before what they use
             for arg in value.args:
-                arg.last = max(arg.last, value.last)
+                arg.needed_in |= value.needed_in
 
     # --- the loops once more, in order ---
 
@@ -224,44 +289,40 @@ class _Space:
 
     def _to_store(self, root: _Value, reduced: int) -> list[_Value]:
         """The values to be stored before a reduction along some axes, arguments first: mostly none."""
-        if root.stored or not root.axes & reduced:
+        if root.is_stored or not root.axes & reduced:
             return []
-        again, once, live = self._computed(root, reduced)
-        if not again or not live:
-            return []
-        ahead = min(max([value.last for value in live]) - root.needs, _PASSES_AHEAD)
-        cost = again + once * ahead
-        if cost <= _MOST_AGAIN:
+        live = self._computed(root, reduced)
+        passes = self.cutting.between[root.calls]
+        ahead = max([(value.needed_in & ~value.computed_in & passes).bit_count() for value in live], default=0)
+        if not ahead:
             return []
         live.sort(key=lambda value: value.number)
         for value in live[::-1]:
-            if _cost_from(value, {other for other in live if other is not value}, reduced) <= _CHEAP:
+            if _cost([value], reduced, root.calls, {other for other in live if other is not value})[0] <= _CHEAP:
                 live.remove(value)
-        return live if cost > len(live) * _MOST_AGAIN and len(live) <= _MOST_STORED else []
+        cost, highest = _cost(live, reduced, root.calls)
+        if highest >= _SLOW and ahead <= _PASSES_KEPT and len(live) == 1:
+            return []
+        enough = cost * min(ahead, _PASSES_AHEAD) > len(live) * _MOST_AGAIN
+        return live if enough and len(live) <= _MOST_STORED else []
 
-    def _computed(self, root: _Value, reduced: int) -> tuple[int, int, list[_Value]]:
+    def _computed(self, root: _Value, reduced: int) -> list[_Value]:
         """Note what the pass of a reduction computes for each element.
 
-        Returns the cost of all that was computed again up to now, the cost of this pass, and the values that something
-        needs that is not met yet.
+        Returns the values among these that something needs that is not met yet, if the pass computes something again:
+        a conversion is nothing.
         """
-        again = once = 0
+        is_again = False
         live = []
-        seen = {root}
-        stack = [root]
-        while stack:
-            value = stack.pop()
-            if value.latest != root.needs:
-                value.passes, value.latest = value.passes + 1, root.needs
-            once += value.cost
-            again += value.cost * (value.passes - 1)
-            if value.waiting and value.args and value.axes == self.all_axes:
+        this = self.cutting.bit(root.needs, root.calls)
+        others = self.cutting.between[root.calls] & ~this
+        for value in _below([root], reduced, root.calls):
+            if value.computed_in & others and isinstance(value.node, Op) and value.node.name != "cast":
+                is_again = True
+            value.computed_in |= this
+            if value.waiting and value.axes == self.all_axes and value.is_computed_after(root.calls):
                 live.append(value)
-            for arg in value.args:
-                if arg.axes & reduced and not arg.stored and arg not in seen:
-                    seen.add(arg)
-                    stack.append(arg)
-        return again, once, live
+        return live if is_again else []
 
     def _stored(self, value: _Value) -> list[Loop]:
         """Have a value stored from now on. Returns the loop that does it, where none does by now."""
@@ -270,17 +331,20 @@ class _Space:
         if isinstance(node, Load):
             self.cutting.buffers.add(node.access.buffer)
             return []
-        store = self.stores.get(value) or self._to_temp(node)
+        store = self.stores.get(value) or self._to_temp(value)
         self.cutting.buffers.add(store.access.buffer)
         loops = [] if id(store) in self.done else [Loop(self.shape, [self._of_new_parts(store)], self.device)]
         self._forget_users(value)
-        self.new[id(node)] = Load(store.access, node.dtype)
+        self.new[value] = Load(store.access, node.dtype)
+        if value.everywhere is not None and store.access.strides == self.contiguous:
+            value.everywhere.contents = store.access
         return loops
 
-    def _to_temp(self, node: Expr) -> Store:
+    def _to_temp(self, value: _Value) -> Store:
         """A store to a temporary, whose elements lie in the order of those that the value is computed from."""
+        node = value.node
         along: Shape = ()
-        for part in walk(self._new(node)):
+        for part in walk(self._new(value)):
             if isinstance(part, Load) and self._axes_of(part.access) == self.all_axes:
                 along = part.access.strides
         order = sorted(range(len(self.shape)), key=lambda k: -abs(along[k]) if along else k)
@@ -295,44 +359,71 @@ class _Space:
 
     def _of_new_parts(self, store: Store) -> Store:
         self.done[id(store)] = store
-        offset, inside = (None if e is None else self._new(e) for e in (store.offset, store.inside))
-        return replace(store, value=self._new(store.value), offset=offset, inside=inside)
+        offset, inside, new = (
+            None if root is None else self._new(self.values[id(root)]) for root in (store.offset, store.inside, store.value)
+        )
+        assert new is not None
+        return replace(store, value=new, offset=offset, inside=inside)
 
-    def _new(self, root: Expr) -> Expr:
+    def _new(self, root: _Value) -> Expr:
         new = self.new
         stack = [root]
         while stack:
-            node = stack[-1]
-            if id(node) in new or not isinstance(node, Op):
+            value = stack[-1]
+            node = value.node
+            if value in new or not isinstance(node, Op):
                 stack.pop()
                 continue
-            missing = [arg for arg in node.args if isinstance(arg, Op) and id(arg) not in new]
+            if value.everywhere is not None and value.everywhere.contents is not None:
+                stored = value.everywhere.contents
+                new[value] = Load(Access(stored.buffer, stored.offset, self.contiguous), node.dtype)
+                continue
+            missing = [arg for arg in value.args if isinstance(arg.node, Op) and arg not in new]
             if missing:
                 stack.extend(missing)
                 continue
-            new[id(node)] = with_arguments(node, tuple([new.get(id(arg), arg) for arg in node.args]))
+            new[value] = with_arguments(node, tuple([new.get(arg, arg.node) for arg in value.args]))
             stack.pop()
-        return new.get(id(root), root)
+        return new.get(root, root.node)
 
     def _forget_users(self, value: _Value) -> None:
         """What used a value is another expression from now on, wherever it is needed again."""
         stack = list(value.users)
         while stack:
             user = stack.pop()
-            if self.new.pop(id(user.node), None) is not None:
+            if self.new.pop(user, None) is not None:
                 stack += user.users
 
 
-def _cost_from(value: _Value, others: set[_Value], reduced: int) -> int:
-    """What a value costs that is computed from some others, as far as that is little."""
-    total = 0
-    seen = {value}
-    stack = [value]
-    while stack and total <= _CHEAP:
-        part = stack.pop()
-        total += part.cost
-        for arg in part.args:
-            if arg.axes & reduced and not arg.stored and arg not in others and arg not in seen:
+def _runs(shape: Shape, strides: Shape) -> tuple[int, ...]:
+    """How an access moves, in a form that is the same where an axis is cut up into several: sizes and strides."""
+    runs: list[int] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if runs and runs[-1] == stride * size:
+            runs[-2:] = [runs[-2] * size, stride]
+        else:
+            runs += [size, stride]
+    return tuple(runs)
+
+
+def _below(
+    roots: Collection[_Value], reduced: int, calls: int, others: Collection[_Value] = ()
+) -> Iterator[_Value]:
+    """What is computed for each element of rows to get some values from what is stored, and from some others."""
+    seen = set(roots)
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        yield value
+        for arg in value.args if value.is_computed_after(calls) else ():
+            if arg.axes & reduced and not arg.is_stored and arg not in others and arg not in seen:
                 seen.add(arg)
                 stack.append(arg)
-    return total
+
+
+def _cost(roots: Collection[_Value], reduced: int, calls: int, others: Collection[_Value] = ()) -> tuple[int, int]:
+    """The cost of some values, and of the slowest operation in it."""
+    costs = [value.cost for value in _below(roots, reduced, calls, others)]
+    return sum(costs), max(costs, default=0)

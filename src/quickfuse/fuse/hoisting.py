@@ -27,24 +27,29 @@ _LEAST_COST = 4
 
 #: The cost of operations that are not simple, in simple ones.
 COSTS = {
-    "div": 4, "sqrt": 4, "rsqrt": 6, "floor_div": 8, "remainder": 8, "fmod": 8, "trunc_div": 8,
+    "div": 6, "sqrt": 4, "rsqrt": 6, "floor_div": 8, "remainder": 8, "fmod": 8, "trunc_div": 8,
     **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh erf erfc sigmoid pow atan2 hypot".split(), 12),
 }  # fmt: skip
 
 
 def hoist(program: Program) -> None:
-    """Move costly parts of loops that do not depend on all axes into loops before."""
+    """Move costly parts of loops that do not depend on all axes into loops before.
+
+    What several loops of one shape have in common is moved once.
+    """
     steps: list[Loop | Extern] = []
+    known: dict[object, dict[int, tuple[Op, Load]]] = {}
     for step in program.steps:
         if isinstance(step, Loop) and step.device.type == "cpu" and math.prod(step.shape) >= _LEAST_ELEMENTS:
-            steps += _Hoisting(step, len(steps)).run()
+            steps += _Hoisting(step, len(steps), known.setdefault((step.shape, step.device), {})).run()
         steps.append(step)
     program.steps = steps
 
 
 class _Hoisting:
-    def __init__(self, loop: Loop, number: int) -> None:
+    def __init__(self, loop: Loop, number: int, known: dict[int, tuple[Op, Load]]) -> None:
         self.loop = loop
+        self.known = known  # what was moved out of loops of this shape, by id
         self.prefix = f"hoisted{number}"
         self.made: list[Loop] = []
         self.axes: dict[int, frozenset[int] | None] = {}  # None: cannot be moved
@@ -55,7 +60,11 @@ class _Hoisting:
         nodes = walk(*roots)
         for node in nodes:
             self._measure(node)
-        moved = {id(node): self._moved(node) for node in self._to_move(roots, nodes)}
+        moved: dict[int, Expr] = {}
+        for node in self._to_move(roots, nodes):
+            if id(node) not in self.known:
+                self.known[id(node)] = (node, self._moved(node))
+            moved[id(node)] = self.known[id(node)][1]
         if moved:
             self.loop.stores = [_with(store, moved) for store in self.loop.stores]
         return self.made
