@@ -399,9 +399,14 @@ def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
 
 
 def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
-    """The Python function behind a callable, and the arguments that are bound to it already."""
+    """The Python function behind a callable, and the arguments that are bound to it already.
+
+    PyTorch's compiler, once it is imported, wraps functions of PyTorch for its own sake: we go through these wrappers.
+    """
     if isinstance(function, FunctionType):
-        return function, ()
+        kept = kept_from_peer(function)
+        own = kept is not None and (function.__module__ or "").partition(".")[0] == "torch"
+        return plain_function(kept) if own else (function, ())
     if isinstance(function, MethodType):
         inner, bound = plain_function(function.__func__)
         return inner, (*bound, function.__self__)
