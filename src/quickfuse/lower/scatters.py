@@ -339,10 +339,13 @@ def _max_pool_backward(ctx: Context, meta: Any, grad_output: Any, indices: Any, 
 
 def _stride_as_read(value: Expr, flat: Shape, shape: Shape) -> Shape:
     """Strides of images whose channels lie as those of `value`, which has the pixels of each as one axis, its last."""
+    last = len(flat) - 1
     order = axes_as_read(value, flat, contiguous_stride(flat))
-    pixels = [*range(len(flat) - 1, len(shape))]
+    if last not in order:  # the gradient has one pixel, the image has more
+        order = (*order, last)
+    pixels = [*range(last, len(shape))]
     stride, step = [1] * len(shape), 1
-    for axis in reversed([a for k in order for a in (pixels if k == len(flat) - 1 else [k])]):
+    for axis in reversed([a for k in order for a in (pixels if k == last else [k])]):
         stride[axis], step = step, step * shape[axis]
     return tuple(stride)
 
