@@ -20,7 +20,7 @@ import torch
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, Loop, Program, Store, buffers_in
 from quickfuse.ir.reindex import with_arguments
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from .hoisting import COSTS
 from .rows import Shape, reduced_axes
@@ -348,10 +348,7 @@ class _Space:
             if isinstance(part, Load) and self._axes_of(part.access) == self.all_axes:
                 along = part.access.strides
         order = sorted(range(len(self.shape)), key=lambda k: -abs(along[k]) if along else k)
-        strides, count = [0] * len(self.shape), 1
-        for axis in reversed(order):
-            strides[axis], count = count, count * self.shape[axis]
-        meta = TensorMeta(node.dtype, self.shape, tuple(strides), self.device)
+        meta = TensorMeta(node.dtype, self.shape, stride_in_order(self.shape, order), self.device)
         buffer = Buffer(f"cut{len(self.cutting.buffers)}", meta, "temp")
         return Store(Access(buffer, 0, meta.stride), node)
 

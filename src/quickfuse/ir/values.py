@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,6 +87,14 @@ class ObjectMeta:
 
     def __str__(self) -> str:
         return self.kind.__name__
+
+
+def stride_in_order(shape: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of `shape` without gaps, with these axes from the outermost to the innermost, and 1 for all others."""
+    stride, step = [1] * len(shape), 1
+    for axis in reversed(order):
+        stride[axis], step = step, step * shape[axis]
+    return tuple(stride)
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

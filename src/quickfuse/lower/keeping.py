@@ -57,7 +57,9 @@ class ValueReads:
 
         What computes gradients reads these anyway: that of a layer with an activation reads the layer's operand.
         """
-        if not isinstance(value, Op) or costs_at_least(value, _FEW_ADDITIONS * pieces):
+        if not isinstance(value, Op):
+            return True
+        if costs_at_least(value, _FEW_ADDITIONS * pieces):
             return False
         large = [b for b, _ in self._places(value) if b.meta.ndim > 1]
         return all(b.kind == "input" for b in large) and 4 * sum(b.meta.numel for b in large) <= 5 * size

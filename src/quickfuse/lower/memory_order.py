@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from quickfuse.ir.expr import Expr, Load, Place, walk
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import TensorMeta, stride_in_order
 
 from .layout import Shape, is_dense
 
@@ -22,10 +22,7 @@ def read_order(value: Expr, meta: TensorMeta) -> TensorMeta:
     axes = axes_as_read(value, meta.shape, meta.stride)
     if axes == _order(meta.stride, list(axes)):
         return meta
-    stride, step = [1] * len(meta.shape), 1
-    for k in reversed(axes):
-        stride[k], step = step, step * meta.shape[k]
-    return TensorMeta(meta.dtype, meta.shape, tuple(stride), meta.device)
+    return TensorMeta(meta.dtype, meta.shape, stride_in_order(meta.shape, axes), meta.device)
 
 
 def axes_as_read(value: Expr, shape: Shape, stride: Shape) -> Shape:

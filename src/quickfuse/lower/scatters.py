@@ -14,7 +14,7 @@ import torch
 from quickfuse.ir.expr import Expr, Previous
 from quickfuse.ir.loop import Access, Buffer, Loop, Store
 from quickfuse.ir.reindex import both
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from . import ops, views
 from .calls import RULES, made, rule
@@ -344,10 +344,7 @@ def _stride_as_read(value: Expr, flat: Shape, shape: Shape) -> Shape:
     if last not in order:  # the gradient has one pixel, the image has more
         order = (*order, last)
     pixels = [*range(last, len(shape))]
-    stride, step = [1] * len(shape), 1
-    for axis in reversed([a for k in order for a in (pixels if k == last else [k])]):
-        stride[axis], step = step, step * shape[axis]
-    return tuple(stride)
+    return stride_in_order(shape, [axis for k in order for axis in (pixels if k == last else [k])])
 
 
 def _register_max_pool_backward(ndim: int) -> None:
