@@ -21,6 +21,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
 import quickfuse
+from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, outcome_of, seed_all, sharing
 from quickfuse.backends import Backend
 from quickfuse.capture.results import meta_of
 from quickfuse.ir.segment import Segment
@@ -120,7 +121,7 @@ def cases(
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _seed(1)
+        seed_all(1)
         samples = list(islice(op.sample_inputs_func(op, torch.device("cpu"), dtype, gradients), count))
     for number, sample in enumerate(samples):
         if variant in _LAYOUTS:
@@ -200,33 +201,6 @@ def _function(op: OpInfo) -> Callable[..., Any]:
 # running --------------------------------------------------------------------------------------------------------
 
 
-def copy_argument(value: Any) -> Any:
-    """A tensor with the same layout, in memory of its own."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.layout != torch.strided or value.is_conj() or value.is_neg() or value.is_quantized:
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    storage = value.detach().untyped_storage().clone()
-    made = torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
-    return made.requires_grad_(value.requires_grad)
-
-
-def _seed(number: int) -> None:
-    """`torch.manual_seed` without what it notes for GPUs, which takes a millisecond below a deep stack."""
-    torch.default_generator.manual_seed(number)
-
-
-def outcome_of(function: Callable[..., Any], arguments: list[Any]) -> tuple[Any, ...]:
-    """("returned", value) or ("raised", type, text)."""
-    _seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return "returned", function(*arguments)
-        except Exception as error:
-            return "raised", type(error), str(error).partition("\n\nWhile executing")[0]  # what torch.fx adds
-
-
 class _Checking(Backend):
     """Runs captured graphs, and compares what capture says of each operator's result with what it is."""
 
@@ -294,7 +268,7 @@ def run(case: Case, backend: str = "eager") -> Outcome:
         if tolerance is None and wrong and all(NOT_CLOSE in error for error in wrong):
             wrong = [] if is_as_accurate(case.program, case.arguments, (expected[1], theirs), (found[1], mine)) else wrong
         outcome.errors += wrong
-        if _sharing(expected[1], theirs) != _sharing(found[1], mine):
+        if sharing(expected[1], theirs) != sharing(found[1], mine):
             outcome.errors.append("the results share memory in another way")
     return outcome
 
@@ -320,135 +294,3 @@ def breaks(reasons: list[str]) -> Iterator[None]:
         quickfuse.set_logs(graph_breaks=False)
         log.removeHandler(handler)
         log.propagate = propagate
-
-
-# comparing ------------------------------------------------------------------------------------------------------
-
-
-def differences(
-    expected: Any,
-    found: Any,
-    where: str,
-    with_values: bool = True,
-    tolerance: float | None = 1e-6,
-    with_strides: bool = True,
-) -> Iterator[str]:
-    """How `found` is not `expected`. Without a `tolerance`, numbers may differ as much as PyTorch's own tests allow."""
-    if type(expected) is not type(found):
-        yield f"{where}: a {type(found)} where eager has a {type(expected)}"
-    elif isinstance(expected, torch.Tensor):
-        yield from _tensor_differences(expected, found, where, with_values, tolerance, with_strides)
-    elif isinstance(expected, (list, tuple)):
-        if len(expected) != len(found):
-            yield f"{where}: {len(found)} elements where eager has {len(expected)}"
-            return
-        for k, (e, f) in enumerate(zip(expected, found, strict=True)):
-            yield from differences(e, f, f"{where}[{k}]", with_values, tolerance, with_strides)
-    elif isinstance(expected, dict):
-        yield from differences(list(expected.items()), list(found.items()), where, with_values, tolerance, with_strides)
-    elif not (expected == found or (expected != expected and found != found)):
-        yield f"{where}: {found!r} where eager has {expected!r}"
-
-
-def _tensor_differences(
-    expected: torch.Tensor, found: torch.Tensor, where: str, with_values: bool, tolerance: float | None, with_strides: bool
-) -> Iterator[str]:
-    for name in ("dtype", "shape", "layout", "device", "requires_grad"):
-        e, f = getattr(expected, name), getattr(found, name)
-        if e != f:
-            yield f"{where}.{name}: {f} where eager has {e}"
-            return
-    if expected.layout == torch.strided and not expected.is_quantized:
-        same_place = expected.stride() == found.stride() and expected.storage_offset() == found.storage_offset()
-        if with_strides and not same_place:
-            yield f"{where}: strides {found.stride()} where eager has {expected.stride()}"
-        if expected.is_conj() != found.is_conj() or expected.is_neg() != found.is_neg():
-            yield f"{where}: other conj or neg bits"
-    if with_values and expected.device.type != "meta":
-        try:
-            atol = None if tolerance is None else 0 if tolerance < 1e-5 else 1e-5
-            torch.testing.assert_close(found, expected, rtol=tolerance, atol=atol, equal_nan=True)
-        except AssertionError as error:
-            yield f"{where}: {str(error).splitlines()[0]}"
-
-
-#: What PyTorch says of numbers that are another result.
-NOT_CLOSE = "are not close"
-
-
-def _are_near(expected: torch.Tensor, found: torch.Tensor) -> bool:
-    """Whether two tensors differ by a few rounding errors of the largest element."""
-    if not expected.is_floating_point():
-        return torch.equal(expected, found)
-    bound = 32 * torch.finfo(expected.dtype).eps * expected.abs().nan_to_num(0, 0, 0).max() if expected.numel() else 0
-    return torch.allclose(expected, found, rtol=0, atol=float(bound), equal_nan=True)
-
-
-def is_as_accurate(
-    program: Callable[..., Any], arguments: list[Any], expected: Any, found: Any, changes: bool = True
-) -> bool:
-    """Whether what was found is as near to the result in float64 as what eager gives, measured by the largest element.
-
-    So are sums in another order whose terms cancel, where no tolerance for single elements fits. With `changes` the
-    arguments are compared as well.
-    """
-    wide = [_widened(a) for a in arguments]
-    outcome = outcome_of(program, wide)
-    after = torch.get_rng_state()
-    _seed(0)
-    if outcome[0] == "raised":
-        return False
-    if not torch.equal(after, torch.get_rng_state()):  # random numbers in float64 are others
-        return all(_are_near(e, f) for e, f in zip(_leaves(expected), _leaves(found), strict=True))
-    exact_ones = (outcome[1], wide) if changes else outcome[1]
-    for e, f, exact in zip(_leaves(expected), _leaves(found), _leaves(exact_ones), strict=True):
-        if e.dtype not in (torch.float32, torch.bfloat16, torch.float16) or exact.dtype != torch.float64:
-            if not torch.equal(e, f):
-                return False
-            continue
-        lost = e.isnan() & exact.isfinite()  # a fault of eager, such as in remainders by the least divisors in bfloat16
-        if lost.any() and not torch.allclose(f[lost].double(), exact[lost], rtol=torch.finfo(e.dtype).eps):
-            return False
-        e = torch.where(lost, f, e)
-        finite = exact.isfinite() & e.isfinite()
-        if not torch.equal(*(t[~finite].nan_to_num(nan=0.5, posinf=1, neginf=-1) for t in (e, f))):
-            return False
-        if not finite.any():
-            continue
-        theirs, mine = ((t.double() - exact)[finite].abs().max() for t in (e, f))
-        largest, step = exact[finite].abs().max(), torch.finfo(e.dtype).eps
-        if mine > theirs and (theirs > 32 * step * largest or mine > 2 * theirs + 4 * step * largest):
-            return False
-    return True
-
-
-def _widened(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.bfloat16, torch.float16):
-        return value.detach().double().requires_grad_(value.requires_grad)
-    return copy_argument(value)
-
-
-def _leaves(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _leaves(element)
-
-
-def _sharing(result: Any, arguments: list[Any]) -> list[tuple[int | None, int | None]]:
-    """For each tensor of a result: the first earlier tensor that it is, and the first whose memory it shares."""
-    seen = list(_leaves(arguments))
-    found = []
-    for leaf in _leaves(result):
-        same = next((k for k, t in enumerate(seen) if t is leaf), None)
-        shared = next((k for k, t in enumerate(seen) if _address(t) is not None and _address(t) == _address(leaf)), None)
-        found.append((same, shared))
-        seen.append(leaf)
-    return found
-
-
-def _address(tensor: torch.Tensor) -> int | None:
-    if tensor.layout != torch.strided or tensor.numel() == 0:
-        return None
-    return int(tensor.untyped_storage().data_ptr()) or None

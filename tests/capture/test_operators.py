@@ -199,11 +199,10 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
 }
 
 
-def _differences(
-    function: Callable[..., Any], args: tuple[Any, ...], backend: str = "eager", **options: Any
-) -> list[str]:
+def _differences(function: Callable[..., Any], args: tuple[Any, ...], backend: str = "eager", **options: Any) -> list[str]:
     """How eager and the captured graph differ in what they do with copies of the arguments."""
-    from operator_cases import Outcome, _Checking, _sharing, differences, outcome_of
+    from comparing import differences, outcome_of, sharing
+    from operator_cases import Outcome, _Checking
 
     theirs, mine = copy.deepcopy(list(args)), copy.deepcopy(list(args))
     GENERATOR.manual_seed(1)
@@ -220,7 +219,7 @@ def _differences(
         wrong += [] if expected == found else [f"eager {expected}, captured {found}"]
     else:
         wrong += differences(expected[1], found[1], "result", True, 1e-5)
-        if _sharing(expected[1], theirs) != _sharing(found[1], mine):
+        if sharing(expected[1], theirs) != sharing(found[1], mine):
             wrong.append("the results share memory in another way")
     if not torch.equal(state, GENERATOR.get_state()):
         wrong.append("another number of random numbers was drawn")

@@ -13,19 +13,8 @@ from typing import Any
 import torch
 
 import quickfuse
-from operator_cases import (
-    NOT_CLOSE,
-    OPERATORS,
-    Case,
-    Outcome,
-    breaks,
-    cases,
-    copy_argument,
-    differences,
-    is_as_accurate,
-    outcome_of,
-    run,
-)
+from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, outcome_of
+from operator_cases import OPERATORS, Case, Outcome, breaks, cases, run
 from quickfuse.fuse import schedule as fusing
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern

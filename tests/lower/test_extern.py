@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import quickfuse
-from operator_cases import breaks, differences, outcome_of
+from comparing import differences, outcome_of
+from operator_cases import breaks
 
 T = torch.Tensor
 X = torch.linspace(-2, 2, 12).reshape(3, 4)

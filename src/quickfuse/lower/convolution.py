@@ -23,6 +23,8 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 from .calls import rule
 from .context import Context
 from .layout import Shape
+from .pixelwise import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
+from .reductions import total
 from .rules import NoRule
 from .symbolic import Storage, Tensor, whole_load
 
@@ -42,7 +44,7 @@ def conv2d(
         raise NoRule
     settings = (_pair(stride), _pair(padding), _pair(dilation))
     known = type(meta) is TensorMeta and None not in map(_integers, settings)
-    if known and _is_steady(ctx, input, weight, groups):
+    if known and _is_steady(ctx, input, weight, groups) and not is_pixelwise(input, weight, *settings[:2], False, (), 1):
         steady = SteadyConvolution(*settings, groups, input.meta.shape)
         return _call(ctx, meta, steady, (channels_last(ctx, input), *_parameters(ctx, weight, bias)))
     return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
@@ -70,6 +72,8 @@ def convolution(
     if _weighs_more(input, weight, meta):
         raise NoRule
     operands = (channels_last(ctx, input), *_parameters(ctx, weight, bias))
+    if is_pixelwise(input, weight, *settings[:2], transposed, settings[3], groups):
+        return _call(ctx, meta, PixelwiseConvolution(is_large(meta, weight.meta)), operands)
     return _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
 
 
@@ -86,7 +90,15 @@ def convolution_backward(
         raise NoRule
     if _weighs_more(input, weight, grad_output.meta):
         raise NoRule
-    operands = (channels_last(ctx, grad_output), channels_last(ctx, input), ctx.memory(weight))
+    gradient, image = channels_last(ctx, grad_output), channels_last(ctx, input)
+    if is_pixelwise(input, weight, stride, padding, transposed, output_padding, groups):
+        function = InputGradient(is_large(grad_output.meta, weight.meta))
+        return [
+            _call(ctx, meta[0], function, (gradient, ctx.memory(weight))) if wanted[0] else None,
+            _weight_gradient(ctx, meta[1], gradient, image) if wanted[1] else None,
+            total(ctx, meta[2], grad_output, (0, 2, 3), False, None) if wanted[2] else None,
+        ]
+    operands = (gradient, image, ctx.memory(weight))
     settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
     laid_out = [channels_last_meta(meta[0]) if wanted[0] else _NOTHING, _weight_meta(meta[1]) if wanted[1] else _NOTHING,
                 meta[2] if wanted[2] else _NOTHING]  # fmt: skip
@@ -97,6 +109,12 @@ def convolution_backward(
         Tensor(Storage(m, whole_load(buffer)), m) if want else None
         for want, m, buffer in zip(wanted, meta, buffers, strict=True)
     ]
+
+
+def _weight_gradient(ctx: Context, meta: TensorMeta, gradient: Buffer | View, image: Buffer | View) -> Tensor:
+    result = ctx.temp(_weight_meta(meta))
+    ctx.program.steps.append(Extern(weight_gradient, (gradient, image), {}, [result]))
+    return Tensor(Storage(meta, whole_load(result)), meta)
 
 
 #: Stands for a gradient that is not asked for.

@@ -28,6 +28,11 @@ from .symbolic import Storage, Tensor, whole_load
 _MOST_FOR_BLAS = 1 << 21
 
 
+def is_for_one_dnn(rows: int, columns: int, depth: int) -> bool:
+    """Whether oneDNN is here, and the quicker way to a product of `rows` by `depth` and `depth` by `columns` numbers."""
+    return _has_one_dnn() and rows * columns * depth >= _MOST_FOR_BLAS
+
+
 @dataclass(frozen=True)
 class Activation:
     """An activation in oneDNN's words."""
@@ -48,12 +53,12 @@ class LinearCall:
 
     def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         activation = self.activation
-        made: torch.Tensor = _one_dnn_linear()(input, weight, bias, activation.name, [], activation.algorithm)
+        made: torch.Tensor = one_dnn_linear()(input, weight, bias, activation.name, [], activation.algorithm)
         return made
 
 
 @functools.cache
-def _one_dnn_linear() -> Any:
+def one_dnn_linear() -> Any:
     """PyTorch's operator; None where this PyTorch has none."""
     if not torch.backends.mkldnn.is_available():
         return None
@@ -73,7 +78,7 @@ def linear(
     if not _are_matrices(input, weight) or input.meta.ndim < 1 or weight.meta.ndim != 2:
         raise NoRule
     rows, (columns, depth) = input.meta.numel // max(input.meta.shape[-1], 1), weight.meta.shape
-    if rows * columns * depth < _MOST_FOR_BLAS:
+    if not is_for_one_dnn(rows, columns, depth):
         raise NoRule
     return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
 
@@ -96,18 +101,20 @@ def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tenso
     if not _are_matrices(left, right) or not (left.meta.ndim == right.meta.ndim == 2):
         raise NoRule
     (rows, depth), columns = left.meta.shape, right.meta.shape[1]
-    if rows * columns * depth < _MOST_FOR_BLAS or not left.meta.is_contiguous:
+    if not is_for_one_dnn(rows, columns, depth) or not left.meta.is_contiguous:
         raise NoRule
     return _call(ctx, meta, ctx.memory(left), as_view(ctx.memory(right)).transposed, bias, Activation())
 
 
 def _are_matrices(*operands: Any) -> bool:
     """Whether all are tensors of what oneDNN computes well: it is slow on rows with gaps between them."""
-    if not torch.backends.mkldnn.enabled or _one_dnn_linear() is None:
-        return False
-    return all(
+    return _has_one_dnn() and all(
         type(x) is Tensor and x.dtype is torch.float32 and x.meta.numel > 0 and _is_gapless(x.meta) for x in operands
     )
+
+
+def _has_one_dnn() -> bool:
+    return torch.backends.mkldnn.enabled and one_dnn_linear() is not None
 
 
 def _is_gapless(meta: TensorMeta) -> bool:

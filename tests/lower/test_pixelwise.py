@@ -1,0 +1,84 @@
+"""Convolutions whose kernel is one pixel, which are products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quickfuse
+from quickfuse.ir.kernel import Schedule
+from quickfuse.ir.loop import Extern
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "large": lambda: nn.Conv2d(64, 128, 1),
+    "no bias": lambda: nn.Conv2d(64, 96, 1, bias=False),
+    "few channels": lambda: nn.Conv2d(64, 3, 1),
+    "dilated": lambda: nn.Conv2d(64, 8, 1, dilation=2),
+    "padding by name": lambda: nn.Conv2d(64, 8, 1, padding="same"),
+    "weight with channels last": lambda: nn.Conv2d(64, 8, 1).to(memory_format=torch.channels_last),
+    "frozen weight": lambda: nn.Conv2d(64, 8, 1).requires_grad_(False),
+}
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    "stride": lambda: nn.Conv2d(64, 8, 1, stride=2),
+    "padding": lambda: nn.Conv2d(64, 8, 1, padding=1),
+    "groups": lambda: nn.Conv2d(64, 64, 1, groups=4),
+    "larger kernel": lambda: nn.Conv2d(64, 8, (1, 3)),
+    "transposed": lambda: nn.ConvTranspose2d(64, 8, 1),
+    "another type": lambda: nn.Conv2d(64, 8, 1).double(),
+}
+INPUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "images": lambda: torch.randn(2, 64, 16, 9),
+    "channels last": lambda: torch.randn(2, 64, 16, 9).to(memory_format=torch.channels_last),
+    "one pixel": lambda: torch.randn(3, 64, 1, 1),
+    "part of others": lambda: torch.randn(2, 70, 16, 18)[:, 3:67, :, ::2],
+}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the calls in the schedules that are made."""
+    found: list[str] = []
+
+    def recorded(*args: Any, **kwargs: Any) -> Schedule:
+        made = Schedule(*args, **kwargs)
+        steps = made.steps
+        found.extend(getattr(step.target, "__name__", str(step.target)) for step in steps if isinstance(step, Extern))
+        return made
+
+    monkeypatch.setattr("quickfuse.fuse.schedule.Schedule", recorded)
+    yield found
+
+
+def compare(layer: nn.Module, x: torch.Tensor) -> None:
+    x = x.to(next(layer.parameters()).dtype)
+
+    def run(module: Any) -> list[torch.Tensor | None]:
+        layer.zero_grad()
+        seen = x.detach().requires_grad_()
+        result = module(seen)
+        (result * torch.linspace(0, 1, result.numel()).view(result.shape)).sum().backward()
+        return [result.detach(), seen.grad, *(p.grad for p in layer.parameters())]
+
+    compiled: Any = quickfuse.compile(layer, fullgraph=True)
+    for expected, found in zip(run(layer), run(compiled), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        assert expected is None or found is None or found.stride() == expected.stride()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, inputs: str, calls: list[str]) -> None:
+    compare(LAYERS[name](), INPUTS[inputs]())
+    assert any(call.startswith("pixelwise") for call in calls) and "convolution" not in calls
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_stays_a_convolution(name: str, calls: list[str]) -> None:
+    compare(OTHERS[name](), INPUTS["images"]())
+    assert not any(call.startswith("pixelwise") for call in calls)
