@@ -7,7 +7,7 @@ The module has one function a level, from the one that Python calls down to the 
     NAME.member   units [begin, end) of one member: loads its addresses and sizes, walks over its outer axes
     NAME.loop     the last axis: vectors of elements, and a masked vector for what is left; with reductions
     NAME.row      the reduced axes (`llvm_rows.py`), or
-    NAME.block    the reduced axes for a block of columns (`llvm_columns.py`)
+    NAME.block    the reduced axes for some blocks of columns (`llvm_columns.py`)
 
 The last two are in `llvm_serial.py` for what goes along an axis in order: scans and scatters.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quickfuse.emit.llvm_access import stride_word
-from quickfuse.emit.llvm_columns import column_functions
+from quickfuse.emit.llvm_columns import BLOCKS_TOGETHER, column_functions
 from quickfuse.emit.llvm_loop import loop_function
 from quickfuse.emit.llvm_math import Module, Target, host_target, memory_type
 from quickfuse.emit.llvm_rows import row_function
@@ -138,16 +138,20 @@ def _member(name: str, body: KernelBody) -> list[str]:
             pointer = f"%s{k}.at{axis}"
         pointers.append(pointer)
     bounds = [f"i64 %i{k}" for k in moved]
+    units = "1"
     if body.columns:
-        lines += _column_bounds(axes[-1], body.column_block)
+        if not body.serial:
+            units = "%blocks"
+            lines += _blocks_together(axes[-1])
+        lines += _column_bounds(axes[-1], body.column_block, units)
         bounds += ["i64 %c.begin", "i64 %c.end"]
     elif not body.reduced:
         bounds = ["i64 0", f"i64 %size{body.ndim - 1}", *bounds]
     return [
         *lines,
         _call(name, body, pointers, bounds),
-        *_next_index(axes),
-        "  %u.next = add i64 %u, 1",
+        *_next_index(axes, units),
+        f"  %u.next = add i64 %u, {units}",
         "  %more = icmp slt i64 %u.next, %end",
         "  br i1 %more, label %iteration, label %done",
         "done:",
@@ -157,11 +161,24 @@ def _member(name: str, body: KernelBody) -> list[str]:
     ]
 
 
-def _column_bounds(axis: int, block: int) -> list[str]:
-    """The columns of block %i{axis}."""
+def _blocks_together(axis: int) -> list[str]:
+    """How many blocks from %i{axis} on are gone through together."""
+    lines = [f"  %blocks.row = sub i64 %size{axis}, %i{axis}", "  %blocks.left = sub i64 %end, %u"]
+    least = "%blocks.row"
+    for number, other in enumerate(("%blocks.left", str(BLOCKS_TOGETHER))):
+        name = ("%blocks.few", "%blocks")[number]
+        lines.append(f"  {name}.less = icmp slt i64 {least}, {other}")
+        lines.append(f"  {name} = select i1 {name}.less, i64 {least}, i64 {other}")
+        least = name
+    return lines
+
+
+def _column_bounds(axis: int, block: int, units: str) -> list[str]:
+    """The columns of so many blocks from %i{axis} on."""
     return [
         f"  %c.begin = mul i64 %i{axis}, {block}",
-        f"  %c.next = add i64 %c.begin, {block}",
+        f"  %c.many = mul i64 {units}, {block}",
+        "  %c.next = add i64 %c.begin, %c.many",
         "  %c.late = icmp sgt i64 %c.next, %columns",
         "  %c.end = select i1 %c.late, i64 %columns, i64 %c.next",
     ]
@@ -201,9 +218,9 @@ def _first_index(axes: range) -> list[str]:
     return lines
 
 
-def _next_index(axes: range) -> list[str]:
-    """Add one to the outer indices, with carries from the last to the first."""
-    lines, carry = [], "1"
+def _next_index(axes: range, units: str) -> list[str]:
+    """Move the outer indices by so many units, with carries from the last to the first."""
+    lines, carry = [], units
     for axis in reversed(axes):
         lines += [
             f"  %i{axis}.sum = add i64 %i{axis}, {carry}",

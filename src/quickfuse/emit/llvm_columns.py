@@ -1,269 +1,335 @@
 """Kernels with reductions whose vectors lie along the last axis that is not reduced, for sums over columns of a matrix.
 
-    NAME.columns   all passes over a block of `COLUMN_BLOCK` columns, a few vectors wide
-    NAME.column    the same for one vector with a mask: the columns that are left
+    NAME.block   all passes over up to `WIDEST` columns
 
-Every lane is a row of its own, in the sense of `ir/kernel.py`: accumulators are never combined across lanes.
+Every lane is a row of its own, in the sense of `ir/kernel.py`: accumulators are never combined across lanes. They are in
+memory, so that a pass reads its operands in the order in which they lie there: element by element of a reduced axis, and
+for each all columns of the block. A narrow strip of columns would leave accumulators in registers, and memory at a third of
+its speed: processors foresee runs of memory, not pieces with gaps between them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
 
 from quickfuse.emit.llvm_access import Vectors, index_vector, inside, load_number, number_op, slot_of
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_rows import RowCode
-from quickfuse.emit.llvm_values import Node, shared_number, widened_sum
+from quickfuse.emit.llvm_values import Node, shared_number
 from quickfuse.ir.expr import PICK
 from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, RowLength, SlotLoad, SlotPlace
 
-#: In a pass with at most so many values rows are gone through several at a time, for the sake of its sums.
-_ROWS_AT_A_TIME = {8: 4, 16: 2}
+#: So many blocks of columns, at most, are gone through together. What is kept for each column has to stay in the cache.
+BLOCKS_TOGETHER = 16
+WIDEST = BLOCKS_TOGETHER * COLUMN_BLOCK
+#: So many float32 values of a column are added up before they are added to its sum in float64.
+_ADDED_IN_FLOAT32 = 8
+
+#: Writes what is computed for a vector of columns, from an index on, with a mask if it is not a whole one.
+_Step = Callable[[Code, str, str], None]
 
 
 def column_functions(body: KernelBody, name: str, module: Module) -> list[str]:
     """The lines of `NAME.block`: addresses of the slots at column 0, the table's row, the scalars, the index of each
-    other axis that is not reduced, and the columns from %begin to %end; and of what it calls."""
-    whole = _Columns(body, name, module, masked=False)
-    part = _Columns(body, name, module, masked=True)
-    return [*whole.function(), *part.function(), *_block(body, name, whole.lanes)]
-
-
-def _block(body: KernelBody, name: str, lanes: int) -> list[str]:
-    slots = [f"ptr %s{k}" for k in range(len(body.slots))]
-    outer = [f"i64 %i{k}" for k in range(body.rows_ndim - 1)]
-    shared = ", ".join([*slots, "ptr %row", "ptr %scalars", *outer])
-    return [
-        f"define internal void @{name}.block({shared}, i64 %begin, i64 %end) #0 {{",
-        "entry:",
-        "  %n = sub i64 %end, %begin",
-        f"  %whole = icmp eq i64 %n, {COLUMN_BLOCK}",
-        "  br i1 %whole, label %all, label %vector",
-        "all:",
-        f"  call void @{name}.columns({shared}, i64 %begin, i64 {COLUMN_BLOCK})",
-        "  ret void",
-        "vector:",
-        "  %c = phi i64 [ %begin, %entry ], [ %c.next, %vector ]",
-        "  %left = sub i64 %end, %c",
-        f"  call void @{name}.column({shared}, i64 %c, i64 %left)",
-        f"  %c.next = add i64 %c, {lanes}",
-        "  %more = icmp slt i64 %c.next, %end",
-        "  br i1 %more, label %vector, label %done",
-        "done:",
-        "  ret void",
-        "}",
-        "",
-    ]
+    other axis that is not reduced, and the columns from %begin to %end."""
+    return _Columns(body, name, module).function()
 
 
 class _Columns(RowCode):
-    """Values by node are lists: a name for each vector of the block, or a single one where all columns share it."""
+    """Values are single numbers in `uniform`, by node, where all columns share them. Of the others those that do not change
+    within a row are kept in arrays as far as passes use them, and computed for each vector in `_value`."""
 
-    def __init__(self, body: KernelBody, name: str, module: Module, *, masked: bool) -> None:
+    def __init__(self, body: KernelBody, name: str, module: Module) -> None:
         super().__init__(body, name, module, body.rows_ndim - 1)
-        self.masked = masked
-        self.width = 1 if masked else COLUMN_BLOCK // self.lanes
-        self.vectors = Code(module, self.lanes, self.once)
-        self.vectors.lines = self.lines
-        self.access = Vectors(body, self.axis, self.once)
-        self.outside: dict[int, list[str]] = {}
-        self.results: dict[int, list[str]] = {}
-        self.mask = ""
-        self.columns: list[str] = []
+        #: Code that runs once, at the beginning.
+        self.entry = Code(module)
+        self.spreading = Code(module, self.lanes, self.entry)
+        self.access = Vectors(body, self.axis, self.entry)
+        self.uniform: dict[int, str] = {}
+        #: Arrays of a value for each column, by node, and by reduction: accumulators and what is to be added to them.
+        self.arrays: dict[int, str] = {}
+        self.sums: dict[int, str] = {}
+        self.parts: dict[int, str] = {}
+        self.finished: set[int] = set()
 
     def function(self) -> list[str]:
-        slots = [f"ptr noalias %s{k}" for k in range(len(self.body.slots))]
+        body = self.body
+        slots = [f"ptr noalias %s{k}" for k in range(len(body.slots))]
         outer = [f"i64 %i{k}" for k in range(self.axis)]
-        params = [*slots, "ptr noalias %row", "ptr noalias %scalars", *outer, "i64 %c", "i64 %left"]
-        self._entry()
+        params = [*slots, "ptr noalias %row", "ptr noalias %scalars", *outer, "i64 %begin", "i64 %end"]
+        lines, self.lines = self.lines, self.entry.lines
+        self.once.lines = self.entry.lines
+        self._enter()
+        self.lines = self.once.lines = lines
         for number, one_pass in enumerate(self.passes):
-            self._compute_outside()
+            self._keep(f"k{number}", one_pass)
             self._pass(f"p{number}", one_pass)
-            for k in one_pass.reductions:
-                self.results[k] = [self.vectors.let(f"load {self._vector_type(k)}, ptr %sum{k}.{w}", f"r{k}")
-                                   for w in range(self.width)]  # fmt: skip
-        self._compute_outside()
-        for (slot, _), root in zip(self.body.stores, self.store_roots, strict=True):
-            if self.body.once_a_row(slot):
-                for w in range(self.width):
-                    value = self._lanes_of(self.vectors, root, w, self.outside)
-                    self.access.store(self.vectors, slot, value, f"%s{slot}", self.columns[w], self.mask)
-        kind = "column" if self.masked else "columns"
-        head = f"define internal void @{self.name}.{kind}({', '.join(params)}) #0 {{"
-        return [head, *self.lines, "  ret void", "}", ""]
+            self.finished.update(one_pass.reductions)
+        if any(body.once_a_row(slot) for slot, _ in body.stores):
+            self._over_columns("last", self._store_once_a_row)
+        head = f"define internal void @{self.name}.block({', '.join(params)}) #0 {{"
+        return [head, "entry:", *self.entry.lines, *self.lines, "  ret void", "}", ""]
 
-    def _entry(self) -> None:
-        self.label("entry")
+    def _enter(self) -> None:
+        """What is known from the beginning: sizes, strides, numbers that all columns share; and room for the others."""
+        entry = self.entry
         self.load_sizes()
         self.load_strides()
-        self.columns = ["%c"] + [self.once.let(f"add i64 %c, {w * self.lanes}") for w in range(1, self.width)]
-        if self.masked:
-            self.mask = inside(self.vectors, "%left")
-        for k in range(len(self.body.reductions)):
-            self.lines += [f"  %sum{k}.{w} = alloca {self._vector_type(k)}" for w in range(self.width)]
-
-    def _vector_type(self, k: int) -> str:
-        return f"<{self.lanes} x {value_type(self.body.reductions[k].value.dtype)}>"
-
-    def _lanes_of(self, code: Code, number: int, w: int, values: dict[int, list[str]]) -> str:
-        """A value as a vector. One that changes from row to row of a pass is spread where it is used."""
-        node = self.nodes[number]
-        names = values[number]
-        if node.varying:
-            return names[w]
-        element = value_type(node.expr.dtype)
-        if not node.within:
-            return code.splat(names[0], element)
-        vector = code.type(element)
-        one = code.let(f"insertelement {vector} poison, {element} {names[0]}, i64 0")
-        return code.let(f"shufflevector {vector} {one}, {vector} poison, <{self.lanes} x i32> zeroinitializer", "all")
-
-    # --- outside of the loops over reduced axes ---
-
-    def _compute_outside(self) -> None:
+        entry.lines += [
+            "  %n = sub i64 %end, %begin",
+            f"  %n.whole = and i64 %n, {-self.lanes}",
+            "  %whole.end = add i64 %begin, %n.whole",
+            "  %left = sub i64 %end, %whole.end",
+            "  %before = sub i64 0, %begin",
+        ]
+        self.mask = inside(self.spreading, "%left")
+        entry.lines += self.spreading.lines
+        self.spreading.lines = []
         for number, node in enumerate(self.nodes):
-            if number in self.outside or node.within:
-                continue
-            if isinstance(node.expr, Reduced):
-                if node.expr.reduction in self.results:
-                    self.outside[number] = self.results[node.expr.reduction]
-            elif all(arg in self.outside for arg in node.args):
-                pointers = [f"%s{k}" for k in range(len(self.body.slots))]
-                self.outside[number] = self._value(self.vectors, self.once, node, pointers, {}, self.outside)
+            if not node.varying and not node.within:
+                self.uniform[number] = self._number(entry, node, [f"%s{k}" for k in range(len(self.body.slots))], {})
+        for k, reduction in enumerate(self.body.reductions):
+            self.sums[k] = self._array(value_type(reduction.value.dtype))
+            if self.narrow(k) >= 0:
+                self.parts[k] = self._array("float")
+
+    def _array(self, element: str) -> str:
+        """Room for a value of each column; the address is that of column 0."""
+        kind = "i8" if element == "i1" else element
+        memory = self.entry.let(f"alloca {kind}, i64 {WIDEST}, align 64")
+        return self.entry.let(f"getelementptr {kind}, ptr {memory}, i64 %before", "array")
+
+    # --- over columns ---
+
+    def _over_columns(self, prefix: str, step: _Step) -> None:
+        """A loop over the vectors of the block, with a masked one for the columns that are left."""
+        code = Code(self.module, self.lanes, self.entry)
+        code.spread = self.spreading.spread
+        index = f"%{prefix}.c"
+        step(code, index, "")
+        whole, code.lines = code.lines, []
+        step(code, "%whole.end", self.mask)
+        self.lines += [
+            f"  br label %{prefix}.before",
+            f"{prefix}.before:",
+            f"  %{prefix}.any = icmp slt i64 %begin, %whole.end",
+            f"  br i1 %{prefix}.any, label %{prefix}.columns, label %{prefix}.rest",
+            f"{prefix}.columns:",
+            f"  {index} = phi i64 [ %begin, %{prefix}.before ], [ {index}.next, %{prefix}.columns ]",
+            *whole,
+            f"  {index}.next = add i64 {index}, {self.lanes}",
+            f"  {index}.more = icmp slt i64 {index}.next, %whole.end",
+            f"  br i1 {index}.more, label %{prefix}.columns, label %{prefix}.rest",
+            f"{prefix}.rest:",
+            f"  %{prefix}.some = icmp sgt i64 %left, 0",
+            f"  br i1 %{prefix}.some, label %{prefix}.tail, label %{prefix}.end",
+            f"{prefix}.tail:",
+            *code.lines,
+            f"  br label %{prefix}.end",
+            f"{prefix}.end:",
+        ]
+
+    def _load(self, code: Code, array: str, element: str, index: str) -> str:
+        kind = "i8" if element == "i1" else element
+        where = code.let(f"getelementptr {kind}, ptr {array}, i64 {index}")
+        raw = code.let(f"load {code.type(kind)}, ptr {where}, align 1")
+        return code.binary("icmp ne", "i8", raw, code.const("i8", 0)) if element == "i1" else raw
+
+    def _store(self, code: Code, array: str, element: str, index: str, value: str) -> None:
+        kind = "i8" if element == "i1" else element
+        value = code.convert("zext", "i1", value, "i8") if element == "i1" else value
+        where = code.let(f"getelementptr {kind}, ptr {array}, i64 {index}")
+        code.lines.append(f"  store {code.type(kind)} {value}, ptr {where}, align 1")
+
+    # --- values ---
+
+    def _number(self, code: Code, node: Node, pointers: list[str], indices: dict[int, str]) -> str:
+        """A value that all columns share."""
+        expr = node.expr
+        if isinstance(expr, Op):
+            return number_op(code, expr, [self.uniform[arg] for arg in node.args])
+        if isinstance(expr, SlotPlace):
+            return pointers[expr.slot]
+        if isinstance(expr, SlotLoad):
+            return load_number(code, expr.slot, expr.dtype, pointers[expr.slot])
+        if isinstance(expr, Index):
+            return indices.get(expr.axis, f"%i{expr.axis}")
+        return self.row_length() if isinstance(expr, RowLength) else shared_number(code, expr)
 
     def _value(
-        self, vectors: Code, numbers: Code, node: Node, pointers: list[str], indices: dict[int, str],
-        values: dict[int, list[str]],
-    ) -> list[str]:  # fmt: skip
-        expr = node.expr
+        self, code: Code, number: int, pointers: list[str], index: str, mask: str, values: dict[int, str]
+    ) -> str:  # fmt: skip
+        """A value for a vector of columns; `values` are those that are computed already."""
+        node = self.nodes[number]
         if not node.varying:
-            if isinstance(expr, Op):
-                args = [values[arg][0] for arg in node.args]
-                return [number_op(numbers, expr, args)]
-            if isinstance(expr, SlotPlace):
-                return [pointers[expr.slot]]
-            if isinstance(expr, SlotLoad):
-                return [load_number(numbers, expr.slot, expr.dtype, pointers[expr.slot])]
-            if isinstance(expr, Index):
-                return [indices.get(expr.axis, f"%i{expr.axis}")]
-            return [self.row_length() if isinstance(expr, RowLength) else shared_number(numbers, expr)]
-        if isinstance(expr, SlotLoad):
-            return [self.access.load(vectors, expr.slot, pointers[expr.slot], c, self.mask) for c in self.columns]
-        if isinstance(expr, Index):
-            return [index_vector(vectors, c) for c in self.columns]
-        if isinstance(expr, SlotPlace):
-            return [pointers[expr.slot]] * self.width
-        assert isinstance(expr, Op)
-        if expr.name == PICK:
-            return [self._pick(vectors, expr, node, w, pointers, values) for w in range(self.width)]
-        return [emit_op(vectors, expr, [self._lanes_of(vectors, arg, w, values) for arg in node.args])
-                for w in range(self.width)]  # fmt: skip
+            return self._spread(code, number)
+        if number not in values:
+            expr = node.expr
+            if number in self.arrays:
+                values[number] = self._load(code, self.arrays[number], value_type(expr.dtype), index)
+            elif isinstance(expr, Reduced):
+                values[number] = self._load(code, self.sums[expr.reduction], value_type(expr.dtype), index)
+            elif isinstance(expr, SlotLoad):
+                values[number] = self.access.load(code, expr.slot, pointers[expr.slot], index, mask)
+            elif isinstance(expr, Index):
+                values[number] = index_vector(code, index)
+            elif isinstance(expr, SlotPlace):
+                values[number] = pointers[expr.slot]
+            else:
+                assert isinstance(expr, Op)
+                if expr.name == PICK:
+                    values[number] = self._pick(code, expr, node, pointers, index, mask, values)
+                else:
+                    args = [self._value(code, arg, pointers, index, mask, values) for arg in node.args]
+                    values[number] = emit_op(code, expr, args)
+        return values[number]
+
+    def _spread(self, code: Code, number: int) -> str:
+        """A number in all lanes. One that changes within a row is spread where it is used."""
+        node, element = self.nodes[number], value_type(self.nodes[number].expr.dtype)
+        return code.splat_here(self.uniform[number], element) if node.within else code.splat(self.uniform[number], element)
 
     def _pick(
-        self, code: Code, op: Op, node: Node, w: int, pointers: list[str], values: dict[int, list[str]]
+        self, code: Code, op: Op, node: Node, pointers: list[str], index: str, mask: str, values: dict[int, str]
     ) -> str:  # fmt: skip
         _, offset, inside_ = node.args
         along = self.nodes[offset].varying
-        by = values[offset][w if along else 0]
-        lanes = self._lanes_of(code, inside_, w, values)
+        by = self._value(code, offset, pointers, index, mask, values) if along else self.uniform[offset]
+        lanes = self._value(code, inside_, pointers, index, mask, values)
         slot = slot_of(op)
-        return self.access.pick(code, slot, pointers[slot], self.columns[w], self.mask, by, lanes, along)
+        return self.access.pick(code, slot, pointers[slot], index, mask, by, lanes, along)
+
+    # --- what is computed for each column once ---
+
+    def _keep(self, prefix: str, one_pass: Pass) -> None:
+        """Compute what a pass uses for each column, but for what is soon loaded from memory."""
+        wanted: set[int] = set()
+        used = self.needed(one_pass) | {self.store_roots[k] for k in one_pass.stores}
+        used.update(self.narrow(k) if k in self.parts else self.reduction_roots[k] for k in one_pass.reductions)
+        stack = [arg for number in used for arg in (*self.nodes[number].args, number) if not self.nodes[arg].within]
+        while stack:
+            number = stack.pop()
+            node = self.nodes[number]
+            if not node.varying or number in self.arrays or isinstance(node.expr, (Reduced, Index, SlotPlace)):
+                continue
+            if isinstance(node.expr, SlotLoad) and self.body.slots[node.expr.slot].strides[self.axis] == 1:
+                continue
+            if node.expr.dtype is torch.bool:  # vectors of bits are slow to store
+                stack += node.args
+                continue
+            wanted.add(number)
+        if not wanted:
+            return
+        arrays = {number: self._array(value_type(self.nodes[number].expr.dtype)) for number in sorted(wanted)}
+        pointers = [f"%s{k}" for k in range(len(self.body.slots))]
+
+        def keep(code: Code, index: str, mask: str) -> None:
+            values: dict[int, str] = {}
+            for number, array in arrays.items():
+                value = self._value(code, number, pointers, index, mask, values)
+                self._store(code, array, value_type(self.nodes[number].expr.dtype), index, value)
+
+        self._over_columns(prefix, keep)
+        self.arrays.update(arrays)
+
+    def _store_once_a_row(self, code: Code, index: str, mask: str) -> None:
+        values: dict[int, str] = {}
+        pointers = [f"%s{k}" for k in range(len(self.body.slots))]
+        stores = [(slot, root) for (slot, _), root in zip(self.body.stores, self.store_roots, strict=True)
+                  if self.body.once_a_row(slot)]  # fmt: skip
+        stored = [(slot, self._value(code, root, pointers, index, mask, values)) for slot, root in stores]
+        for slot, value in stored:
+            self.access.store(code, slot, value, pointers[slot], index, mask)
 
     # --- a pass ---
 
     def _pass(self, prefix: str, one_pass: Pass) -> None:
-        body = self.body
-        reductions = [(k, body.reductions[k]) for k in one_pass.reductions]
-        for k, reduction in reductions:
-            start = self.vectors.splat(self.identity(reduction), value_type(reduction.value.dtype))
-            self.lines += [f"  store {self._vector_type(k)} {start}, ptr %sum{k}.{w}" for w in range(self.width)]
-        outer = range(body.rows_ndim, body.ndim - 1)
-        pointers = [f"%s{k}" for k in range(len(body.slots))]
-        indices, pointers = self.open_loops(prefix, outer, pointers)
-        begin, copies = "0", self._rows_at_a_time(one_pass)
-        if copies > 1:
-            begin = self._inner_loop(f"{prefix}.few", copies, begin, one_pass, indices, pointers)
-        self._inner_loop(prefix, 1, begin, one_pass, indices, pointers)
+        body, last = self.body, self.body.ndim - 1
+        parts = [k for k in one_pass.reductions if k in self.parts]
+
+        def begin(code: Code, index: str, mask: str) -> None:
+            for k in one_pass.reductions:
+                reduction = body.reductions[k]
+                element = value_type(reduction.value.dtype)
+                self._store(code, self.sums[k], element, index, code.splat(self.identity(reduction), element))
+            for k in parts:
+                self._store(code, self.parts[k], "float", index, code.const("float", 0.0))
+
+        def add_parts(code: Code, index: str, mask: str) -> None:
+            for k in parts:
+                value = code.convert("fpext", "float", self._load(code, self.parts[k], "float", index), "double")
+                total = self.combined(code, body.reductions[k], value, self._load(code, self.sums[k], "double", index))
+                self._store(code, self.sums[k], "double", index, total)
+                self._store(code, self.parts[k], "float", index, code.const("float", 0.0))
+
+        if one_pass.reductions:
+            self._over_columns(f"{prefix}.begin", begin)
+        outer = range(body.rows_ndim, last)
+        indices, pointers = self.open_loops(prefix, outer, [f"%s{k}" for k in range(len(body.slots))])
+        step = _ADDED_IN_FLOAT32 if parts else 1 << 62
+        few, row = f"%{prefix}.few", f"%{prefix}.i{last}"
+        self.lines += [
+            f"  br label %{prefix}.start",
+            f"{prefix}.start:",
+            f"  br label %{prefix}.group",
+            f"{prefix}.group:",
+            f"  {few} = phi i64 [ 0, %{prefix}.start ], [ {few}.next, %{prefix}.group.end ]",
+            f"  {few}.past = add i64 {few}, {step}",
+            f"  {few}.late = icmp sgt i64 {few}.past, %size{last}",
+            f"  {few}.next = select i1 {few}.late, i64 %size{last}, i64 {few}.past",
+            f"  br label %{prefix}.row",
+            f"{prefix}.row:",
+            f"  {row} = phi i64 [ {few}, %{prefix}.group ], [ {row}.next, %{prefix}.row.end ]",
+        ]
+        self._row(f"{prefix}.v", one_pass, indices | {last: row}, pointers)
+        self.lines += [
+            f"  br label %{prefix}.row.end",
+            f"{prefix}.row.end:",
+            f"  {row}.next = add i64 {row}, 1",
+            f"  {row}.more = icmp slt i64 {row}.next, {few}.next",
+            f"  br i1 {row}.more, label %{prefix}.row, label %{prefix}.rows.end",
+            f"{prefix}.rows.end:",
+        ]
+        if parts:
+            self._over_columns(f"{prefix}.add", add_parts)
+        self.lines += [
+            f"  br label %{prefix}.group.end",
+            f"{prefix}.group.end:",
+            f"  {few}.more = icmp slt i64 {few}.next, %size{last}",
+            f"  br i1 {few}.more, label %{prefix}.group, label %{prefix}.after",
+            f"{prefix}.after:",
+        ]
         self.close_loops(prefix, outer)
 
-    def _rows_at_a_time(self, one_pass: Pass) -> int:
-        """Several where that makes sums cheaper, and is not too much code."""
-        if self.masked or not any(self.narrow(k) >= 0 for k in one_pass.reductions):
-            return 1
-        count = len(self.needed(one_pass))
-        return next((copies for most, copies in _ROWS_AT_A_TIME.items() if count <= most), 1)
-
-    def _inner_loop(
-        self, prefix: str, copies: int, begin: str, one_pass: Pass, indices: dict[int, str], pointers: list[str]
-    ) -> str:
-        """The last reduced axis from `begin` on, `copies` rows of the block at a time. Constants are spread before it.
-
-        Returns the index at which it ends. Accumulators are in memory before and after.
-        """
-        last, index = self.body.ndim - 1, f"%{prefix}.i"
-        before, numbers = Code(self.module), Code(self.module)
-        code = Code(self.module, self.lanes, before)
-        code.lines = numbers.lines
-        strides, self.access.strides, self.access.once = self.access.strides, {}, before
-        rows = []
-        for c in range(copies):
-            at = index if c == 0 else numbers.let(f"add i64 {index}, {c}")
-            rows.append(self._row(code, numbers, one_pass, indices | {last: at}, pointers))
-        loads, phis, stores = [], [], []
-        for k in one_pass.reductions:
-            type_ = self._vector_type(k)
-            for w in range(self.width):
-                name = f"%{prefix}.sum{k}.{w}"
-                total = self._accumulated(code, k, w, rows, name)
-                loads.append(f"  {name}.start = load {type_}, ptr %sum{k}.{w}")
-                phis.append(f"  {name} = phi {type_} [ {name}.start, %{prefix}.start ], [ {total}, %{prefix}.rows ]")
-                stores.append(f"  store {type_} {total}, ptr %sum{k}.{w}")
-        self.access.strides, self.access.once = strides, self.once
-        self.lines += [
-            f"  br label %{prefix}.before",
-            f"{prefix}.before:",
-            *before.lines,
-            f"  %{prefix}.last = and i64 %size{last}, {-copies}",
-            f"  %{prefix}.any = icmp slt i64 {begin}, %{prefix}.last",
-            f"  br i1 %{prefix}.any, label %{prefix}.start, label %{prefix}.end",
-            f"{prefix}.start:",
-            *loads,
-            f"  br label %{prefix}.rows",
-            f"{prefix}.rows:",
-            f"  {index} = phi i64 [ {begin}, %{prefix}.start ], [ {index}.next, %{prefix}.rows ]",
-            *phis,
-            *numbers.lines,
-            f"  {index}.next = add i64 {index}, {copies}",
-            f"  {index}.more = icmp slt i64 {index}.next, %{prefix}.last",
-            f"  br i1 {index}.more, label %{prefix}.rows, label %{prefix}.after",
-            f"{prefix}.after:",
-            *stores,
-            f"  br label %{prefix}.end",
-            f"{prefix}.end:",
-        ]
-        return f"%{prefix}.last"
-
-    def _row(
-        self, code: Code, numbers: Code, one_pass: Pass, indices: dict[int, str], pointers: list[str]
-    ) -> dict[int, list[str]]:
-        """One row of the block: loads, values, stores. Returns the values by node."""
-        last = self.body.ndim - 1
+    def _row(self, prefix: str, one_pass: Pass, indices: dict[int, str], pointers: list[str]) -> None:
+        """One element of the reduced axes, for all columns of the block."""
+        numbers, body = Code(self.module), self.body
+        numbers.lines = self.lines
+        last = body.ndim - 1
         here = [self.pointer(numbers, slot, last, p, indices[last]) for slot, p in enumerate(pointers)]
-        values = dict(self.outside)
         for number in sorted(self.needed(one_pass)):
-            values[number] = self._value(code, numbers, self.nodes[number], here, indices, values)
-        for k in one_pass.stores:
-            slot = self.body.stores[k][0]
-            for w, column in enumerate(self.columns):
-                value = self._lanes_of(code, self.store_roots[k], w, values)
-                self.access.store(code, slot, value, here[slot], column, self.mask)
-        return values
+            if not self.nodes[number].varying:
+                self.uniform[number] = self._number(numbers, self.nodes[number], here, indices)
 
-    def _accumulated(self, code: Code, k: int, w: int, rows: list[dict[int, list[str]]], name: str) -> str:
-        """An accumulator with a few rows' values added."""
-        reduction, narrow = self.body.reductions[k], self.narrow(k)
-        if len(rows) > 1 and narrow >= 0:
-            few = [self._lanes_of(code, narrow, w, values) for values in rows]
-            return self.combined(code, reduction, widened_sum(code, few), name)
-        for values in rows:
-            name = self.combined(code, reduction, self._lanes_of(code, self.reduction_roots[k], w, values), name)
-        return name
+        def step(code: Code, index: str, mask: str) -> None:
+            values: dict[int, str] = {}
+            for k in one_pass.reductions:
+                reduction = body.reductions[k]
+                array, element, root = self.sums[k], value_type(reduction.value.dtype), self.reduction_roots[k]
+                if k in self.parts:
+                    array, element, root = self.parts[k], "float", self.narrow(k)
+                value = self._value(code, root, here, index, mask, values)
+                before = self._load(code, array, element, index)
+                if k in self.parts:
+                    total = code.binary("fadd", "float", value, before)
+                else:
+                    total = self.combined(code, reduction, value, before)
+                self._store(code, array, element, index, total)
+            stored = [(k, self._value(code, self.store_roots[k], here, index, mask, values)) for k in one_pass.stores]
+            for k, value in stored:
+                self.access.store(code, body.stores[k][0], value, here[body.stores[k][0]], index, mask)
+
+        self._over_columns(prefix, step)

@@ -119,7 +119,8 @@ class Canonicalizer:
         if loop.reduced:
             collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced, loop.serial)
         else:
-            collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed)
+            vectors = loop.device.type == "cpu"
+            collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed, vectors)
         slots = self._make_slots(loop, operands, collapsed)
         key = (reduced, columns, _row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)

@@ -23,17 +23,36 @@ class Collapsed:
 
 
 @lru_cache(maxsize=4096)
-def collapse(shape: tuple[int, ...], operands: tuple[Strides, ...], order_by: int, indexed: tuple[int, ...]) -> Collapsed:
+def collapse(
+    shape: tuple[int, ...], operands: tuple[Strides, ...], order_by: int, indexed: tuple[int, ...], long_rows: bool = False
+) -> Collapsed:
     """Collapse the axes of `shape`.
 
     operands: the strides of each operand over the axes.
     order_by: the operand by whose strides axes are ordered, largest first: the one that is stored to.
     indexed: axes whose loop variable is used as a number. They are never merged.
+    long_rows: whether a longer axis than by that order may be the innermost, as vectors along a short one are mostly empty.
     """
     axes = [k for k, size in enumerate(shape) if size != 1]
     if not axes:
         return _single_element(shape, operands)
-    return _collapsed(shape, operands, _merged(shape, operands, axes, order_by, indexed))
+    collapsed = _collapsed(shape, operands, _merged(shape, operands, axes, order_by, indexed))
+    return _with_long_rows(collapsed) if long_rows else collapsed
+
+
+def _with_long_rows(collapsed: Collapsed) -> Collapsed:
+    """Not the short axis innermost along which values are stored, but a long one along which others lie in memory."""
+    sizes, strides = collapsed.sizes, collapsed.strides
+    if len(sizes) < 2 or sizes[-1] >= _SHORT_ROW:
+        return collapsed
+    long = [k for k, size in enumerate(sizes[:-1]) if size >= _SHORT_ROW and any(s[k] == 1 for s in strides)]
+    if not long:
+        return collapsed
+    order = [*(k for k in range(len(sizes)) if k != long[-1]), long[-1]]
+    return Collapsed(
+        tuple([sizes[k] for k in order]), tuple([tuple([s[k] for k in order]) for s in strides]),
+        tuple([collapsed.groups[k] for k in order]),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
