@@ -16,7 +16,7 @@ from .emit.halves import kernel_half, operator_half
 from .errors import Unsupported
 from .garbage import collected_later
 from .ir.gradients import Differentiated, NothingToDifferentiate
-from .ir.loop import Buffer
+from .ir.loop import Buffer, View
 from .ir.modes import MODE_CHANGES
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
@@ -98,7 +98,7 @@ def _half(
     """
     try:
         schedule, calls, placer = kernels_of(graph, picks, checked, free)
-        lies = {k: out.meta for k in free if isinstance(out := schedule.program.outputs[k], Buffer)}
+        lies = {k: lying for k in free if (lying := _lying(schedule.program.outputs[k])) is not None}
         with logs.stage("glue"):
             half = kernel_half(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
             return half, placer, len(calls), lies
@@ -107,6 +107,15 @@ def _half(
             raise
         logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {unsupported.reason}")
         return operator_half(name, graph), None, 0, {}
+
+
+def _lying(output: Any) -> TensorMeta | None:
+    """How a saved tensor lies in memory; None where nothing can be said of it."""
+    if isinstance(output, Buffer):
+        return output.meta
+    if isinstance(output, View) and output.buffer.kind == "output":
+        return TensorMeta(output.buffer.meta.dtype, output.shape, output.stride, output.buffer.meta.device)
+    return None
 
 
 def _backward_half(graph: Graph, kept: list[type], lies: list[TensorMeta | None]) -> Half:

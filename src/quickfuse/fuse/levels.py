@@ -18,7 +18,7 @@ from dataclasses import replace
 from quickfuse.errors import Unsupported
 from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, buffers_in, views_in
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .inputs import InputStores
@@ -106,8 +106,8 @@ class _Analysis:
                     break
                 found.append(Meeting(writer, target, writer.store.access if writer.store is not None else None))
         for buffer in unit.reads:
-            if buffer.kind != "input":
-                found += [Meeting(writer) for writer in self.writers.get(buffer, ())]
+            writers = self.writers.get(buffer, ()) if buffer.kind != "input" else ()
+            found += [Meeting(writer) for writer in writers if len(writers) == 1 or _may_read(unit, writer)]
         if unit.extern is not None and unit.extern.after is not None:
             found += [Meeting(writer) for writer in self.writers[unit.extern.after.outputs[0]]]
         return found
@@ -157,6 +157,15 @@ class _Analysis:
                     if unit.level < level < users.get(unit, level + 1):
                         unit.floor, found = level, True
         return found
+
+
+def _may_read(call: Unit, writer: Unit) -> bool:
+    """Whether a call of PyTorch may read what a unit stores, one of several that fill a buffer."""
+    if call.extern is None or writer.store is None:
+        return True
+    stored = writer.store.access
+    views = [v for v in views_in((call.extern.args, call.extern.kwargs)) if v.buffer is stored.buffer]
+    return any(not disjoint(v.shape, Access(v.buffer, v.offset, v.stride), writer.shape, stored) for v in views)
 
 
 def _meet(writer: Unit, reader: Unit) -> bool:

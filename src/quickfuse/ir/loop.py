@@ -245,6 +245,19 @@ def as_view(memory: Buffer | View) -> View:
     return View(memory, memory.meta.shape, memory.meta.stride, 0) if isinstance(memory, Buffer) else memory
 
 
+def views_in(value: Any) -> Iterator[View]:
+    """The buffers within arguments of a call, and the parts of buffers, all as views."""
+    if isinstance(value, (Buffer, View)):
+        yield as_view(value)
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from views_in(element)
+    elif isinstance(value, dict):
+        yield from views_in(tuple(value.values()))
+    elif isinstance(value, slice):
+        yield from views_in((value.start, value.stop, value.step))
+
+
 def buffers_in(value: Any) -> Iterator[Buffer]:
     """The buffers, and those of views, within arguments of a call."""
     if isinstance(value, Buffer):

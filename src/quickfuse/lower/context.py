@@ -189,18 +189,19 @@ class Context:
             self.store(known[1], value)
         return whole_load(known[1])
 
-    def store(self, buffer: Buffer, value: Expr) -> None:
-        """Add the loop that fills `buffer`, or a loop for each part where the value is of several pieces.
+    def store(self, buffer: Buffer, value: Expr, shape: Shape | None = None, offset: int = 0) -> None:
+        """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on. For a value of several
+        pieces that is a loop for each.
 
         There is none for the part of an input that keeps its value.
         """
         meta = buffer.meta
         if meta.dtype.is_complex and any(type(load.access.buffer.meta) is not TensorMeta for load in _loads(value)):
             raise Unsupported("a copy of a tensor that PyTorch conjugates when it is read")
-        value = ops.via(value, meta.dtype)
-        parts = split(value, meta.shape) if self.has_pieces else [((0,) * len(meta.shape), meta.shape, value)]
+        value, shape = ops.via(value, meta.dtype), shape or meta.shape
+        parts = split(value, shape) if self.has_pieces else [((0,) * len(shape), shape, value)]
         for begin, sizes, part in parts:
-            access = Access(buffer, sum(b * s for b, s in zip(begin, meta.stride, strict=True)), meta.stride)
+            access = Access(buffer, offset + sum(b * s for b, s in zip(begin, meta.stride, strict=True)), meta.stride)
             if buffer.kind != "input" or not isinstance(part, Load) or part.access != access:
                 self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
 

@@ -20,7 +20,8 @@ from .aten import native_handler, overload_handler
 from .batches import batch_products
 from .context import Context
 from .expansion import Expand, Expansion, expansion
-from .extern import extern, numbered_operands
+from .extern import extern, name_of, numbered_operands
+from .growing import GrowingConcatenations
 from .in_place import scatter_in_place
 from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
@@ -59,6 +60,16 @@ def _handler(kind: str, target: Any) -> Handler | None:
     return overload_handler(target) if isinstance(target, (OpOverload, OpOverloadPacket)) else native_handler(target)
 
 
+#: Operators with a rule that call PyTorch on memory.
+_CALLING = frozenset("conv2d convolution convolution_backward conv_transpose2d linear mm addmm".split())
+
+
+def _needs_memory(node: Node) -> bool:
+    """Whether a call's operands have to be in memory as tensors are."""
+    handler = _handler(node.op, node.target)
+    return handler is None or name_of(node.target) in _CALLING
+
+
 def _are_numbers(args: Any) -> bool:
     """Whether the only argument is a list of 0-dim tensors."""
     return len(args) == 1 and all(type(member) is Tensor and not member.meta.shape for member in args[0])
@@ -75,9 +86,11 @@ class _Lowering:
         self.formed: dict[int, tuple[Storage, int]] = {}
         self.calls = 0
         self.counted_steps = 0
+        self.growing: GrowingConcatenations | None = None
 
     def run(self, graph: Graph) -> Program:
         values = self.values
+        self.growing = GrowingConcatenations(graph, _needs_memory)
         for node in graph.nodes:
             kind = node.op
             if node in values:  # came with what was before
@@ -137,6 +150,10 @@ class _Lowering:
             return host_number(ctx, target, args, node.name, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
+        if type(meta) is TensorMeta and self.growing is not None:
+            joined = self.growing.joined(ctx, node, args[0] if args else kwargs.get("tensors"), meta)
+            if joined is not None:
+                return joined
         handler = _handler(kind, target)
         activated = activation_behind(node)
         if handler is not None and activated is not None:

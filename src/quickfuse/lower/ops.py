@@ -32,12 +32,27 @@ trunc_div, floor_div, remainder, fmod = map(_binary, ("trunc_div", "floor_div", 
 maximum, minimum, fmax, fmin = map(_binary, ("maximum", "minimum", "fmax", "fmin"))
 power, atan2, hypot, copysign, nextafter = map(_binary, ("pow", "atan2", "hypot", "copysign", "nextafter"))
 bit_and, bit_or, bit_xor, shl, shr = map(_binary, ("and", "or", "xor", "shl", "shr"))
-eq, ne, lt, le, gt, ge = map(_comparison, ("eq", "ne", "lt", "le", "gt", "ge"))
+eq, ne, lt, ge = map(_comparison, ("eq", "ne", "lt", "ge"))
 isnan, isinf = map(_predicate, ("isnan", "isinf"))
 neg, absolute, sign, bit_not = map(_unary, ("neg", "abs", "sign", "not"))
 exp, exp2, expm1, log, log1p, log2 = map(_unary, ("exp", "exp2", "expm1", "log", "log1p", "log2"))
 sqrt, rsqrt, sin, tanh, erf = map(_unary, ("sqrt", "rsqrt", "sin", "tanh", "erf"))
 floor, ceil, trunc, rounded = map(_unary, ("floor", "ceil", "trunc", "round"))
+
+
+def le(x: Expr, y: Expr) -> Expr:
+    return Op("le", (_without_bound(x, y), y), torch.bool)
+
+
+def gt(x: Expr, y: Expr) -> Expr:
+    return Op("gt", (_without_bound(x, y), y), torch.bool)
+
+
+def _without_bound(x: Expr, y: Expr) -> Expr:
+    """`z` for `maximum(z, y)`, which is as often above `y` as `z` is, also where that is no number: what the gradient of
+    an activation asks for that is computed again."""
+    bounded = type(x) is Op and x.name == "maximum" and type(y) is Const and x.args[1] == y and y.value == y.value
+    return x.args[0] if bounded else x  # type: ignore[attr-defined]
 
 
 def where(condition: Expr, x: Expr, y: Expr) -> Expr:

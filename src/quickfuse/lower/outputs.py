@@ -26,6 +26,7 @@ class Outputs:
         self.free = {id(values[k]) for k in free} - {id(v) for k, v in enumerate(values) if k not in free}
         self._memory: dict[int, Buffer] = {}  # of a storage, by its id
         self._taken: set[int] = set()
+        self._in_parts: set[int] = set()  # the temporaries of which parts are outputs
         self._users: dict[int, set[int]] = {}
         for value in values:
             if type(value) is Tensor:
@@ -34,7 +35,7 @@ class Outputs:
     def results(self) -> list[Any]:
         """The entries of `Program.outputs`: the same object for each output that is the same tensor."""
         made: dict[int, Any] = {}
-        for value in self.values:
+        for value in sorted(self.values, key=lambda value: id(value) not in self.free):  # what others change lies apart
             if id(value) not in made:
                 made[id(value)] = self._result(value)
         return [made[id(value)] for value in self.values]
@@ -72,23 +73,37 @@ class Outputs:
             return buffer
         return View(buffer, value.meta.shape, value.meta.stride, value.offset)
 
-    def _as_it_lies(self, tensor: Tensor) -> Buffer | None:
-        """An output in the order in which its value is there already, or is made; None for a view and for an input."""
+    def _as_it_lies(self, tensor: Tensor) -> Buffer | View | None:
+        """An output in the order in which its value is there already, or is made; None for a view and for an input. What is
+        the first part of a temporary, as of a concatenation that goes on, stays that."""
         storage = tensor.storage
         if storage.buffer is not None or not tensor.whole or len(self._users[id(storage)]) > 1 or not tensor.meta.numel:
             return None
         value = self.ctx.read(tensor)
         if isinstance(value, Load):
-            buffer = value.access.buffer
-            whole = value.access == whole_load(buffer).access and buffer.meta.shape == tensor.meta.shape
-            if not whole or buffer.kind != "temp" or id(buffer) in self._taken or buffer.meta.dtype != tensor.dtype:
-                return None
-            buffer.kind = "output"
-        else:
-            buffer = self._output(read_order(value, tensor.meta))
-            self.ctx.store(buffer, value)
+            return self._of_a_temporary(value, tensor.meta)
+        buffer = self._output(read_order(value, tensor.meta))
+        self.ctx.store(buffer, value)
         self._taken.add(id(buffer))
         return buffer
+
+    def _of_a_temporary(self, value: Load, meta: TensorMeta) -> Buffer | View | None:
+        """A temporary as an output, or its first part."""
+        buffer = value.access.buffer
+        usable = buffer.kind == "temp" or id(buffer) in self._in_parts
+        if not usable or value.access != whole_load(buffer).access or buffer.meta.dtype != meta.dtype:
+            return None
+        if buffer.meta.shape == meta.shape and id(buffer) not in self._taken:
+            self._taken.add(id(buffer))
+            buffer.kind = "output"
+            return buffer
+        if len(buffer.meta.shape) != len(meta.shape) or id(buffer) in self._taken - self._in_parts:
+            return None
+        if any(n > m for n, m in zip(meta.shape, buffer.meta.shape, strict=True)):
+            return None
+        self._in_parts.add(id(buffer))
+        buffer.kind = "output"
+        return View(buffer, meta.shape, value.access.strides, 0)
 
     def _needs_no_base(self, tensor: Tensor) -> bool:
         """Whether a view is all that is left of its storage, so that it may have memory of its own size."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Load, Op, Place, walk
-from quickfuse.ir.loop import Buffer, Extern, Loop, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, buffers_in, views_in
 
 _Step = Loop | Extern
 _SAME: Mapping[Buffer, Buffer] = {}
@@ -42,6 +43,21 @@ def writes(step: _Step) -> list[Buffer]:
     return step.outputs if isinstance(step, Extern) else [store.access.buffer for store in step.stores]
 
 
+def meet(reader: _Step, writer: _Step, buffer: Buffer) -> bool:
+    """Whether a step may read from a buffer what another one writes to it."""
+    if isinstance(writer, Extern):
+        return True
+    stored = [store.access for store in writer.stores if store.access.buffer is buffer]
+    if isinstance(reader, Extern):
+        read = [(v.shape, Access(buffer, v.offset, v.stride)) for v in views_in((reader.args, reader.kwargs))
+                if v.buffer is buffer]  # fmt: skip
+    else:
+        roots = [root for store in reader.stores for root in store.roots]
+        read = [(reader.shape, node.access) for node in walk(*roots)
+                if isinstance(node, (Load, Place)) and node.access.buffer is buffer]  # fmt: skip
+    return any(not disjoint(shape, access, writer.shape, other) for shape, access in read for other in stored)
+
+
 class Order:
     """What comes before what. `moved` says which buffers are parts of others now.
 
@@ -61,7 +77,10 @@ class Order:
             for read in dict.fromkeys(reads.of(step)):
                 buffer = moved.get(read, read)
                 if buffer.kind != "input":
-                    self.before[number].update(writers.get(buffer, ()))
+                    wrote = writers.get(buffer, [])
+                    if len(wrote) > 1 and buffer is read:
+                        wrote = [k for k in wrote if meet(step, steps[k], buffer)]
+                    self.before[number].update(wrote)
             self.before[number].discard(number)
         numbers = {id(step): number for number, step in enumerate(steps)}
         for number, step in enumerate(steps):
