@@ -81,3 +81,14 @@ def test_peak(function: Callable[..., X]) -> None:
     with torch.no_grad(), Bytes(x, *weights) as eager:
         function(x, *weights)
     assert peak(schedule) <= eager.most
+
+
+def test_calls_with_large_results_wait_until_they_are_needed() -> None:
+    def program(x: X, *weights: X) -> X:
+        total = torch.mm(x, x.t())
+        for weight in weights:
+            total = torch.mm(torch.sin(total), total) + torch.mm(x, weight)
+        return total
+
+    schedule, _ = compile_for_test(program, torch.randn(200, 8), *[torch.randn(8, 200) for _ in range(6)])
+    assert peak(schedule) <= 4 * 200 * 200 * 4

@@ -33,6 +33,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 INPUTS: dict[str, Callable[[], torch.Tensor]] = {
     "images": lambda: torch.randn(2, 64, 16, 9),
     "channels last": lambda: torch.randn(2, 64, 16, 9).to(memory_format=torch.channels_last),
+    "many pixels": lambda: torch.randn(2, 64, 64, 72),
     "one pixel": lambda: torch.randn(3, 64, 1, 1),
     "part of others": lambda: torch.randn(2, 70, 16, 18)[:, 3:67, :, ::2],
 }

@@ -16,7 +16,7 @@ from schedule_interpreter import compile_for_test
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
 
-X, W, B = torch.randn(4, 64, 128), torch.randn(256, 128), torch.randn(256)
+X, W, B = torch.randn(8, 256, 128), torch.randn(256, 128), torch.randn(256)
 
 LAYERS: dict[str, tuple[str, Callable[..., Any]]] = {
     "plain": ("linear", lambda x, w, b: F.linear(x, w, b)),
@@ -79,3 +79,4 @@ def test_without_one_dnn() -> None:
     with torch.backends.mkldnn.flags(enabled=False):
         schedule, _ = compile_for_test(LAYERS["plain"][1], X, W, B)
     assert not any(isinstance(getattr(step, "target", None), LinearCall) for step in schedule.steps)
+

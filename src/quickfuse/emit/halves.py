@@ -27,15 +27,12 @@ from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
 from .glue import RunNatively
 
-#: Inputs of as many bytes are let go of one by one.
-_LARGE = 1 << 14
-
 
 class _HalfWriter(KernelBodyWriter):
     """As for a captured graph, but that results which are inputs are these very objects, and that views of results are
     tensors of their own: autograd would refuse changes of views that were made inside a function.
 
-    `consumes`: the list of tensors is for this call alone, and large ones are taken out of it after their last use."""
+    `consumes`: the list of tensors is for this call alone, and each is taken out of it after its last use."""
 
     consumes = False
 
@@ -45,7 +42,7 @@ class _HalfWriter(KernelBodyWriter):
             returned = {*buffers_in(self.schedule.program.outputs)}
             last = {b: number for number, used in enumerate(self._used) for b in used if b.kind == "input"}
             for buffer, number in last.items():
-                if buffer not in returned and buffer.meta.span_bytes >= _LARGE:
+                if buffer not in returned:
                     dying.setdefault(number, []).append(buffer)
         return dying
 
@@ -77,7 +74,7 @@ def kernel_half(
 ) -> Callable[..., Any]:  # fmt: skip
     """A function that launches kernels. Tables of addresses are the caller's business.
 
-    `consumes`: it lets go of its tensors as it goes along, and takes large ones out of the list that it is given.
+    `consumes`: it lets go of its tensors as it goes along, and takes them out of the list that it is given.
     `restarts`: it changes inputs, so that eager cannot run instead where the values do not fit. What finds that out comes
     before the changes, and the whole call runs natively.
     """

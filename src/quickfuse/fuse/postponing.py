@@ -6,6 +6,8 @@ start, long before the gradients that need it, and would no longer be in the pro
 
 from __future__ import annotations
 
+from quickfuse.ir.loop import Buffer
+
 from .units import Dependences, Edge, Unit, find
 
 #: Results of fewer bytes may as well come early, all in one launch.
@@ -15,30 +17,37 @@ _SMALLER = 4
 
 
 def postpone(dependences: Dependences) -> None:
-    """Raise the levels of kernels that mostly read inputs to just below those of what reads their results."""
-    components: dict[Unit, list[Unit]] = {}
+    """Raise the levels of kernels that mostly read inputs to just below those of what reads their results, and those of
+    calls to the same level, where they come first."""
+    members: dict[Unit, list[Unit]] = {}
     for unit in dependences.units:
-        if unit.store is not None:
-            components.setdefault(find(unit), []).append(unit)
+        members.setdefault(find(unit), []).append(unit)
     after: dict[Unit, list[Edge]] = {}
     for edge in dependences.edges:
-        if not edge.joined and edge.before.store is not None:
+        if not edge.joined:
             after.setdefault(find(edge.before), []).append(edge)
-    for root in sorted(components, key=lambda root: -root.level):
+    for root in sorted(members, key=lambda root: (-root.level, root.extern is not None, -root.index)):
         edges = after.get(root)
-        if edges and _grows(components[root]):
-            level = min(edge.after.level for edge in edges) - 1
+        if edges and _grows(members[root]):
+            level = min(edge.after.level for edge in edges) - (root.extern is None)
             if level > root.level:
-                for unit in components[root]:
+                for unit in members[root]:
                     unit.level = level
 
 
 def _grows(units: list[Unit]) -> bool:
     """Whether much more memory is in use after the units than before."""
-    made = {unit.store.access.buffer for unit in units if unit.store is not None}
+    made: set[Buffer] = set()
+    read: set[Buffer] = set()
+    for unit in units:
+        if unit.extern is not None:
+            made.update(unit.extern.outputs)
+            read.update(unit.reads)
+        elif unit.store is not None:
+            made.add(unit.store.access.buffer)
+            read.update(access.buffer for access in unit.loads)
     if any(buffer.kind in ("input", "flag") for buffer in made):
         return False
-    read = {access.buffer for unit in units for access in unit.loads} - made
     results = sum(buffer.meta.span_bytes for buffer in made)
-    operands = sum(buffer.meta.span_bytes for buffer in read if buffer.kind != "input")
+    operands = sum(buffer.meta.span_bytes for buffer in read - made if buffer.kind != "input")
     return results >= _LARGE and results >= _SMALLER * operands

@@ -31,8 +31,10 @@ from .products import Activation, LinearCall
 from .step_order import Order, StepReads, in_order, writes
 from .symbolic import whole_load
 
-#: A product that sums over, or has, so many rows is large enough.
+#: A product that sums over so many rows is large enough.
 _ENOUGH = 256
+#: So is one that has so many rows. More would take memory from the first of them to the last.
+_ENOUGH_ROWS = 32
 #: No product of more rows than this gains by being put together with others.
 _MOST_ROWS = 64
 
@@ -103,12 +105,12 @@ def _matrix(memory: Any) -> View | None:
     return view if view is not None and len(view.shape) == 2 else None
 
 
-def _chunks(products: Sequence[_Product], sizes: Sequence[int]) -> list[list[_Product]]:
+def _chunks(products: Sequence[_Product], sizes: Sequence[int], enough: int) -> list[list[_Product]]:
     """Runs of products that are large enough together."""
     chunks: list[list[_Product]] = [[]]
     total = 0
     for product, size in zip(products, sizes, strict=True):
-        if total >= _ENOUGH:
+        if total >= enough:
             chunks.append([])
             total = 0
         chunks[-1].append(product)
@@ -233,7 +235,7 @@ class _Sums:
         made: dict[int, Expr | None] = {}
         for loads in groups.values():
             products = sorted([self.summands[b] for b in loads], key=self._order)
-            for chunk in _chunks(products, [p.depth for p in products]):
+            for chunk in _chunks(products, [p.depth for p in products], _ENOUGH):
                 made.update((id(loads[p.out]), None) for p in chunk)
                 load = loads[chunk[0].out]
                 made[id(load)] = Load(replace(load.access, buffer=self._product_of(chunk)), load.dtype)
@@ -321,7 +323,7 @@ class _Rows:
         gone: set[int] = set()
         for rank in sorted(set(ranks)):
             equal = [p for p, r in zip(group, ranks, strict=True) if r == rank]
-            for chunk in _chunks(equal, [p.shape[0] for p in equal]):
+            for chunk in _chunks(equal, [p.shape[0] for p in equal], _ENOUGH_ROWS):
                 known = len(self.stacks.steps)
                 made.append(self._product_of(chunk))
                 made += self.stacks.steps[known:]

@@ -24,13 +24,15 @@ from .context import Context
 from .rules import NoRule
 from .symbolic import Storage, Tensor, whole_load
 
-#: Multiplications from which on a product is worth the longer way to oneDNN.
-_MOST_FOR_BLAS = 1 << 21
+#: With more multiplications than this a product is worth the longer way to oneDNN, and the memory that it takes on the way;
+#: and with more than this one with an activation behind it.
+_MOST_FOR_BLAS, _MOST_BEFORE_ACTIVATION = 1 << 25, 1 << 21
 
 
-def is_for_one_dnn(rows: int, columns: int, depth: int) -> bool:
+def is_for_one_dnn(rows: int, columns: int, depth: int, *, activated: bool = False) -> bool:
     """Whether oneDNN is here, and the quicker way to a product of `rows` by `depth` and `depth` by `columns` numbers."""
-    return _has_one_dnn() and rows * columns * depth >= _MOST_FOR_BLAS
+    most = _MOST_BEFORE_ACTIVATION if activated else _MOST_FOR_BLAS
+    return _has_one_dnn() and rows * columns * depth > most
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def linear(
     if not _are_matrices(input, weight) or input.meta.ndim < 1 or weight.meta.ndim != 2:
         raise NoRule
     rows, (columns, depth) = input.meta.numel // max(input.meta.shape[-1], 1), weight.meta.shape
-    if not is_for_one_dnn(rows, columns, depth):
+    if not is_for_one_dnn(rows, columns, depth, activated=activation is not None):
         raise NoRule
     return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
 
