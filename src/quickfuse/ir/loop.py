@@ -246,28 +246,23 @@ def as_view(memory: Buffer | View) -> View:
 
 
 def views_in(value: Any) -> Iterator[View]:
-    """The buffers within arguments of a call, and the parts of buffers, all as views."""
-    if isinstance(value, (Buffer, View)):
-        yield as_view(value)
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from views_in(element)
-    elif isinstance(value, dict):
-        yield from views_in(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from views_in((value.start, value.stop, value.step))
+    """What arguments of a call read, as views: the buffers among them, and the parts of buffers."""
+    return map(as_view, _memory_in(value))
 
 
 def buffers_in(value: Any) -> Iterator[Buffer]:
     """The buffers, and those of views, within arguments of a call."""
-    if isinstance(value, Buffer):
+    for memory in _memory_in(value):
+        yield memory if isinstance(memory, Buffer) else memory.buffer
+
+
+def _memory_in(value: Any) -> Iterator[Buffer | View]:
+    if isinstance(value, (Buffer, View)):
         yield value
-    elif isinstance(value, View):
-        yield value.buffer
     elif isinstance(value, (list, tuple)):
         for element in value:
-            yield from buffers_in(element)
+            yield from _memory_in(element)
     elif isinstance(value, dict):
-        yield from buffers_in(tuple(value.values()))
+        yield from _memory_in(tuple(value.values()))
     elif isinstance(value, slice):
-        yield from buffers_in((value.start, value.stop, value.step))
+        yield from _memory_in((value.start, value.stop, value.step))
