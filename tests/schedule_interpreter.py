@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +16,28 @@ from cpu_runner import Data, Strided, run, strided
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.emit.llvm_math import Target
 from quickfuse.fuse import fuse
+from quickfuse.fuse import schedule as scheduling
 from quickfuse.ir.expr import HALF_TYPES, PICK, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, View
 from quickfuse.lower import lower
 from trace_helper import copy_inputs, flatten, trace
+
+
+@contextlib.contextmanager
+def schedules_made() -> Iterator[list[Schedule]]:
+    """Collect the schedules that are made meanwhile."""
+    made: list[Schedule] = []
+
+    def recorded(*args: Any, **kwargs: Any) -> Schedule:
+        made.append(Schedule(*args, **kwargs))
+        return made[-1]
+
+    scheduling.Schedule = recorded  # type: ignore[assignment,misc]
+    try:
+        yield made
+    finally:
+        scheduling.Schedule = Schedule  # type: ignore[misc]
 
 
 def check_types(body: KernelBody) -> None:

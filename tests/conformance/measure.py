@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
 from collections import Counter
@@ -13,11 +12,11 @@ from typing import Any
 import torch
 
 import quickfuse
-from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, outcome_of
+from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, leaves, outcome_of
 from operator_cases import OPERATORS, Case, Outcome, breaks, cases, run
-from quickfuse.fuse import schedule as fusing
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
+from schedule_interpreter import schedules_made
 
 #: How a case ran, from the best to the worst.
 HOW = ("fused", "extern", "operator by operator", "break", "natively", "eager raises")
@@ -56,7 +55,7 @@ def measure(operator: str, dtype: torch.dtype, gradients: bool, most_samples: in
     start = time.perf_counter()
     for case in _cases(operator, dtype, gradients, most_samples):
         quickfuse.reset()
-        with _schedules() as schedules:
+        with schedules_made() as schedules:
             outcome = run_with_gradients(case) if gradients else run(case, "quickfuse")
         record.cases += 1
         record.how[_how(outcome, schedules)] += 1
@@ -91,22 +90,6 @@ def _cases(operator: str, dtype: torch.dtype, gradients: bool, most: int | None)
 
 
 # how a case ran -------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _schedules() -> Iterator[list[Schedule]]:
-    """Collect the schedules that are made meanwhile."""
-    made: list[Schedule] = []
-
-    def recorded(*args: Any, **kwargs: Any) -> Schedule:
-        made.append(Schedule(*args, **kwargs))
-        return made[-1]
-
-    fusing.Schedule = recorded  # type: ignore[assignment,misc]
-    try:
-        yield made
-    finally:
-        fusing.Schedule = Schedule  # type: ignore[misc]
 
 
 def _how(outcome: Outcome, schedules: list[Schedule]) -> str:
@@ -165,7 +148,7 @@ def _with_gradients(program: Callable[..., Any]) -> Callable[..., Any]:
 
     def run_backward(*args: Any) -> Any:
         result = program(*args)
-        outputs = [t for t in _tensors(result) if t.requires_grad]
+        outputs = [t for t in leaves(result) if t.requires_grad]
         detached = _detached(result)
         wanted = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
         if not outputs or not wanted:
@@ -180,14 +163,6 @@ def _with_gradients(program: Callable[..., Any]) -> Callable[..., Any]:
 def _tangent(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     real = torch.rand(like.shape, generator=generator, dtype=torch.float64) + 0.5
     return (torch.complex(real, real) if like.is_complex() else real).to(like.dtype)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _tensors(element)
 
 
 def _detached(value: Any) -> Any:

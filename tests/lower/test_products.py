@@ -79,4 +79,3 @@ def test_without_one_dnn() -> None:
     with torch.backends.mkldnn.flags(enabled=False):
         schedule, _ = compile_for_test(LAYERS["plain"][1], X, W, B)
     assert not any(isinstance(getattr(step, "target", None), LinearCall) for step in schedule.steps)
-

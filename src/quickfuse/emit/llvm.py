@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quickfuse.emit.llvm_access import stride_word
-from quickfuse.emit.llvm_columns import BLOCKS_TOGETHER, column_functions
+from quickfuse.emit.llvm_columns import BLOCKS_TOGETHER, column_function
 from quickfuse.emit.llvm_loop import loop_function
 from quickfuse.emit.llvm_math import Module, Target, host_target, memory_type
 from quickfuse.emit.llvm_rows import row_function
@@ -48,7 +48,7 @@ def emit(body: KernelBody, name: str, target: Target | None = None) -> str:
     elif body.serial:
         loop = serial_function(body, name, module)
     elif body.columns:
-        loop = column_functions(body, name, module)
+        loop = column_function(body, name, module)
     else:
         loop = row_function(body, name, module)
     functions = [*_entry(name, body), *_member(name, body), *loop]
@@ -163,14 +163,16 @@ def _member(name: str, body: KernelBody) -> list[str]:
 
 def _blocks_together(axis: int) -> list[str]:
     """How many blocks from %i{axis} on are gone through together."""
-    lines = [f"  %blocks.row = sub i64 %size{axis}, %i{axis}", "  %blocks.left = sub i64 %end, %u"]
-    least = "%blocks.row"
-    for number, other in enumerate(("%blocks.left", str(BLOCKS_TOGETHER))):
-        name = ("%blocks.few", "%blocks")[number]
-        lines.append(f"  {name}.less = icmp slt i64 {least}, {other}")
-        lines.append(f"  {name} = select i1 {name}.less, i64 {least}, i64 {other}")
-        least = name
-    return lines
+    return [
+        f"  %blocks.row = sub i64 %size{axis}, %i{axis}",
+        "  %blocks.left = sub i64 %end, %u",
+        *_least("%blocks.few", "%blocks.row", "%blocks.left"),
+        *_least("%blocks", "%blocks.few", str(BLOCKS_TOGETHER)),
+    ]
+
+
+def _least(name: str, one: str, two: str) -> list[str]:
+    return [f"  {name}.first = icmp slt i64 {one}, {two}", f"  {name} = select i1 {name}.first, i64 {one}, i64 {two}"]
 
 
 def _column_bounds(axis: int, block: int, units: str) -> list[str]:
@@ -179,8 +181,7 @@ def _column_bounds(axis: int, block: int, units: str) -> list[str]:
         f"  %c.begin = mul i64 %i{axis}, {block}",
         f"  %c.many = mul i64 {units}, {block}",
         "  %c.next = add i64 %c.begin, %c.many",
-        "  %c.late = icmp sgt i64 %c.next, %columns",
-        "  %c.end = select i1 %c.late, i64 %columns, i64 %c.next",
+        *_least("%c.end", "%c.next", "%columns"),
     ]
 
 

@@ -32,10 +32,15 @@ _ADDED_IN_FLOAT32 = 8
 _Step = Callable[[Code, str, str], None]
 
 
-def column_functions(body: KernelBody, name: str, module: Module) -> list[str]:
+def column_function(body: KernelBody, name: str, module: Module) -> list[str]:
     """The lines of `NAME.block`: addresses of the slots at column 0, the table's row, the scalars, the index of each
     other axis that is not reduced, and the columns from %begin to %end."""
     return _Columns(body, name, module).function()
+
+
+def _kept_as(element: str) -> str:
+    """The type of a value in an array: vectors of bits would be packed."""
+    return "i8" if element == "i1" else element
 
 
 class _Columns(RowCode):
@@ -44,8 +49,10 @@ class _Columns(RowCode):
 
     def __init__(self, body: KernelBody, name: str, module: Module) -> None:
         super().__init__(body, name, module, body.rows_ndim - 1)
+        self.pointers = [f"%s{k}" for k in range(len(body.slots))]
         #: Code that runs once, at the beginning.
         self.entry = Code(module)
+        self.entry.lines = self.lines
         self.spreading = Code(module, self.lanes, self.entry)
         self.access = Vectors(body, self.axis, self.entry)
         self.uniform: dict[int, str] = {}
@@ -53,21 +60,17 @@ class _Columns(RowCode):
         self.arrays: dict[int, str] = {}
         self.sums: dict[int, str] = {}
         self.parts: dict[int, str] = {}
-        self.finished: set[int] = set()
 
     def function(self) -> list[str]:
         body = self.body
-        slots = [f"ptr noalias %s{k}" for k in range(len(body.slots))]
+        slots = [f"ptr noalias {pointer}" for pointer in self.pointers]
         outer = [f"i64 %i{k}" for k in range(self.axis)]
         params = [*slots, "ptr noalias %row", "ptr noalias %scalars", *outer, "i64 %begin", "i64 %end"]
-        lines, self.lines = self.lines, self.entry.lines
-        self.once.lines = self.entry.lines
         self._enter()
-        self.lines = self.once.lines = lines
+        self.lines = self.once.lines = []
         for number, one_pass in enumerate(self.passes):
             self._keep(f"k{number}", one_pass)
             self._pass(f"p{number}", one_pass)
-            self.finished.update(one_pass.reductions)
         if any(body.once_a_row(slot) for slot, _ in body.stores):
             self._over_columns("last", self._store_once_a_row)
         head = f"define internal void @{self.name}.block({', '.join(params)}) #0 {{"
@@ -90,7 +93,7 @@ class _Columns(RowCode):
         self.spreading.lines = []
         for number, node in enumerate(self.nodes):
             if not node.varying and not node.within:
-                self.uniform[number] = self._number(entry, node, [f"%s{k}" for k in range(len(self.body.slots))], {})
+                self.uniform[number] = self._number(entry, node, self.pointers, {})
         for k, reduction in enumerate(self.body.reductions):
             self.sums[k] = self._array(value_type(reduction.value.dtype))
             if self.narrow(k) >= 0:
@@ -98,7 +101,7 @@ class _Columns(RowCode):
 
     def _array(self, element: str) -> str:
         """Room for a value of each column; the address is that of column 0."""
-        kind = "i8" if element == "i1" else element
+        kind = _kept_as(element)
         memory = self.entry.let(f"alloca {kind}, i64 {WIDEST}, align 64")
         return self.entry.let(f"getelementptr {kind}, ptr {memory}, i64 %before", "array")
 
@@ -133,13 +136,13 @@ class _Columns(RowCode):
         ]
 
     def _load(self, code: Code, array: str, element: str, index: str) -> str:
-        kind = "i8" if element == "i1" else element
+        kind = _kept_as(element)
         where = code.let(f"getelementptr {kind}, ptr {array}, i64 {index}")
         raw = code.let(f"load {code.type(kind)}, ptr {where}, align 1")
         return code.binary("icmp ne", "i8", raw, code.const("i8", 0)) if element == "i1" else raw
 
     def _store(self, code: Code, array: str, element: str, index: str, value: str) -> None:
-        kind = "i8" if element == "i1" else element
+        kind = _kept_as(element)
         value = code.convert("zext", "i1", value, "i8") if element == "i1" else value
         where = code.let(f"getelementptr {kind}, ptr {array}, i64 {index}")
         code.lines.append(f"  store {code.type(kind)} {value}, ptr {where}, align 1")
@@ -224,12 +227,11 @@ class _Columns(RowCode):
         if not wanted:
             return
         arrays = {number: self._array(value_type(self.nodes[number].expr.dtype)) for number in sorted(wanted)}
-        pointers = [f"%s{k}" for k in range(len(self.body.slots))]
 
         def keep(code: Code, index: str, mask: str) -> None:
             values: dict[int, str] = {}
             for number, array in arrays.items():
-                value = self._value(code, number, pointers, index, mask, values)
+                value = self._value(code, number, self.pointers, index, mask, values)
                 self._store(code, array, value_type(self.nodes[number].expr.dtype), index, value)
 
         self._over_columns(prefix, keep)
@@ -237,12 +239,11 @@ class _Columns(RowCode):
 
     def _store_once_a_row(self, code: Code, index: str, mask: str) -> None:
         values: dict[int, str] = {}
-        pointers = [f"%s{k}" for k in range(len(self.body.slots))]
         stores = [(slot, root) for (slot, _), root in zip(self.body.stores, self.store_roots, strict=True)
                   if self.body.once_a_row(slot)]  # fmt: skip
-        stored = [(slot, self._value(code, root, pointers, index, mask, values)) for slot, root in stores]
+        stored = [(slot, self._value(code, root, self.pointers, index, mask, values)) for slot, root in stores]
         for slot, value in stored:
-            self.access.store(code, slot, value, pointers[slot], index, mask)
+            self.access.store(code, slot, value, self.pointers[slot], index, mask)
 
     # --- a pass ---
 
@@ -268,7 +269,7 @@ class _Columns(RowCode):
         if one_pass.reductions:
             self._over_columns(f"{prefix}.begin", begin)
         outer = range(body.rows_ndim, last)
-        indices, pointers = self.open_loops(prefix, outer, [f"%s{k}" for k in range(len(body.slots))])
+        indices, pointers = self.open_loops(prefix, outer, self.pointers)
         step = _ADDED_IN_FLOAT32 if parts else 1 << 62
         few, row = f"%{prefix}.few", f"%{prefix}.i{last}"
         self.lines += [

@@ -16,9 +16,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.boxes import disjoint
+from quickfuse.ir.boxes import disjoint, may_read
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, buffers_in, views_in
+from quickfuse.ir.loop import Access, Buffer, Loop, Program, Store, buffers_in
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .inputs import InputStores
@@ -163,9 +163,7 @@ def _may_read(call: Unit, writer: Unit) -> bool:
     """Whether a call of PyTorch may read what a unit stores, one of several that fill a buffer."""
     if call.extern is None or writer.store is None:
         return True
-    stored = writer.store.access
-    views = [v for v in views_in((call.extern.args, call.extern.kwargs)) if v.buffer is stored.buffer]
-    return any(not disjoint(v.shape, Access(v.buffer, v.offset, v.stride), writer.shape, stored) for v in views)
+    return may_read(call.extern, writer.shape, writer.store.access)
 
 
 def _meet(writer: Unit, reader: Unit) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .loop import Access
+from .loop import Access, Extern, views_in
 
 Shape = tuple[int, ...]
 
@@ -40,6 +40,12 @@ def disjoint(shape: Shape, one: Access, of_two: Shape, two: Access) -> bool:
         box(shape, one.strides, one.offset, meta.shape, meta.stride),
         box(of_two, two.strides, two.offset, meta.shape, meta.stride),
     )
+
+
+def may_read(call: Extern, shape: Shape, stored: Access) -> bool:
+    """Whether a call of PyTorch may read what is stored to a buffer, over `shape`."""
+    views = [view for view in views_in((call.args, call.kwargs)) if view.buffer is stored.buffer]
+    return any(not disjoint(v.shape, Access(v.buffer, v.offset, v.stride), shape, stored) for v in views)
 
 
 def apart(one: tuple[tuple[int, int], ...] | None, two: tuple[tuple[int, int], ...] | None) -> bool:

@@ -95,7 +95,7 @@ def convolution_backward(
         function = InputGradient(is_large(grad_output.meta, weight.meta))
         return [
             _call(ctx, meta[0], function, (gradient, ctx.memory(weight))) if wanted[0] else None,
-            _weight_gradient(ctx, meta[1], gradient, image) if wanted[1] else None,
+            _call(ctx, meta[1], weight_gradient, (gradient, image), _weight_meta(meta[1])) if wanted[1] else None,
             total(ctx, meta[2], grad_output, (0, 2, 3), False, None) if wanted[2] else None,
         ]
     operands = (gradient, image, ctx.memory(weight))
@@ -111,12 +111,6 @@ def convolution_backward(
     ]
 
 
-def _weight_gradient(ctx: Context, meta: TensorMeta, gradient: Buffer | View, image: Buffer | View) -> Tensor:
-    result = ctx.temp(_weight_meta(meta))
-    ctx.program.steps.append(Extern(weight_gradient, (gradient, image), {}, [result]))
-    return Tensor(Storage(meta, whole_load(result)), meta)
-
-
 #: Stands for a gradient that is not asked for.
 _NOTHING = TensorMeta(torch.float32, (0,), (1,), torch.device("cpu"))
 
@@ -128,8 +122,11 @@ def _weight_meta(meta: TensorMeta) -> TensorMeta:
     return channels_last_meta(meta)
 
 
-def _call(ctx: Context, meta: TensorMeta, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Tensor:
-    result = ctx.temp(channels_last_meta(meta))
+def _call(
+    ctx: Context, meta: TensorMeta, function: Callable[..., Any], arguments: tuple[Any, ...], lies: TensorMeta | None = None
+) -> Tensor:
+    """The result of a call, which lies in memory as `lies` says, or else with its channels last."""
+    result = ctx.temp(lies or channels_last_meta(meta))
     ctx.program.steps.append(Extern(function, arguments, {}, [result]))
     return Tensor(Storage(meta, whole_load(result)), meta)
 

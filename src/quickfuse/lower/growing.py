@@ -14,20 +14,17 @@ from torch.fx import Graph, Node
 
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer
-from quickfuse.ir.prefixes import Chain, prefix_chains
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
-from . import ops
 from .context import Context
+from .joining import part
 from .memory_order import axes_as_read
-from .picking import source
+from .prefixes import Chain, prefix_chains
 from .promotion import SUPPORTED
 from .symbolic import Storage, Tensor
 
 #: Smaller concatenations are as well copied.
 _LEAST_BYTES = 1 << 16
-#: What costs more than this is stored before it becomes a part, as in other concatenations.
-_STORE_BEFORE_JOINING = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -66,10 +63,13 @@ class GrowingConcatenations:
             if _is_worth_it(chain, needs_memory):
                 self._of.update(dict.fromkeys(chain.nodes, _Growing(chain)))
 
+    def __contains__(self, node: Node) -> bool:
+        return node in self._of
+
     def joined(self, ctx: Context, node: Node, tensors: Any, meta: TensorMeta) -> Tensor | None:
-        """The result of a concatenation of `tensors`; None where it has no part in this, or has none any more."""
-        growing = self._of.get(node)
-        if growing is None or growing.chain.nodes[growing.count] is not node:
+        """The result of one of these concatenations, of `tensors`; None where it has no part in this any more."""
+        growing = self._of[node]
+        if growing.chain.nodes[growing.count] is not node:
             return None
         added = _added(growing, list(tensors))
         if added is None:
@@ -86,7 +86,7 @@ class GrowingConcatenations:
 
     def _add(self, ctx: Context, growing: _Growing, tensor: Tensor) -> None:
         axis, last = growing.chain.axis, growing.chain.last
-        value = ops.via(source(ctx, tensor, _STORE_BEFORE_JOINING), last.dtype)
+        value = part(ctx, tensor, last.dtype)
         if growing.buffer is None:
             axes = axes_as_read(value, last.shape, contiguous_stride(last.shape))
             stride = stride_in_order(last.shape, axes)

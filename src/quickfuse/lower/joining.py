@@ -68,7 +68,8 @@ def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) ->
     return result
 
 
-def _part(ctx: Context, tensor: Tensor, dtype: torch.dtype) -> Expr:
+def part(ctx: Context, tensor: Tensor, dtype: torch.dtype) -> Expr:
+    """The value of a tensor that becomes a part of another."""
     return ops.via(source(ctx, tensor, _STORE_BEFORE_JOINING), dtype)
 
 
@@ -96,7 +97,7 @@ def joined(ctx: Context, meta: Any, tensors: list[Tensor], dim: Any) -> Tensor:
         raise NoRule
     if not meta.numel:
         return made(ctx, meta, ops.const(0, meta.dtype))
-    segments = [Segment(_part(ctx, t, meta.dtype), t.meta.shape[axis], 0, 1) for t in tensors]
+    segments = [Segment(part(ctx, t, meta.dtype), t.meta.shape[axis], 0, 1) for t in tensors]
     if len(segments) <= _MOST_JOINED:
         return made(ctx, meta, along(ctx, meta.shape, axis, segments))
     return _stored(ctx, meta, axis, segments)
@@ -183,7 +184,7 @@ def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> T
     shape = list(input.meta.shape)
     if type(value) not in (int, float, bool) or type(meta) is not TensorMeta:
         raise NoRule
-    result = _part(ctx, input, meta.dtype)
+    result = part(ctx, input, meta.dtype)
     fill = ops.const(value, meta.dtype)
     for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
         if before or behind:
@@ -199,7 +200,7 @@ def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> T
 
 def _padded(ctx: Context, meta: Any, input: Tensor, pad: Any, mode: str) -> Tensor:
     shape = list(input.meta.shape)
-    result = _part(ctx, input, input.dtype)
+    result = part(ctx, input, input.dtype)
     for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
         if before or behind:
             size = shape[axis]
@@ -253,7 +254,7 @@ def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
     dims = dims or ([0] if len(shape) == 1 else [])
     if not dims or len(dims) != len(shifts) or any(type(n) is not int for n in [*shifts, *dims]) or not input.meta.numel:
         raise NoRule
-    result = _part(ctx, input, input.dtype)
+    result = part(ctx, input, input.dtype)
     for shift, dim in zip(shifts, dims, strict=True):
         axis = dim % len(shape)
         size = shape[axis]
@@ -297,7 +298,7 @@ def _flipped(ctx: Context, meta: Any, input: Tensor, dims: list[Any]) -> Tensor:
     axes = {d % ndim for d in dims}
     rows = [tuple([(-1 if k in axes else 1) * (j == k) for j in range(ndim)]) for k in range(ndim)]
     ends = tuple([shape[k] - 1 if k in axes else 0 for k in range(ndim)])
-    return made(ctx, meta, reindex(_part(ctx, input, input.dtype), IndexMap(ends, tuple(rows), ndim)))
+    return made(ctx, meta, reindex(part(ctx, input, input.dtype), IndexMap(ends, tuple(rows), ndim)))
 
 
 def _copied(ctx: Context, meta: Any, tensor: Tensor, shape: Shape, axes: Sequence[int | None]) -> Tensor:
@@ -307,7 +308,7 @@ def _copied(ctx: Context, meta: Any, tensor: Tensor, shape: Shape, axes: Sequenc
     ndim = len(shape)
     places = {axis: j for j, axis in enumerate(axes) if axis is not None}
     rows = [tuple([int(places.get(k) == j) for j in range(ndim)]) for k in range(len(tensor.meta.shape))]
-    value = reindex(_part(ctx, tensor, meta.dtype), IndexMap((0,) * len(rows), tuple(rows), ndim))
+    value = reindex(part(ctx, tensor, meta.dtype), IndexMap((0,) * len(rows), tuple(rows), ndim))
     copied = Storage(TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device), value)
     return Tensor(copied, meta, is_base=False)
 

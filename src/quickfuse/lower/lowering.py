@@ -86,11 +86,10 @@ class _Lowering:
         self.formed: dict[int, tuple[Storage, int]] = {}
         self.calls = 0
         self.counted_steps = 0
-        self.growing: GrowingConcatenations | None = None
 
     def run(self, graph: Graph) -> Program:
         values = self.values
-        self.growing = GrowingConcatenations(graph, _needs_memory)
+        self.growing = GrowingConcatenations(graph, _needs_memory)  # the graph's, not that of parts of an operator
         for node in graph.nodes:
             kind = node.op
             if node in values:  # came with what was before
@@ -150,8 +149,8 @@ class _Lowering:
             return host_number(ctx, target, args, node.name, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
-        if type(meta) is TensorMeta and self.growing is not None:
-            joined = self.growing.joined(ctx, node, args[0] if args else kwargs.get("tensors"), meta)
+        if node in self.growing:
+            joined = self.growing.joined(ctx, node, args[0] if args else kwargs["tensors"], meta)
             if joined is not None:
                 return joined
         handler = _handler(kind, target)

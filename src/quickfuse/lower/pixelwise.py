@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from quickfuse.ir.values import TensorMeta
 
-from .products import is_for_one_dnn, one_dnn_linear
+from .products import Activation, LinearCall, is_for_one_dnn
 from .symbolic import Tensor
 
 
@@ -78,7 +78,4 @@ def _images(pixels: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_large: bool) -> torch.Tensor:
-    if not is_large:
-        return functional.linear(rows, weight, bias)
-    made: torch.Tensor = one_dnn_linear()(rows, weight, bias, "none", [], "")
-    return made
+    return LinearCall(Activation())(rows, weight, bias) if is_large else functional.linear(rows, weight, bias)

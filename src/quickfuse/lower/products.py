@@ -55,12 +55,12 @@ class LinearCall:
 
     def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         activation = self.activation
-        made: torch.Tensor = one_dnn_linear()(input, weight, bias, activation.name, [], activation.algorithm)
+        made: torch.Tensor = _one_dnn_linear()(input, weight, bias, activation.name, [], activation.algorithm)
         return made
 
 
 @functools.cache
-def one_dnn_linear() -> Any:
+def _one_dnn_linear() -> Any:
     """PyTorch's operator; None where this PyTorch has none."""
     if not torch.backends.mkldnn.is_available():
         return None
@@ -116,7 +116,7 @@ def _are_matrices(*operands: Any) -> bool:
 
 
 def _has_one_dnn() -> bool:
-    return torch.backends.mkldnn.enabled and one_dnn_linear() is not None
+    return torch.backends.mkldnn.enabled and _one_dnn_linear() is not None
 
 
 def _is_gapless(meta: TensorMeta) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.boxes import disjoint
+from quickfuse.ir.boxes import disjoint, may_read
 from quickfuse.ir.expr import Load, Op, Place, walk
-from quickfuse.ir.loop import Access, Buffer, Extern, Loop, buffers_in, views_in
+from quickfuse.ir.loop import Buffer, Extern, Loop, buffers_in
 
 _Step = Loop | Extern
 _SAME: Mapping[Buffer, Buffer] = {}
@@ -49,13 +49,10 @@ def meet(reader: _Step, writer: _Step, buffer: Buffer) -> bool:
         return True
     stored = [store.access for store in writer.stores if store.access.buffer is buffer]
     if isinstance(reader, Extern):
-        read = [(v.shape, Access(buffer, v.offset, v.stride)) for v in views_in((reader.args, reader.kwargs))
-                if v.buffer is buffer]  # fmt: skip
-    else:
-        roots = [root for store in reader.stores for root in store.roots]
-        read = [(reader.shape, node.access) for node in walk(*roots)
-                if isinstance(node, (Load, Place)) and node.access.buffer is buffer]  # fmt: skip
-    return any(not disjoint(shape, access, writer.shape, other) for shape, access in read for other in stored)
+        return any(may_read(reader, writer.shape, access) for access in stored)
+    roots = [root for store in reader.stores for root in store.roots]
+    read = [n.access for n in walk(*roots) if isinstance(n, (Load, Place)) and n.access.buffer is buffer]
+    return any(not disjoint(reader.shape, one, writer.shape, other) for one in read for other in stored)
 
 
 class Order:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from .values import TensorMeta
+from quickfuse.ir.values import TensorMeta
 
 _CONCATENATIONS = frozenset({torch.cat, torch.concat, torch.concatenate, torch.ops.aten.cat.default})
 
