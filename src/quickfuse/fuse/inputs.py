@@ -8,7 +8,7 @@ from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.loop import FLAG, Access, Buffer
 
 from .rows import same_elements
-from .units import Edge, Meeting, Unit, agree, find, least_level, union, way_into
+from .units import Edge, Meeting, Unit, agree, find, least_level, union
 
 if TYPE_CHECKING:
     from .levels import _Analysis
@@ -42,9 +42,6 @@ class InputStores:
                 conflicts.append(unit)
         if conflicts:
             return conflicts
-        readers = self._readers()
-        for unit in self.stores:
-            self._move(unit, self._meetings(unit, readers))
         readers = self._readers()
         for unit in self.stores:
             self.before[unit] = [
@@ -91,17 +88,6 @@ class InputStores:
                 continue
             found.append(Meeting(reader, None if access is None else stored, access, flows=False))
         return found
-
-    def _move(self, unit: Unit, meetings: list[Meeting]) -> None:
-        """Into the index space of a kernel with reductions that it could be a part of."""
-        for meeting in meetings:
-            root = find(meeting.before)
-            if meeting.mine is None or meeting.theirs is None or root.device != unit.device:
-                continue
-            index_map = way_into(unit, [root])
-            if index_map is not None and same_elements(root.shape, index_map.access(meeting.mine), meeting.theirs):
-                unit.move(index_map, root.shape)
-                return
 
     def _raise(self) -> list[Unit]:
         """Returns the units that never stop moving."""
