@@ -15,8 +15,8 @@ import torch
 from cpu_runner import Data, Strided, run, strided
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.emit.llvm_math import Target
-from quickfuse.fuse import fuse
-from quickfuse.fuse import schedule as scheduling
+from quickfuse.schedule import schedule as make_schedule
+from quickfuse.schedule import launches as scheduling
 from quickfuse.ir.expr import HALF_TYPES, PICK, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, View
@@ -202,7 +202,7 @@ def _once_a_row(body: KernelBody, slot: int, view: torch.Tensor) -> torch.Tensor
 def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
     """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
     gm = trace(function, *copy_inputs(inputs))
-    schedule = fuse(lower(gm.graph))
+    schedule = make_schedule(lower(gm.graph))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     return schedule, Interpreter(schedule, names)
 

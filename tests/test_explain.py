@@ -52,7 +52,7 @@ def test_explain_bar() -> None:
         ["b", "x", "b_1", "mul", "output"],
     ]
     assert all(isinstance(gm, torch.fx.GraphModule) for gm in explanation.graphs)
-    assert set(explanation.compile_times) == {"capture", "lower", "fuse", "kernels", "glue"}
+    assert set(explanation.compile_times) == {"capture", "lower", "schedule", "kernels", "glue"}
     assert all(seconds >= 0 for seconds in explanation.compile_times.values())
     assert "L['a'] is a Tensor float32[10]" in map(str, explanation.out_guards)
 

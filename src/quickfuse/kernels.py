@@ -10,12 +10,12 @@ from torch.fx import Graph
 from . import logs
 from .differentiate.expand import expand
 from .emit.sources import emit_cpu, emit_gpu
-from .fuse import fuse
 from .ir.kernel import Schedule
 from .ir.values import TensorMeta
 from .launch import bind
 from .launch.tables import CpuCall, Placer
 from .lower import lower
+from .schedule import schedule as make_schedule
 
 
 def kernels_of(
@@ -32,8 +32,8 @@ def kernels_of(
         program = lower(graph, free, expand)
     if logs.enabled("loops"):
         logs.emit("loops", str(program))
-    with logs.stage("fuse"):
-        schedule = fuse(program)
+    with logs.stage("schedule"):
+        schedule = make_schedule(program)
     inputs: list[Any] = [buffer for buffer in program.inputs if buffer is not None]
     position = dict(zip(inputs, picks, strict=True))
     with logs.stage("kernels"):

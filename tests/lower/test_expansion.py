@@ -65,11 +65,11 @@ FUSED: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", FUSED)
 def test_fused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from quickfuse.fuse import schedule
+    from quickfuse.schedule import launches
 
     made: list[Any] = []
-    plain = schedule.Schedule
-    monkeypatch.setattr(schedule, "Schedule", lambda *args, **kwargs: made.append(plain(*args, **kwargs)) or made[-1])
+    plain = launches.Schedule
+    monkeypatch.setattr(launches, "Schedule", lambda *args, **kwargs: made.append(plain(*args, **kwargs)) or made[-1])
     function, *args = FUSED[name]()
     twin = quickfuse.compile(lambda *operands: function(*operands), options={"raise_internal_errors": True})
     torch.testing.assert_close(twin(*args), function(*args), equal_nan=True, rtol=1e-5, atol=1e-5)

@@ -19,7 +19,7 @@ from .explanation import BreakReason, Explanation
 from .graphs import module_of, operators_of
 
 #: The stages of compilation, in order. "backend" is the time of a custom backend.
-_STAGES = ("capture", "differentiate", "partition", "lower", "fuse", "kernels", "glue", "backend")
+_STAGES = ("capture", "differentiate", "partition", "lower", "schedule", "kernels", "glue", "backend")
 #: Those that are not part of each compilation.
 _SOMETIMES = ("differentiate", "partition", "backend")
 

@@ -30,8 +30,8 @@ from quickfuse.ir.kernel import (
 from quickfuse.ir.loop import FLAG, Access, Buffer
 
 from .collapse import Collapsed, collapse, collapse_rows
-from .merge import MergedLoop
-from .rows import same_elements
+from .fused_loops import FusedLoop
+from .index_space import same_elements
 
 _OperandKey = tuple[Buffer, int, tuple[int, ...]]
 
@@ -40,7 +40,7 @@ _OperandKey = tuple[Buffer, int, tuple[int, ...]]
 class Candidate:
     """A loop with its body, its operands, and the names of its host scalars."""
 
-    loop: MergedLoop
+    loop: FusedLoop
     body: KernelBody
     member: Member
     scalars: tuple[str, ...]
@@ -51,9 +51,9 @@ class Candidate:
 class _Operands:
     """The operands of a loop over `shape` by first use, those that are stored last, and its host scalars.
 
-    values: buffers whose contents are computed in the loop, with the units that do, and what they store.
+    values: buffers whose contents are computed in the loop, with the nodes that do, and what they store.
     stored: the operand of each store that is done. loaded: how many operands are loaded.
-    links: where each unit's loads and scalars come from.
+    links: where each node's loads and scalars come from.
     loose: the buffers that are loaded from at computed offsets.
     """
 
@@ -69,11 +69,11 @@ class _Operands:
     loaded: int = 0
 
     def source(self, access: Access) -> int | None:
-        """The unit of the loop that computes what a load finds, if one does."""
-        units = self.values.get(access.buffer)
-        if units is None:
+        """The node of the loop that computes what a load finds, if one does."""
+        nodes = self.values.get(access.buffer)
+        if nodes is None:
             return None
-        return next((k for k, stored in units if same_elements(self.shape, access, stored)), None)
+        return next((k for k, stored in nodes if same_elements(self.shape, access, stored)), None)
 
     def strides(self) -> tuple[tuple[int, ...], ...]:
         """Each operand's strides. What is stored moves, even where there is but one element."""
@@ -106,7 +106,7 @@ class Canonicalizer:
         self._codes: dict[tuple[Any, ...], int] = {}
         self._slots: dict[Any, Slot] = {}
 
-    def candidate(self, loop: MergedLoop) -> Candidate:
+    def candidate(self, loop: FusedLoop) -> Candidate:
         """The body and member of a loop.
 
         Raises:
@@ -117,7 +117,7 @@ class Canonicalizer:
         indexed = tuple(sorted(operands.axes))
         reduced, columns = 0, False
         if loop.reduced:
-            collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced, loop.serial)
+            collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced, loop.ordered)
         else:
             vectors = loop.device.type == "cpu"
             collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed, vectors)
@@ -135,25 +135,25 @@ class Canonicalizer:
         )
         return Candidate(loop, body, member, tuple(operands.scalars), collapsed)
 
-    def _signature(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed, slots: tuple[Slot, ...]) -> Any:
+    def _signature(self, loop: FusedLoop, operands: _Operands, collapsed: Collapsed, slots: tuple[Slot, ...]) -> Any:
         """What loops with equal bodies have in common.
 
-        Each unit's own code, and how its loads and scalars are numbered in the loop, say what is computed.
+        Each node's own code, and how its loads and scalars are numbered in the loop, say what is computed.
         """
         codes = self._codes
         numbers = tuple(
             [
                 (codes.setdefault(u.reading.code, len(codes)), u.store.combine, u.store.offset is None)
-                for u in loop.units if u.reading and u.store
+                for u in loop.nodes if u.reading and u.store
             ]
         )  # fmt: skip
         return (
             loop.device.type, len(collapsed.sizes), slots, numbers, tuple(loop.kept), tuple(operands.links),
-            tuple(operands.stored), tuple(operands.scalars.values()), loop.serial,
+            tuple(operands.stored), tuple(operands.scalars.values()), loop.ordered,
             tuple([collapsed.axis(axis) for axis in sorted(operands.axes)]),
         )  # fmt: skip
 
-    def _make_slots(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed) -> tuple[Slot, ...]:
+    def _make_slots(self, loop: FusedLoop, operands: _Operands, collapsed: Collapsed) -> tuple[Slot, ...]:
         stored = set(operands.stored)
         backwards = not loop.reduced and loop.device.type == "cpu"  # the one place where code for it is written
         slots = []
@@ -172,39 +172,39 @@ class Canonicalizer:
         return tuple(slots)
 
 
-def _first_stored(loop: MergedLoop, operands: _Operands) -> int:
+def _first_stored(loop: FusedLoop, operands: _Operands) -> int:
     """The first operand that is stored to at every index, or else a flag."""
     filled = (k for k, store in zip(operands.stored, loop.stores, strict=True) if store.combine != FLAG)
     return next(filled, operands.stored[0])
 
 
-def _row_length(loop: MergedLoop) -> int:
+def _row_length(loop: FusedLoop) -> int:
     """How many elements a row has; -1 without reductions. A `Count` of as many is what a kernel finds out itself."""
-    return math.prod(loop.shape[k] for k in loop.reduced) if loop.reduced and not loop.serial else -1
+    return math.prod(loop.shape[k] for k in loop.reduced) if loop.reduced and not loop.ordered else -1
 
 
-def _collect(loop: MergedLoop) -> _Operands:
+def _collect(loop: FusedLoop) -> _Operands:
     operands = _Operands(loop.shape)
     number, values = operands.number, operands.values
-    for k, unit in enumerate(loop.units):
-        assert unit.store is not None
-        if unit.store.access.buffer.kind != "input":
-            values.setdefault(unit.store.access.buffer, []).append((k, unit.store.access))
-    for unit in loop.units:
-        assert unit.reading is not None
+    for k, node in enumerate(loop.nodes):
+        assert node.store is not None
+        if node.store.access.buffer.kind != "input":
+            values.setdefault(node.store.access.buffer, []).append((k, node.store.access))
+    for node in loop.nodes:
+        assert node.reading is not None
         links: list[int] = []
-        for access in unit.reading.accesses:
+        for access in node.reading.accesses:
             source = operands.source(access)
             if access.loose:
                 operands.loose.add(access.buffer)
             links.append(number(access) if source is None else -1 - source)
-        if unit.reading.scalars:
-            operands.scalars.update(unit.reading.scalars)
+        if node.reading.scalars:
+            operands.scalars.update(node.reading.scalars)
             order = list(operands.scalars)
-            links += [order.index(name) for name in unit.reading.scalars]
+            links += [order.index(name) for name in node.reading.scalars]
         operands.links.append(tuple(links))
-        if unit.reading.axes:
-            operands.axes.update(unit.reading.axes)
+        if node.reading.axes:
+            operands.axes.update(node.reading.axes)
     operands.loaded = len(operands.accesses)
     operands.stored = [number(store.access) for store in loop.stores]
     _check(operands)
@@ -228,10 +228,10 @@ class _Builder:
     """Rewrites the expressions of a loop as a body's: slots for loads, arguments for host scalars.
 
     Equal values become one, and so do equal reductions, which gradients of normalisations have. Reductions are built in
-    the order of their units, in which each uses only earlier ones.
+    the order of their nodes, in which each uses only earlier ones.
     """
 
-    def __init__(self, loop: MergedLoop, operands: _Operands, collapsed: Collapsed) -> None:
+    def __init__(self, loop: FusedLoop, operands: _Operands, collapsed: Collapsed) -> None:
         self.loop = loop
         self.operands = operands
         self.collapsed = collapsed
@@ -245,14 +245,14 @@ class _Builder:
     def body(self, slots: tuple[Slot, ...], reduced: int, columns: bool) -> KernelBody:
         reductions: list[Reduction] = []
         numbers: dict[tuple[str, int], int] = {}
-        for unit in self.loop.units:
-            assert unit.store is not None
-            if unit.store.combine is not None and unit.store.combine != FLAG:
-                value = self._value(unit.store.value)
-                number = numbers.setdefault((unit.store.combine, id(value)), len(reductions))
-                self.reduced[unit.store.access.buffer] = Reduced(number, value.dtype)
+        for node in self.loop.nodes:
+            assert node.store is not None
+            if node.store.combine is not None and node.store.combine != FLAG:
+                value = self._value(node.store.value)
+                number = numbers.setdefault((node.store.combine, id(value)), len(reductions))
+                self.reduced[node.store.access.buffer] = Reduced(number, value.dtype)
                 if number == len(reductions):
-                    reductions.append(Reduction(unit.store.combine, value))
+                    reductions.append(Reduction(node.store.combine, value))
         values = [self.reduced.get(store.access.buffer) or self._value(store.value) for store in self.loop.stores]
         plain = [k for k, store in enumerate(self.loop.stores) if store.offset is None]
         scattered = [
@@ -269,7 +269,7 @@ class _Builder:
             reduced,
             columns,
             tuple(reductions),
-            self.loop.serial,
+            self.loop.ordered,
             tuple(scattered),
         )
 
@@ -308,7 +308,7 @@ class _Builder:
         source = self.operands.source(node.access) if isinstance(node, Load) else None
         if source is None:
             return ()
-        store = self.loop.units[source].store
+        store = self.loop.nodes[source].store
         assert store is not None
         return (store.value,) if store.combine is None else ()
 

@@ -23,7 +23,7 @@ from quickfuse.ir.reindex import with_arguments
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from .hoisting import COSTS
-from .rows import Shape, reduced_axes
+from .index_space import Shape, reduced_axes
 
 #: So many simple operations an element may be done again before a value is stored instead, which costs a launch, a pass
 #: through memory and a load.

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import quickfuse
-from quickfuse.fuse.cutting import cut
+from quickfuse.schedule.recompute import cut
 from quickfuse.ir.expr import Op, walk
 from quickfuse.ir.kernel import KernelBody, KernelCall, Schedule
 from quickfuse.ir.loop import Buffer

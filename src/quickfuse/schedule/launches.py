@@ -1,4 +1,4 @@
-"""Horizontal fusion: loops with equal bodies become the members of one kernel call; calls in order of level."""
+"""Launches: loops with equal bodies become the members of one kernel call (horizontal fusion)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,19 @@ from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern, Program
 
 from .canonical import Candidate, Canonicalizer
-from .cutting import cut
-from .hoisting import hoist
-from .levels import analyse
-from .merge import MergedLoop, merge
-from .postponing import postpone
+from .dependence import Node
+from .fused_loops import FusedLoop, fused_loops
 
 #: Unlike loops are only put into one kernel as long as it has no more than this many operands.
 _MOST_OPERANDS = 32
 
 
-def fuse(program: Program) -> Schedule:
-    """Fuse and group the loops of a lowered program into kernel calls, in an order that respects all dependences.
+def group_into_launches(program: Program, nodes: list[Node]) -> Schedule:
+    """The kernel calls and calls of PyTorch for the fusion groups of a program, in the order of their ranks.
 
     Loops with equal code and equal host scalars that do not depend on each other are one call, whatever their sizes.
-
-    Raises:
-        Unsupported: for loops that load from a buffer and store to it at another element.
     """
-    cut_buffers = cut(program)
-    hoist(program)
-    dependences = analyse(program, cut_buffers)
-    postpone(dependences)
-    loops = merge(program, dependences)
+    loops = fused_loops(program, nodes)
     stored = [store.access.buffer for loop in loops for store in loop.stores]
     canonicalizer = Canonicalizer()
     running = [loop for loop in loops if any(loop.kept) and 0 not in loop.shape]
@@ -44,8 +34,10 @@ def fuse(program: Program) -> Schedule:
         call = KernelCall(
             first.body, [c.member for c in members], [scalars[name] for name in first.scalars], first.loop.device
         )
-        steps.append((first.loop.level, True, first.loop.units[0].index, call))
-    steps += [(unit.level, False, unit.index, unit.extern) for unit in dependences.units if unit.extern is not None]
+        steps.append((first.loop.rank, True, first.loop.nodes[0].index, call))
+    for node in nodes:
+        if node.call is not None and node.group is not None:
+            steps.append((node.group.rank, False, node.index, node.call))
     steps.sort(key=lambda step: step[:3])
     temps = dict.fromkeys(buffer for buffer in stored if buffer.kind == "temp")
     return Schedule(program, _named([step for *_, step in steps]), list(temps))
@@ -55,7 +47,7 @@ def _group(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in candidates:
         loop = candidate.loop
-        groups.setdefault((id(candidate.body), candidate.scalars, loop.level, loop.device), []).append(candidate)
+        groups.setdefault((id(candidate.body), candidate.scalars, loop.rank, loop.device), []).append(candidate)
     return list(groups.values())
 
 
@@ -68,8 +60,8 @@ def _combine_single_loops(groups: list[list[Candidate]], canonicalizer: Canonica
             result.append(group)
             continue
         loop = group[0].loop
-        form = (loop.shape, loop.reduced, loop.serial, group[0].collapsed.groups, group[0].body.columns)
-        key = (loop.level, loop.device, form)
+        form = (loop.shape, loop.reduced, loop.ordered, group[0].collapsed.groups, group[0].body.columns)
+        key = (loop.rank, loop.device, form)
         alike.setdefault(key, []).append(group[0])
     for candidates in alike.values():
         for chunk in _chunks(candidates):
@@ -93,11 +85,11 @@ def _chunks(candidates: list[Candidate]) -> list[list[Candidate]]:
     return chunks
 
 
-def _combined(loops: list[MergedLoop]) -> MergedLoop:
+def _combined(loops: list[FusedLoop]) -> FusedLoop:
     first = loops[0]
-    units = [unit for loop in loops for unit in loop.units]
+    nodes = [node for loop in loops for node in loop.nodes]
     kept = [k for loop in loops for k in loop.kept]
-    return MergedLoop(first.shape, first.reduced, first.device, first.level, units, kept, first.serial)
+    return FusedLoop(first.shape, first.reduced, first.device, first.rank, nodes, kept, first.ordered)
 
 
 def _named(steps: list[KernelCall | Extern]) -> list[KernelCall | Extern]:

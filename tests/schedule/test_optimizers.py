@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.fx import GraphModule
 
-from quickfuse.fuse import fuse
+from quickfuse.schedule import schedule as make_schedule
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.lower import lower
 from schedule_interpreter import Interpreter, assert_same
@@ -65,7 +65,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 def check_step(optimizer: torch.optim.Optimizer, compiling: bool) -> Schedule:
     before = [copy_of(t.detach()) for t in tensors_of(optimizer)]
     gm, after = captured_step(optimizer, compiling)
-    schedule = fuse(lower(gm.graph))
+    schedule = make_schedule(lower(gm.graph))
     Interpreter(schedule, [n.name for n in gm.graph.nodes if n.op == "placeholder"])(*before)
     for actual, expected in zip(before, after, strict=True):
         assert_same(actual, expected.detach(), ulps=8)
@@ -201,7 +201,7 @@ def test_compile_time_of_a_thousand_parameters(foreach: bool, compiling: bool) -
         start = time.process_time()
         program = lower(gm.graph)
         lowered = time.process_time()
-        schedule = fuse(program)
+        schedule = make_schedule(program)
         fused = time.process_time()
     finally:
         gc.enable()

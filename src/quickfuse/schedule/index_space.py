@@ -1,4 +1,4 @@
-"""Index spaces of kernels with reductions: a shape, and the axes in it that are reduced.
+"""Index spaces of fusion groups with reductions: a shape, and the axes in it that are reduced.
 
 A value with one element a row, say a mean, has an index of its own with fewer
 axes. To share the reduction's kernel it is seen as a value over the kernel's space that does not change along the reduced

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from quickfuse.fuse.collapse import collapse_rows
-from quickfuse.fuse.rows import embedding
+from quickfuse.schedule.collapse import collapse_rows
+from quickfuse.schedule.index_space import embedding
 from quickfuse.ir.kernel import KernelCall, Schedule
 from schedule_interpreter import check, compile_for_test
 

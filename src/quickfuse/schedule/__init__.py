@@ -1,0 +1,37 @@
+"""The schedule: a program of loops -> few kernels in order, each run for many members in one launch.
+
+In order: `recompute` (what is stored rather than computed again), `hoisting` (what does not depend on all axes is computed
+once), `dependence` (what must come before what), `copies` (old and new values that are both needed), `fusion` (groups that
+run together), `order` (by what memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes
+and buffers), `launches` (equal bodies into one call).
+"""
+
+from __future__ import annotations
+
+from quickfuse.ir.kernel import Schedule
+from quickfuse.ir.loop import Program
+
+from .copies import make_copies
+from .dependence import dependence_graph
+from .fusion import fuse
+from .hoisting import hoist
+from .launches import group_into_launches
+from .order import order
+from .recompute import cut
+
+
+def schedule(program: Program) -> Schedule:
+    """Fuse and group the loops of a lowered program into kernel calls, in an order that respects all dependences.
+
+    Raises:
+        Unsupported: for a value of a kind that no kernel computes.
+    """
+    cut_buffers = cut(program)
+    hoist(program)
+    nodes, together = make_copies(dependence_graph(program))
+    fuse(nodes, together, cut_buffers)
+    order(nodes)
+    return group_into_launches(program, nodes)
+
+
+__all__ = ["schedule"]

@@ -1,0 +1,196 @@
+"""Fusion: nodes are merged into groups, each of which becomes one kernel.
+
+Nodes are taken in topological order, and each is put into a group for good. A group has a rank: what comes before a kernel
+is in groups of lower rank, or are calls of the same rank, which run first. So the graph of groups has no cycles, by
+construction. A node joins groups of the rank that it must have at least, where each dependence on them joins the same
+element at each index, or a finished reduction of an earlier pass; otherwise it begins a group of its own, one rank up.
+
+A group that only reduces, and that nothing depends on yet, waits for its first user: its rank is raised to that of the
+user. Nothing is ever undone, so the work is that of looking at each dependence once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+
+from quickfuse.ir.loop import Buffer
+from quickfuse.ir.reindex import IndexMap
+
+from .dependence import Dependence, Kind, Node, topological_order
+from .index_space import Shape, embedding, same_elements
+
+
+@dataclass(eq=False, slots=True)
+class FusionGroup:
+    """Nodes that run together: stores of one index space, or a call alone, or a barrier.
+
+    `reduced`: the axes that are reduced for all of them, or the one that they go along in order, if `ordered`; None where
+    none of them does either. `is_used`: something in another group depends on it.
+    """
+
+    nodes: list[Node]
+    rank: int
+    shape: Shape = ()
+    device: torch.device | None = None
+    reduced: Shape | None = None
+    ordered: bool = False
+    is_used: bool = field(default=False)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it runs before the kernels of its rank. A barrier does nothing and may as well."""
+        return self.nodes[0].store is None
+
+    @property
+    def index(self) -> int:
+        return min(node.index for node in self.nodes)
+
+    def absorb(self, other: FusionGroup) -> FusionGroup:
+        """Merge two groups of one rank; the larger one stays. Returns it."""
+        if len(other.nodes) > len(self.nodes):
+            return other.absorb(self)
+        for node in other.nodes:
+            node.group = self
+        self.nodes += other.nodes
+        if other.reduced is not None:
+            self.reduced, self.ordered = other.reduced, other.ordered
+        self.is_used = self.is_used or other.is_used
+        return self
+
+    @property
+    def only_reduces(self) -> bool:
+        return self.reduced is not None and all(node.reduced is not None for node in self.nodes)
+
+
+def groups_of(nodes: list[Node]) -> list[FusionGroup]:
+    """The distinct groups of some nodes, in the order of their first nodes."""
+    return list(dict.fromkeys([node.group for node in nodes if node.group is not None]))
+
+
+def fuse(nodes: list[Node], together: list[list[Node]], cut: Collection[Buffer] = ()) -> None:
+    """Give each node its group. Nodes that are `together` wait for each other in a circle, and are put into one group.
+
+    What reads a buffer that is `cut` is in a later kernel than what fills it.
+    """
+    circles = {node: circle for circle in together for node in circle}
+    waiting = {id(circle): len(circle) for circle in together}
+    for node in topological_order(nodes):
+        circle = circles.get(node, [node])
+        if len(circle) > 1:
+            waiting[id(circle)] -= 1
+            if waiting[id(circle)]:
+                continue
+        _Placement(circle, cut).place()
+
+
+class _Placement:
+    """Finds the group of a node, or of some that must be together."""
+
+    def __init__(self, nodes: list[Node], cut: Collection[Buffer]) -> None:
+        self.nodes = nodes
+        self.cut = cut
+        first = nodes[0]
+        self.shape, self.device = first.shape, first.device
+        self.reduced, self.ordered = first.reduced, first.ordered
+        self.before: dict[int, tuple[FusionGroup, list[Dependence]]] = {}
+        for node in nodes:
+            for dependence in node.before:
+                group = dependence.before.group
+                if group is not None:
+                    self.before.setdefault(id(group), (group, []))[1].append(dependence)
+
+    def place(self) -> None:
+        if self.nodes[0].store is None:
+            rank = max([_after(group) for group, _ in self.before.values()], default=0)
+            self._begin(rank)
+            return
+        fusable = [group for group, dependences in self.before.values() if self._may_join(group, dependences)]
+        known = {id(group) for group in fusable}
+        rank = max([_after(group) for key, (group, _) in self.before.items() if key not in known], default=0)
+        rank = max([rank, *[group.rank for group in fusable]])
+        joined = [group for group in fusable if group.rank == rank]
+        if not agree([*joined, *self._own_space()]):
+            rank, joined = rank + 1, []
+        for group in fusable:
+            if group.rank < rank and _may_wait(group) and agree([*joined, *self._own_space(), group]):
+                joined.append(group)
+        self._join(rank, joined)
+
+    def _own_space(self) -> list[FusionGroup]:
+        return [] if self.reduced is None else [FusionGroup(self.nodes, 0, self.shape, self.device, self.reduced, self.ordered)]
+
+    def _way_into(self, group: FusionGroup) -> IndexMap | None:
+        """How the nodes may be in the index space of a group with reductions, as a function of its indices."""
+        if self.shape == group.shape or self.reduced is not None or not group.reduced or group.ordered:
+            return None
+        return embedding(self.shape, group.shape, group.reduced)
+
+    def _may_join(self, group: FusionGroup, dependences: list[Dependence]) -> bool:
+        """Whether the nodes may be in the kernel of a group that they depend on."""
+        if group.is_call or group.device != self.device:
+            return False
+        way = self._way_into(group)
+        if way is None and self.shape != group.shape:
+            return False
+        return all(self._is_same_element(group, dependence, way) for dependence in dependences)
+
+    def _is_same_element(self, group: FusionGroup, dependence: Dependence, way: IndexMap | None) -> bool:
+        mine, theirs, other = dependence.mine, dependence.theirs, dependence.before
+        if mine is None or theirs is None:
+            return False
+        if dependence.kind is Kind.READ_AFTER_WRITE and theirs.buffer in self.cut:
+            return False
+        mine = mine if way is None else way.access(mine)
+        theirs = theirs if other.into is None else other.into.access(theirs)
+        return same_elements(group.shape, mine, theirs)
+
+    def _join(self, rank: int, joined: list[FusionGroup]) -> None:
+        if not joined:
+            self._begin(rank)
+            return
+        way, space = self._way_into(joined[0]), joined[0].shape
+        merged = joined[0]
+        for group in joined:
+            group.rank = rank
+        for group in joined[1:]:
+            merged = merged.absorb(group)
+        for node in self.nodes:
+            if way is not None:
+                node.embed(way, space)
+            node.group = merged
+        merged.nodes += self.nodes
+        if self.reduced is not None:
+            merged.reduced, merged.ordered = self.reduced, self.ordered
+        self._note_uses(merged)
+
+    def _begin(self, rank: int) -> None:
+        group = FusionGroup(list(self.nodes), rank, self.shape, self.device, self.reduced, self.ordered)
+        for node in self.nodes:
+            node.group = group
+        self._note_uses(group)
+
+    def _note_uses(self, mine: FusionGroup) -> None:
+        for group, dependences in self.before.values():
+            group = dependences[0].before.group or group  # it may be a part of another one by now
+            if group is not mine:
+                group.is_used = True
+
+
+def _after(group: FusionGroup) -> int:
+    """The least rank of a kernel that depends on a group without being in it, or of a call."""
+    return group.rank if group.is_call else group.rank + 1
+
+
+def _may_wait(group: FusionGroup) -> bool:
+    """Whether a group may run later than it could: what it stores is small, and nothing has used it yet."""
+    return not group.is_used and group.only_reduces
+
+
+def agree(groups: list[FusionGroup]) -> bool:
+    """Whether groups may be one, as far as their index spaces go."""
+    spaces = {(group.shape, group.device) for group in groups}
+    reduced = {(group.reduced, group.ordered) for group in groups if group.reduced is not None}
+    return len(spaces) <= 1 and len(reduced) <= 1
