@@ -1,0 +1,233 @@
+"""Compares a compiled training program with eager PyTorch. Nothing here knows how quickfuse works.
+
+In float64 the two may differ by 1e-7 of each tensor's largest element. In float32 both are compared with eager in float64,
+and ours may be off by a small multiple of what eager is off. Where that is not enough, eager is run again from parameters
+that differ in the last digit: what such a difference does to the results, no test of them can see. So it is with biases
+before a norm, whose gradients are nothing but rounding errors, which some optimizers scale up to whole steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import quickfuse
+from quickfuse import config, errors, logs
+from training.execute import Compiler, Run, Snapshot, TooSlow, execute
+
+#: What a result may differ by in float64, as a share of the largest element.
+SHARE = 1e-7
+#: Eager runs from slightly different parameters, made where a comparison fails.
+NEIGHBOURS = 4
+
+
+@dataclass
+class Finding:
+    """`kind`: "wrong", "internal error", "too slow", "exception", "native", or "invalid" for a program that eager refuses."""
+
+    kind: str
+    detail: str
+    #: What a smaller program must have in common to be the same failure.
+    what: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
+@dataclass
+class Report:
+    """What became of one program."""
+
+    finding: Finding | None = None
+    #: What quickfuse logged, such as graph breaks.
+    logged: list[str] = field(default_factory=list)
+    graphs: int = 0
+    excused: list[str] = field(default_factory=list)
+
+
+class Recorder(logging.Handler):
+    """Takes what quickfuse logs."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def check(source: str, compiled: bool = True) -> Report:
+    """Run a program in eager PyTorch and compiled, and compare; without `compiled`, in eager twice."""
+    report = Report()
+    try:
+        expected = execute(source)
+    except (Exception, TooSlow) as error:
+        report.finding = Finding("invalid", f"eager: {type(error).__name__}: {error}")
+        return report
+    found = _run_compiled(source, report) if compiled else execute(source)
+    if found is None:
+        return report
+    differences = list(Comparison(source, expected, found, report).differences())
+    if differences:
+        shown = "\n  ".join(differences[:12] + [f"and {len(differences) - 12} more"] * (len(differences) > 12))
+        report.finding = Finding("wrong", f"{len(differences)} values differ\n  {shown}")
+    elif complaints := [line for line in report.logged if "internal error" in line or "operator by operator" in line]:
+        report.finding = Finding("native", complaints[0], complaints[0][:60])
+    return report
+
+
+def _run_compiled(source: str, report: Report) -> Run | None:
+    """The compiled run; None and a finding where there is none."""
+    quickfuse.reset()
+    recorder = Recorder(report.logged)
+    logs.log.addHandler(recorder)
+    before, config.raise_internal_errors = config.raise_internal_errors, True
+    propagates, logs.log.propagate = logs.log.propagate, False
+    logs.set_logs(graph_breaks=True)
+    made: list[Any] = []
+
+    def compiler(step: Any) -> Any:
+        made.append(quickfuse.compile(step))
+        return made[0]
+
+    try:
+        run = execute(source, compiler)
+        report.graphs = made[0].graph_count
+        return run
+    except TooSlow as slow:
+        report.finding = Finding("too slow", f"{slow}, in {_place(slow)}")
+    except errors.InternalError as error:
+        cause = error.__cause__ or error
+        report.finding = Finding("internal error", f"{error}, in {_place(cause)}", f"{type(cause).__name__} {_place(cause, 1)}")
+    except Exception as error:
+        report.finding = Finding("exception", f"{type(error).__name__}: {error}, in {_place(error)}", type(error).__name__)
+    finally:
+        logs.set_logs(graph_breaks=False)
+        logs.log.removeHandler(recorder)
+        logs.log.propagate = propagates
+        config.raise_internal_errors = before
+    return None
+
+
+def _place(error: BaseException, depth: int = 3) -> str:
+    """The innermost functions of quickfuse that an exception went through."""
+    places, trace = [], error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if "/quickfuse/" in code.co_filename:
+            places.append(f"{code.co_filename.rpartition('/quickfuse/')[2]}:{code.co_name}")
+        trace = trace.tb_next
+    return " < ".join(places[: -depth - 1 : -1]) or "no code of quickfuse"
+
+
+# numbers --------------------------------------------------------------------------------------------------------
+
+
+class Comparison:
+    """Two runs of a program, and further runs in eager PyTorch that say how exact they can be."""
+
+    def __init__(self, source: str, expected: Run, found: Run, report: Report) -> None:
+        self.source, self.expected, self.found, self.report = source, expected, found, report
+        self.double = "DTYPE = torch.float64" in source
+        self.autocast = "AUTOCAST = True" in source
+        self._exact: Run | None = None
+        self._neighbours: list[tuple[Run, Run]] | None = None
+
+    def differences(self) -> Iterator[str]:
+        for number, (expected, found) in enumerate(zip(self.expected.steps, self.found.steps, strict=True)):
+            here = [*self._of_step(number, expected, found)]
+            yield from (f"step {number}: {text}" for text in here)
+            if here:
+                return  # later steps differ because of this one
+        if not torch.equal(self.expected.generator, self.found.generator):
+            yield "the random generator is in another state"
+
+    def _of_step(self, number: int, expected: Snapshot, found: Snapshot) -> Iterator[str]:
+        missing = expected.keys() ^ found.keys()
+        if missing:
+            yield f"only in one of the two: {sorted(missing)[:5]}"
+        scales = _scales(expected)
+        for name, e in expected.items():
+            f = found.get(name)
+            if name in missing:
+                continue
+            if not isinstance(e, torch.Tensor) or not isinstance(f, torch.Tensor):
+                if type(e) is not type(f) or not _equal(e, f):
+                    yield f"{name}: {f!r} where eager has {e!r}"
+            elif (e.dtype, e.shape, e.stride()) != (f.dtype, f.shape, f.stride()):
+                yield f"{name}: {f.dtype} {[*f.shape]} strides {f.stride()} where eager has {e.dtype} {[*e.shape]} {e.stride()}"
+            elif not torch.equal(e, f):
+                text = self._difference(number, name, e, f, scales[_group(name)])
+                if text:
+                    yield f"{name}: {text}"
+
+    def _difference(self, number: int, name: str, e: torch.Tensor, f: torch.Tensor, scale: float) -> str:
+        if not e.is_floating_point():
+            return f"{int((e != f).sum())} of {e.numel()} elements differ"
+        finite = e.isfinite() & f.isfinite()
+        if not torch.equal(e.nan_to_num(nan=0.5)[~finite], f.nan_to_num(nan=0.5)[~finite]):
+            return "other elements are infinite or no numbers"
+        size = float(e[finite].abs().max()) if finite.any() else 0.0
+        if self.double:
+            off, allowed = _distance(e, f), SHARE * size + 1e-14 * scale
+        else:
+            exact = self.exact.steps[number][name]
+            unit = torch.finfo(torch.bfloat16 if self.autocast else torch.float32).eps
+            off, allowed = _distance(exact, f), 8 * _distance(exact, e) + 32 * unit * size + unit**2 * scale
+        if off <= allowed:
+            return ""
+        if off <= self._noise(number, name):
+            self.report.excused.append(name)
+            return ""
+        return f"off by {off:.2g}, at most {allowed:.2g} expected, of {size:.2g}"
+
+    @property
+    def exact(self) -> Run:
+        """Eager in float64, from the same numbers."""
+        if self._exact is None:
+            self._exact = execute(self.source, dtype=torch.float64)
+        return self._exact
+
+    def _noise(self, number: int, name: str) -> float:
+        """How far results of eager runs go apart that start within rounding errors of each other, times a margin."""
+        if self._neighbours is None:
+            size = 2.0**-51 if self.double else 2.0**-9 if self.autocast else 2.0**-22
+            self._neighbours = []
+            for seed in range(NEIGHBOURS):
+                near = execute(self.source, noise=(size, seed))
+                exact = self.expected if self.double else execute(self.source, dtype=torch.float64, noise=(size, seed))
+                self._neighbours.append((near, exact))
+        pairs = [(a.steps[number][name], b.steps[number][name]) for a, b in self._neighbours]
+        return max(_distance(a, b) for a, b in pairs) * (1000 if self.double else 16)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, float):
+        return math.isclose(a, b, rel_tol=1e-12) or a != a and b != b
+    return bool(a == b)
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    both = a.isfinite() & b.isfinite()
+    return float((a[both].double() - b[both].double()).abs().max()) if both.any() else 0.0
+
+
+def _group(name: str) -> str:
+    """Values that are of a size: gradients, or all others of an object."""
+    return name.partition(".")[0].partition("[")[0] + (".grad" if name.endswith(".grad") else "")
+
+
+def _scales(values: Snapshot) -> dict[str, float]:
+    """The largest element of each group."""
+    scales: dict[str, float] = {}
+    for name, value in values.items():
+        largest = 0.0
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+            largest = float(value.nan_to_num(0, 0, 0).abs().max())
+        scales[_group(name)] = max(scales.get(_group(name), 0.0), largest)
+    return scales
