@@ -10,10 +10,10 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from quickfuse.schedule import schedule as make_schedule
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
+from quickfuse.schedule import schedule as make_schedule
 from schedule_interpreter import Compiled, Interpreter
 from trace_helper import copy_inputs, flatten, meta_of
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 
 from quickfuse.emit.llvm import emit
-from quickfuse.emit.llvm_math import Target
 from quickfuse.ir.kernel import KernelBody
+from quickfuse.ir.target import CPU, CpuTarget
 from quickfuse.launch import cpu
 
 
 @functools.cache
-def compiled(body: KernelBody, target: Target | None = None) -> cpu.Kernel:
+def compiled(body: KernelBody, target: CpuTarget | None = None) -> cpu.Kernel:
     return cpu.bind(cpu.load(emit(body, "kernel", target), ["kernel"])["kernel"])
 
 
@@ -92,13 +92,13 @@ def run(
     members: Sequence[Data],
     scalars: Sequence[float] = (),
     n_threads: int = 1,
-    target: Target | None = None,
+    target: CpuTarget | None = None,
 ) -> None:
     """Execute a body on its members' tensors, in place."""
     rows = torch.tensor([member_row(body, data) for data in members], dtype=torch.int64)
     starts = [0]
     for data in members:
-        starts.append(starts[-1] + (body.units(data.sizes) if math.prod(data.sizes) else 0))
+        starts.append(starts[-1] + (CPU.units(body, data.sizes) if math.prod(data.sizes) else 0))
     prefix = torch.tensor(starts, dtype=torch.int64)
     words = torch.tensor([scalar_word(v, t) for v, t in zip(scalars, body.scalars, strict=True)], dtype=torch.int64)
     compiled(body, target)(rows.data_ptr(), prefix.data_ptr(), len(members), words.data_ptr(), n_threads)

@@ -10,7 +10,7 @@ import torch
 
 from cpu_runner import Strided
 from quickfuse.ir.expr import PICK, SCALAR_OPS, Const, Expr, Index, Op
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, SlotPlace, SlotPrevious, walk
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, SlotPlace, SlotPrevious, StoreKind, walk
 
 #: Operations whose result is a bool, whatever their operands are.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
@@ -95,19 +95,20 @@ def run_serial(body: KernelBody, env: Environment) -> None:
         here = [Strided(o.memory, o.offset + i * o.strides[-1], shape, o.strides) for o in operands]
         now = Environment(shape, here, env.scalars, begin=i)
         everywhere = torch.ones(shape, dtype=torch.bool)
-        for k, reduction in enumerate(body.reductions):
+        scans = [store for store in body.stores if store.kind is StoreKind.SCAN]
+        for k, reduction in enumerate(scans):
             value = evaluate(reduction.value, now)
             if i:
                 value = REDUCE[reduction.combine](torch.cat([running[k], value], -1), -1)
             running[k:] = [value, *running[k + 1 :]]
             now.reduced = running[: k + 1]
-        stored = [(here[slot], here[slot].places(shape), everywhere, evaluate(value, now)) for slot, value in body.stores]
-        for scatter in body.scatters:
-            target = here[scatter.slot]
-            inside = evaluate(scatter.inside, now)
-            places = target.places(shape) + evaluate(scatter.offset, now)
-            now.previous[scatter.slot] = target.elements(places, inside)
-            stored.append((target, places, inside, evaluate(scatter.value, now)))
+        stored = []
+        for store in body.stores[len(scans) :]:
+            target, inside, places = here[store.slot], everywhere, here[store.slot].places(shape)
+            if store.offset is not None and store.inside is not None:
+                inside, places = evaluate(store.inside, now), places + evaluate(store.offset, now)
+                now.previous[store.slot] = target.elements(places, inside)
+            stored.append((target, places, inside, evaluate(store.value, now)))
         for target, places, inside, value in stored:
             every = target.memory.as_strided((target.memory.untyped_storage().nbytes() // target.memory.itemsize,), (1,), 0)
             assert len(set(places[inside].tolist())) == int(inside.sum()), "two rows store to one element"
@@ -116,22 +117,22 @@ def run_serial(body: KernelBody, env: Environment) -> None:
 
 def evaluate_body(body: KernelBody, env: Environment) -> dict[int, torch.Tensor]:
     """What a kernel leaves in the slots that it writes."""
-    if body.serial:
+    if body.ordered:
         run_serial(body, env)
         return {}
-    axes = list(range(body.rows_ndim, body.ndim))
+    axes = list(body.inner)
     env.row_length = math.prod(env.shape[axis] for axis in axes)
-    for reduction in body.reductions:
-        value = evaluate(reduction.value, env)
-        for axis in axes:
-            value = REDUCE[reduction.combine](value, axis)
-        env.reduced.append(value)
     stored: dict[int, torch.Tensor] = {}
-    for slot, value in body.stores:
-        if body.slots[slot].access == "flag":
-            stored[slot] = stored.get(slot, torch.tensor(False)) | evaluate(value, env).any()
+    for store in body.stores:
+        value = evaluate(store.value, env)
+        if store.kind is StoreKind.REDUCE:
+            for axis in axes:
+                value = REDUCE[store.combine](value, axis)
+            env.reduced.append(value)
+        elif store.kind is StoreKind.FLAG:
+            stored[store.slot] = stored.get(store.slot, torch.tensor(False)) | value.any()
         else:
-            stored[slot] = evaluate(value, env).clone()
+            stored[store.slot] = value.clone()
     for slot in filter(body.once_a_row, stored):
         for axis in axes:
             stored[slot] = stored[slot].narrow(axis, 0, 1)

@@ -14,13 +14,13 @@ import torch
 
 from cpu_runner import Data, Strided, run, strided
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
-from quickfuse.emit.llvm_math import Target
-from quickfuse.schedule import schedule as make_schedule
-from quickfuse.schedule import launches as scheduling
 from quickfuse.ir.expr import HALF_TYPES, PICK, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, View
+from quickfuse.ir.target import CpuTarget
 from quickfuse.lower import lower
+from quickfuse.schedule import launches as scheduling
+from quickfuse.schedule import schedule as make_schedule
 from trace_helper import copy_inputs, flatten, trace
 
 
@@ -42,7 +42,7 @@ def schedules_made() -> Iterator[list[Schedule]]:
 
 def check_types(body: KernelBody) -> None:
     """Assert what `ir/expr.py` says of the types of operations."""
-    assert all(stored.dtype is body.slots[slot].dtype for slot, stored in body.stores)
+    assert all(store.value.dtype is body.slots[store.slot].dtype for store in body.stores if store.slot >= 0)
     for root in body.roots:
         for node in walk(root):
             if isinstance(node, Const):
@@ -138,7 +138,7 @@ class Interpreter:
         for k in [k for k, slot in enumerate(body.slots) if slot.access != "r"]:
             others = [j for j, b in enumerate(member.buffers) if b is member.buffers[k] and j != k]
             assert all(_elements(member, k).isdisjoint(_elements(member, j)) for j in others)
-        written = {slot for slot, _ in body.stores} | {scatter.slot for scatter in body.scatters}
+        written = {store.slot for store in body.stores if store.slot >= 0}
         assert written == {k for k, s in enumerate(body.slots) if s.access != "r"}
 
     def _call(self, step: Extern) -> None:
@@ -172,7 +172,7 @@ class Compiled(Interpreter):
     """Runs the kernels that are emitted for the CPU."""
 
     threads = 1
-    target: Target | None = None
+    target: CpuTarget | None = None
 
     def _run(self, call: KernelCall) -> None:
         members = []
@@ -194,7 +194,7 @@ def _elements(member: Member, slot: int) -> set[int]:
 def _once_a_row(body: KernelBody, slot: int, view: torch.Tensor) -> torch.Tensor:
     """Where a store that happens once a row goes to: one element along each reduced axis."""
     if body.once_a_row(slot):
-        for axis in range(body.rows_ndim, body.ndim):
+        for axis in body.inner:
             view = view.narrow(axis, 0, 1)
     return view
 

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from cpu_runner import Data, run, run_numbers
 from expr_interpreter import Environment, evaluate, evaluate_body, op
+from kernel_bodies import pointwise_body
 from quickfuse.emit.llvm import emit
-from quickfuse.emit.llvm_math import Target, host_target
+from quickfuse.emit.llvm_math import host_target
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Expr, Index, Op, cast
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Slot, SlotLoad
+from quickfuse.ir.target import CpuTarget
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 U8, I8, I16, I32, I64, BOOL = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool
@@ -26,7 +28,7 @@ INTEGERS = (I8, I16, I32, I64, U8, U16, U32)
 
 #: This machine's vector unit, narrower ones that it has as well, and the one without vector functions.
 TARGETS = sorted(
-    {Target(width, libmvec) for width in (16, 32, 64) for libmvec in (False, host_target().libmvec)},
+    {CpuTarget(width, libmvec) for width in (16, 32, 64) for libmvec in (False, host_target().libmvec)},
     key=lambda t: (t.vector_bytes, t.libmvec),
 )
 TARGETS = [t for t in TARGETS if t.vector_bytes <= host_target().vector_bytes]
@@ -35,7 +37,7 @@ TARGETS = [t for t in TARGETS if t.vector_bytes <= host_target().vector_bytes]
 def describe(value: object) -> str | None:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
-    return f"{8 * value.vector_bytes}{'+libmvec' * value.libmvec}" if isinstance(value, Target) else None
+    return f"{8 * value.vector_bytes}{'+libmvec' * value.libmvec}" if isinstance(value, CpuTarget) else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -71,11 +73,11 @@ def assert_close(got: torch.Tensor, want: torch.Tensor, max_ulps: float, *inputs
     assert ok, f"got {got[worst]!r}, want {want[worst]!r} for {[t[worst].item() for t in inputs]}"
 
 
-def elementwise(expr: Expr, *inputs: torch.Tensor, target: Target | None = None) -> torch.Tensor:
+def elementwise(expr: Expr, *inputs: torch.Tensor, target: CpuTarget | None = None) -> torch.Tensor:
     """One expression over contiguous vectors: slots 0.. are the inputs."""
     out = torch.empty(len(inputs[0]), dtype=expr.dtype)
     slots = [Slot(t.dtype, (1,), "r") for t in inputs] + [Slot(expr.dtype, (1,), "w")]
-    body = KernelBody("cpu", 1, tuple(slots), (), ((len(inputs), expr),))
+    body = pointwise_body("cpu", 1, tuple(slots), (), ((len(inputs), expr),))
     run(body, [Data(tuple(out.shape), [*inputs, out])], target=target)
     return out
 
@@ -84,7 +86,7 @@ def one_by_one(expr: Expr, *inputs: torch.Tensor) -> torch.Tensor:
     """The same by the code for single numbers: a kernel without axes, with a member for each element."""
     out = torch.empty(len(inputs[0]), dtype=expr.dtype)
     slots = [Slot(t.dtype, (), "r") for t in inputs] + [Slot(expr.dtype, (), "w")]
-    body = KernelBody("cpu", 0, tuple(slots), (), ((len(inputs), expr),))
+    body = pointwise_body("cpu", 0, tuple(slots), (), ((len(inputs), expr),))
     run_numbers(body, [*inputs, out])
     return out
 
@@ -190,7 +192,7 @@ def test_fma_is_contracted_or_not(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=describe)
 @pytest.mark.parametrize("dtype", FLOATS, ids=describe)
-def test_math_on_other_vector_units(dtype: torch.dtype, target: Target) -> None:
+def test_math_on_other_vector_units(dtype: torch.dtype, target: CpuTarget) -> None:
     """All functions of one and two operands in one kernel, for each width of vectors."""
     x, y = operands("pow", dtype)
     names = [n for n in APPROXIMATE if SCALAR_OPS[n][0] < 3 and n != "lgamma"]
@@ -198,7 +200,7 @@ def test_math_on_other_vector_units(dtype: torch.dtype, target: Target) -> None:
     loads = SlotLoad(0, dtype), SlotLoad(1, dtype)
     exprs = [op(n, *loads[: SCALAR_OPS[n][0]]) for n in names]
     slots = (Slot(dtype, (1,), "r"),) * 2 + (Slot(dtype, (1,), "w"),) * len(names)
-    body = KernelBody("cpu", 1, slots, (), tuple((k + 2, e) for k, e in enumerate(exprs)))
+    body = pointwise_body("cpu", 1, slots, (), tuple((k + 2, e) for k, e in enumerate(exprs)))
     run(body, [Data(tuple(x.shape), [x, y, *outputs])], target=target)
     for name, expr, got in zip(names, exprs, outputs, strict=True):
         assert_close(got, expected(expr, [x, y]), APPROXIMATE[name], x, y)
@@ -265,7 +267,7 @@ def test_widening_is_exact(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=describe)
 @pytest.mark.parametrize("dtype", sorted(HALF_TYPES, key=str), ids=describe)
-def test_narrowing_rounds_to_even(dtype: torch.dtype, target: Target) -> None:
+def test_narrowing_rounds_to_even(dtype: torch.dtype, target: CpuTarget) -> None:
     """Around every 16-bit float: itself, halfway to the next one, and just beside that."""
     x = all_16_bit_patterns(dtype).float()
     above = torch.roll(x, -1)
@@ -342,18 +344,18 @@ def test_layouts(first: str, second: str) -> None:
     read, also_read, written = stride_classes(tensors, sizes)
     slots = Slot(F32, read, "r"), Slot(F32, also_read, "r"), Slot(F32, written, "w")
     value = op("sub", SlotLoad(0, F32), SlotLoad(1, F32))
-    run(KernelBody("cpu", len(sizes), slots, (), ((2, value),)), [Data(sizes, tensors)])
+    run(pointwise_body("cpu", len(sizes), slots, (), ((2, value),)), [Data(sizes, tensors)])
     assert torch.equal(out, (x - y).expand(sizes))
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, BF16, U8, I64, BOOL], ids=describe)
 @pytest.mark.parametrize("target", TARGETS, ids=describe)
-def test_stores_to_strided_memory_leave_the_gaps_alone(dtype: torch.dtype, target: Target) -> None:
+def test_stores_to_strided_memory_leave_the_gaps_alone(dtype: torch.dtype, target: CpuTarget) -> None:
     memory = torch.zeros(9, 150).to(dtype)
     x = (torch.arange(9 * 50).view(9, 50) % 3 != 0).to(dtype)
     out = memory[:, ::3]
     slots = Slot(dtype, (None, 1), "r"), Slot(dtype, (None, None), "w")
-    body = KernelBody("cpu", 2, slots, (), ((1, SlotLoad(0, dtype)),))
+    body = pointwise_body("cpu", 2, slots, (), ((1, SlotLoad(0, dtype)),))
     run(body, [Data((9, 50), [x, out])], target=target)
     want = torch.zeros(9, 150).to(dtype)
     want[:, ::3] = x
@@ -365,7 +367,7 @@ def test_tail(n: int) -> None:
     """Every remainder, with guards behind the end."""
     memory = torch.full((n + 70,), 7.0)
     x = torch.randn(n)
-    body = KernelBody("cpu", 1, (Slot(F32, (1,), "r"), Slot(F32, (1,), "w")), (), ((1, op("neg", SlotLoad(0, F32))),))
+    body = pointwise_body("cpu", 1, (Slot(F32, (1,), "r"), Slot(F32, (1,), "w")), (), ((1, op("neg", SlotLoad(0, F32))),))
     run(body, [Data((n,), [x, memory[:n]])])
     assert torch.equal(memory[:n], -x)
     assert bool((memory[n:] == 7).all())
@@ -378,7 +380,7 @@ def ragged(sizes: list[tuple[int, ...]]) -> tuple[KernelBody, list[Data], list[t
     for axis in range(rank):
         value = op("add", value, cast(Index(axis), F64))
     strides = (None,) * (rank - 1) + (1,) * min(rank, 1)
-    body = KernelBody("cpu", rank, (Slot(F64, strides, "rw"),), (F64,), ((0, value),))
+    body = pointwise_body("cpu", rank, (Slot(F64, strides, "rw"),), (F64,), ((0, value),))
     members = [Data(size, [torch.randn(size, dtype=F64)]) for size in sizes]
     wanted = [evaluate(value, Environment(m.sizes, [m.tensors[0].clone()], [0.5])).clone() for m in members]
     return body, members, wanted
@@ -411,7 +413,7 @@ def test_no_members() -> None:
 
 def test_loads_come_before_stores() -> None:
     x, y = torch.arange(100.0), -torch.arange(100.0)
-    body = KernelBody("cpu", 1, (Slot(F32, (1,), "rw"),) * 2, (), ((0, SlotLoad(1, F32)), (1, SlotLoad(0, F32))))
+    body = pointwise_body("cpu", 1, (Slot(F32, (1,), "rw"),) * 2, (), ((0, SlotLoad(1, F32)), (1, SlotLoad(0, F32))))
     run(body, [Data((100,), [x, y])])
     assert torch.equal(x, -torch.arange(100.0)) and torch.equal(y, torch.arange(100.0))
 
@@ -419,7 +421,7 @@ def test_loads_come_before_stores() -> None:
 def test_scalar_arguments() -> None:
     out = torch.empty(20, dtype=F64)
     value = op("where", ArgScalar(2, BOOL), op("add", ArgScalar(0, F64), cast(ArgScalar(1, I64), F64)), Const(0.0, F64))
-    body = KernelBody("cpu", 1, (Slot(F64, (1,), "w"),), (F64, I64, BOOL), ((0, value),))
+    body = pointwise_body("cpu", 1, (Slot(F64, (1,), "w"),), (F64, I64, BOOL), ((0, value),))
     run(body, [Data((20,), [out])], [0.25, -3, True])
     assert bool((out == -2.75).all())
     run(body, [Data((20,), [out])], [0.25, -3, False])
@@ -435,7 +437,7 @@ def test_numbers_are_python_numbers() -> None:
     assert got.tolist() == [1.0 - beta**t * 0.3 for t in steps.tolist()]
     # The same where the step is read once for a whole vector.
     out = torch.empty(40, dtype=F64)
-    body = KernelBody("cpu", 1, (Slot(F64, (0,), "r"), Slot(F64, (1,), "w")), (), ((1, fraction),))
+    body = pointwise_body("cpu", 1, (Slot(F64, (0,), "r"), Slot(F64, (1,), "w")), (), ((1, fraction),))
     for step in (3.0, 77.0, 1234.0):
         run(body, [Data((40,), [torch.tensor([step], dtype=F64), out])])
         assert out.tolist() == [1.0 - beta**step * 0.3] * 40
@@ -451,18 +453,18 @@ def test_equal_values_are_computed_once() -> None:
     for _ in range(60):
         value = op("add", value, value)
     slots = (Slot(F32, (1,), "r"), Slot(F32, (1,), "w"))
-    ir = emit(KernelBody("cpu", 1, slots, (), ((1, value),)), "kernel")
+    ir = emit(pointwise_body("cpu", 1, slots, (), ((1, value),)), "kernel")
     assert ir.count(" = fadd") == 2 * 60  # whole vectors and the tail
 
     def product() -> Expr:
         return op("mul", SlotLoad(0, F32), SlotLoad(0, F32))
 
-    ir = emit(KernelBody("cpu", 1, slots, (), ((1, op("add", product(), product())),)), "kernel")
+    ir = emit(pointwise_body("cpu", 1, slots, (), ((1, op("add", product(), product())),)), "kernel")
     assert ir.count(" = fmul") == 2
 
 
 def test_constants_are_told_apart_by_sign_and_type() -> None:
-    body = KernelBody("cpu", 1, (Slot(F32, (1,), "w"),) * 2, (), ((0, Const(0.0, F32)), (1, Const(-0.0, F32))))
+    body = pointwise_body("cpu", 1, (Slot(F32, (1,), "w"),) * 2, (), ((0, Const(0.0, F32)), (1, Const(-0.0, F32))))
     x, y = torch.empty(5), torch.empty(5)
     run(body, [Data((5,), [x, y])])
     assert not x.signbit().any() and y.signbit().all()
@@ -471,12 +473,12 @@ def test_constants_are_told_apart_by_sign_and_type() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (KernelBody("cuda", 1, (Slot(F32, (1,), "w"),), (), ((0, Const(0.0, F32)),)), "on cuda"),
-        (KernelBody("cpu", 1, (Slot(F32, (0,), "w"),), (), ((0, Const(0.0, F32)),)), "innermost"),
-        (KernelBody("cpu", 1, (Slot(F32, (1,), "w"),), (), ((0, Const(0, I32)),)), "a store of torch.int32"),
-        (KernelBody("cpu", 0, (Slot(F64, (), "r", by_value=True),), (), ()), "by value"),
+        (pointwise_body("cuda", 1, (Slot(F32, (1,), "w"),), (), ((0, Const(0.0, F32)),)), "on cuda"),
+        (pointwise_body("cpu", 1, (Slot(F32, (0,), "w"),), (), ((0, Const(0.0, F32)),)), "innermost"),
+        (pointwise_body("cpu", 1, (Slot(F32, (1,), "w"),), (), ((0, Const(0, I32)),)), "a store of torch.int32"),
+        (pointwise_body("cpu", 0, (Slot(F64, (), "r", by_value=True),), (), ()), "by value"),
         (
-            KernelBody("cpu", 1, (Slot(torch.complex64, (1,), "rw"),), (), ((0, op("neg", SlotLoad(0, torch.complex64))),)),
+            pointwise_body("cpu", 1, (Slot(torch.complex64, (1,), "rw"),), (), ((0, op("neg", SlotLoad(0, torch.complex64))),)),
             "complex64",
         ),
     ],
@@ -557,7 +559,7 @@ def bodies(draw: st.DrawFn) -> tuple[KernelBody, list[Data]]:
     stores = tuple(
         (k, draw(expressions(slots[k].dtype, leaves, draw(st.integers(0, 4))))) for k in range(len(read), len(slots))
     )
-    body = KernelBody("cpu", rank, slots, (F64, I64, BOOL), stores)
+    body = pointwise_body("cpu", rank, slots, (F64, I64, BOOL), stores)
     lengths = [*[st.integers(0, 4)] * max(rank - 1, 0), *[st.integers(0, 40)] * min(rank, 1)]
     members = []
     for _ in range(draw(st.integers(1, 3))):
@@ -568,7 +570,7 @@ def bodies(draw: st.DrawFn) -> tuple[KernelBody, list[Data]]:
 
 @given(kernel=bodies(), n_threads=st.integers(1, 2), target=st.sampled_from(TARGETS))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_random_bodies(kernel: tuple[KernelBody, list[Data]], n_threads: int, target: Target) -> None:
+def test_random_bodies(kernel: tuple[KernelBody, list[Data]], n_threads: int, target: CpuTarget) -> None:
     body, members = kernel
     scalars = [-1.75, 3, True]
     wanted = [evaluate_body(body, Environment(m.sizes, [t.clone() for t in m.tensors], scalars)) for m in members]

@@ -9,23 +9,25 @@ import pytest
 import torch
 
 from cpu_runner import Data, run
+from kernel_bodies import pointwise_body
 from quickfuse.emit.llvm import emit
 from quickfuse.emit.llvm_functions import FUNCTIONS
-from quickfuse.emit.llvm_math import Target, host_target
+from quickfuse.emit.llvm_math import host_target
 from quickfuse.ir.expr import Op
 from quickfuse.ir.kernel import KernelBody, Slot, SlotLoad
+from quickfuse.ir.target import CpuTarget
 
 F32 = torch.float32
 REFERENCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"exp": torch.exp, "erf": torch.erf}
-TARGETS = [Target(size, libmvec) for size in (32, 64) if size <= host_target().vector_bytes for libmvec in (True, False)]
+TARGETS = [CpuTarget(size, libmvec) for size in (32, 64) if size <= host_target().vector_bytes for libmvec in (True, False)]
 
 
 def body(name: str) -> KernelBody:
     slots = (Slot(F32, (1,), "r"), Slot(F32, (1,), "w"))
-    return KernelBody("cpu", 1, slots, (), ((1, Op(name, (SlotLoad(0, F32),), F32)),))
+    return pointwise_body("cpu", 1, slots, (), ((1, Op(name, (SlotLoad(0, F32),), F32)),))
 
 
-def applied(name: str, x: torch.Tensor, target: Target) -> torch.Tensor:
+def applied(name: str, x: torch.Tensor, target: CpuTarget) -> torch.Tensor:
     result = torch.empty_like(x)
     run(body(name), [Data((len(x),), [x, result])], target=target)
     return result
@@ -33,7 +35,7 @@ def applied(name: str, x: torch.Tensor, target: Target) -> torch.Tensor:
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_errors(name: str, target: Target) -> None:
+def test_errors(name: str, target: CpuTarget) -> None:
     for low, high in ((-104.0, 89.0), (-88.0, -86.0), (-5.0, 5.0), (-1.0, 1.0), (-1e-3, 1e-3)):
         x = torch.linspace(low, high, 100_003)
         exact = REFERENCES[name](x.double())
@@ -47,7 +49,7 @@ def test_errors(name: str, target: Target) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_special_values(name: str, target: Target) -> None:
+def test_special_values(name: str, target: CpuTarget) -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 1e38, -1e38, 88.8, -150.0])
     found, expected = applied(name, x, target), REFERENCES[name](x)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-45, equal_nan=True)
@@ -56,4 +58,4 @@ def test_special_values(name: str, target: Target) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_without_fused_multiplication_libm_is_called(name: str) -> None:
-    assert f"{name}f" in emit(body(name), "kernel", Target(16, False))
+    assert f"{name}f" in emit(body(name), "kernel", CpuTarget(16, False))

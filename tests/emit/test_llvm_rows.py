@@ -10,13 +10,14 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.emit.llvm import emit
-from quickfuse.emit.llvm_math import Target, host_target
-from quickfuse.ir.kernel import COLUMN_BLOCK, KernelCall
+from quickfuse.emit.llvm_math import host_target
+from quickfuse.ir.kernel import KernelCall
+from quickfuse.ir.target import CPU, CpuTarget
 from schedule_interpreter import Compiled, assert_same, compile_for_test
 from trace_helper import copy_inputs
 
 TARGETS = [
-    Target(width, libmvec)
+    CpuTarget(width, libmvec)
     for width in (16, 32, 64)
     for libmvec in (False, True)
     if width <= host_target().vector_bytes and libmvec <= host_target().libmvec
@@ -37,7 +38,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def compare(function: Callable[..., Any], x: X, target: Target | None, threads: int) -> None:
+def compare(function: Callable[..., Any], x: X, target: CpuTarget | None, threads: int) -> None:
     schedule, interpreter = compile_for_test(function, x)
     expected = interpreter(*copy_inputs([x]))
     compiled = Compiled(schedule, interpreter.names)
@@ -48,8 +49,8 @@ def compare(function: Callable[..., Any], x: X, target: Target | None, threads: 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{8 * t.vector_bytes}{'+libmvec' * t.libmvec}")
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_vector_unit(name: str, target: Target) -> None:
-    for shape in ((3, 9), (70, 150), (COLUMN_BLOCK, 2 * COLUMN_BLOCK - 2)):
+def test_every_vector_unit(name: str, target: CpuTarget) -> None:
+    for shape in ((3, 9), (70, 150), (CPU.column_block, 2 * CPU.column_block - 2)):
         compare(FUNCTIONS[name], torch.randn(shape), target, threads=1)
 
 
@@ -74,13 +75,13 @@ def test_several_reduced_axes() -> None:
 def test_a_pass_goes_through_several_vectors_at_a_time() -> None:
     (call,) = compile_for_test(lambda x: x.sum(-1), torch.randn(4, 100))[0].steps
     assert isinstance(call, KernelCall)
-    ir = emit(call.body, "sum", Target(vector_bytes=32, libmvec=False))
+    ir = emit(call.body, "sum", CpuTarget(vector_bytes=32, libmvec=False))
     assert ir.count("fadd <8 x double>") >= 4 and "sum.row" in ir and "phi <8 x double>" in ir
 
 
 def test_exponentials_of_softmax_are_computed_once() -> None:
     (call,) = compile_for_test(lambda x: x.softmax(-1), torch.randn(4, 100).double())[0].steps
     assert isinstance(call, KernelCall)
-    ir = emit(call.body, "softmax", Target(vector_bytes=32, libmvec=host_target().libmvec))
+    ir = emit(call.body, "softmax", CpuTarget(vector_bytes=32, libmvec=host_target().libmvec))
     calls = [line for line in ir.splitlines() if "call <4 x double>" in line and "exp(" in line]
     assert len(calls) == 2  # in whole vectors, and in the tail

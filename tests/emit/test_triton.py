@@ -19,6 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernel_bodies import pointwise_body
 from quickfuse.emit.triton import OPERATIONS, emit
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Expr, Index, Op, cast
@@ -204,7 +205,7 @@ class Case:
                 assert isinstance(node, Const)
                 return torch.full(sizes, node.value, dtype=node.dtype)
 
-            for slot, value in self.body.stores:
+            for slot, value in [(store.slot, store.value) for store in self.body.stores]:
                 target = after[slot]
                 assert isinstance(target, Operand)
                 target.view(sizes).copy_(evaluate(value, leaf))
@@ -235,7 +236,7 @@ def elementwise(name: str, dtypes: Sequence[torch.dtype], result: torch.dtype) -
     """`result = name(s0, s1, ..)` over one axis."""
     slots = [*(flat(dtype) for dtype in dtypes), flat(result, "w")]
     value = Op(name, tuple(SlotLoad(k, dtype) for k, dtype in enumerate(dtypes)), result)
-    return KernelBody("cuda", 1, tuple(slots), (), ((len(dtypes), value),))
+    return pointwise_body("cuda", 1, tuple(slots), (), ((len(dtypes), value),))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -334,7 +335,7 @@ def test_constants(interpreter: Interpreter) -> None:
     values += [Const(x, I64) for x in (-(2**63), 2**63 - 1, 2**40)] + [Const(True, BOOL), Const(-5, I8)]
     values += [Const(0.1, BF16), Const(0.1, F16)]
     slots = tuple(flat(value.dtype, "w") for value in values)
-    body = KernelBody("cuda", 1, slots, (), tuple(enumerate(values)))
+    body = pointwise_body("cuda", 1, slots, (), tuple(enumerate(values)))
     Case(body, [((3,), [Operand(torch.zeros(3, dtype=value.dtype)) for value in values])]).check(interpreter, 0)
 
 
@@ -354,7 +355,7 @@ def adam_body(dtype: torch.dtype = F32) -> KernelBody:
     p = op("sub", p, op("div", op("mul", m, step_size), op("add", op("div", op("sqrt", v), correction), eps)))
     numbers = (Slot(F64, (), "r", by_value=True),) * 2
     slots = (flat(dtype, "rw"), flat(dtype), flat(dtype, "rw"), flat(dtype, "rw"), *numbers)
-    return KernelBody("cuda", 1, slots, (F64,) * 4, tuple((k, cast(x, dtype)) for k, x in ((0, p), (2, m), (3, v))))
+    return pointwise_body("cuda", 1, slots, (F64,) * 4, tuple((k, cast(x, dtype)) for k, x in ((0, p), (2, m), (3, v))))
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F64], ids=str)
@@ -375,7 +376,7 @@ def test_one_evaluation_a_member(interpreter: Interpreter) -> None:
     count = 70
     value = op("add", SlotLoad(0, F32), cast(op("mul", SlotLoad(1, I64), ArgScalar(0, I64)), F32))
     slots = (Slot(F32, (), "rw"), Slot(I64, (), "r", by_value=True), Slot(BOOL, (), "w"))
-    body = KernelBody("cuda", 0, slots, (I64,), ((0, value), (2, op("gt", value, Const(100.0, F32)))))
+    body = pointwise_body("cuda", 0, slots, (I64,), ((0, value), (2, op("gt", value, Const(100.0, F32)))))
     members = [
         ((), [Operand(torch.tensor([k + 0.5]), ()), k, Operand(torch.tensor([False]), ())]) for k in range(count)
     ]
@@ -395,7 +396,7 @@ def test_axes_and_strides(interpreter: Interpreter, index: str) -> None:
         Slot(F32, (1, None), "r"),
         Slot(BOOL, (None, None), "w"),
     )
-    body = KernelBody("cuda", 2, slots, (BOOL,), ((0, value), (4, op("and", ArgScalar(0, BOOL), op("gt", x, row)))))
+    body = pointwise_body("cuda", 2, slots, (BOOL,), ((0, value), (4, op("and", ArgScalar(0, BOOL), op("gt", x, row)))))
     members = []
     # Sizes divisible by 16 take the branch with wide accesses where data is aligned; the last has an unaligned address.
     for rows, columns, offset in ((8, 32, 0), (5, 7, 0), (1, 1, 0), (4, 48, 0), (8, 32, 1)):
@@ -419,26 +420,26 @@ def test_three_axes(interpreter: Interpreter) -> None:
     x = SlotLoad(0, I32)
     position = cast(op("add", op("mul", Index(0), Const(100, I64)), op("sub", Index(1), Index(2))), I32)
     slots = (Slot(I32, (None, None, None), "r"), Slot(I32, (None, None, 1), "w"))
-    body = KernelBody("cuda", 3, slots, (), ((1, op("add", x, position)),))
+    body = pointwise_body("cuda", 3, slots, (), ((1, op("add", x, position)),))
     data, out = torch.arange(3 * 5 * 7, dtype=I32), torch.zeros(3 * 5 * 7, dtype=I32)
     Case(body, [((3, 5, 7), [Operand(data, (1, 3, 15)), Operand(out, (35, 7, 1))])], block=16).check(interpreter)
 
 
 def test_one_axis_with_strides_and_single_elements(interpreter: Interpreter) -> None:
     value = op("mul", SlotLoad(0, F32), op("add", SlotLoad(1, F32), cast(Index(0), F32)))
-    body = KernelBody("cuda", 1, (Slot(F32, (None,), "rw"), Slot(F32, (0,), "r")), (), ((0, value),))
+    body = pointwise_body("cuda", 1, (Slot(F32, (None,), "rw"), Slot(F32, (0,), "r")), (), ((0, value),))
     members = [((n,), [Operand(torch.rand(3 * n), (3,)), Operand(torch.rand(1), (0,))]) for n in (100, 1, 64)]
     Case(body, members).check(interpreter)
 
 
 def test_stores_wait_for_all_loads(interpreter: Interpreter) -> None:
     x, y = SlotLoad(0, F32), SlotLoad(1, F32)
-    body = KernelBody("cuda", 1, (flat(F32, "rw"), flat(F32, "rw")), (), ((0, y), (1, x)))
+    body = pointwise_body("cuda", 1, (flat(F32, "rw"), flat(F32, "rw")), (), ((0, y), (1, x)))
     Case(body, [((70,), [Operand(torch.rand(70)), Operand(torch.rand(70))])]).check(interpreter, 0)
 
 
 def test_fill_of_single_element_members(interpreter: Interpreter) -> None:
-    body = KernelBody("cuda", 1, (Slot(F32, (0,), "w"),), (F64,), ((0, cast(ArgScalar(0, F64), F32)),))
+    body = pointwise_body("cuda", 1, (Slot(F32, (0,), "w"),), (F64,), ((0, cast(ArgScalar(0, F64), F32)),))
     Case(body, [((1,), [Operand(torch.zeros(1), (0,))])] * 2, (2.5,)).check(interpreter, 0)
 
 
@@ -485,7 +486,7 @@ def float_expressions(draw: st.DrawFn, depth: int = 4) -> Expr:
 def test_random_bodies(interpreter: Interpreter, value: Expr, sizes: list[int], seed: int, scalar: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     slots = (flat(F32, "rw"), flat(F64), flat(I32))
-    body = KernelBody("cuda", 1, slots, (F64,), ((0, value),))
+    body = pointwise_body("cuda", 1, slots, (F64,), ((0, value),))
     members = []
     for size in sizes:
         data = torch.randint(-32, 32, (3, size), generator=generator)
@@ -528,7 +529,7 @@ def test_16_bit_operands_use_wide_accesses() -> None:
 def test_rows_and_broadcasts_use_wide_accesses() -> None:
     value = op("add", SlotLoad(0, F32), op("mul", SlotLoad(1, F32), SlotLoad(2, F32)))
     slots = (Slot(F32, (None, 1), "rw"), Slot(F32, (0, 1), "r"), Slot(F32, (None, 0), "r"))
-    found = accesses(KernelBody("cuda", 2, slots, (), ((0, value),)))
+    found = accesses(pointwise_body("cuda", 2, slots, (), ((0, value),)))
     assert found.count("ld.global.v4.b32") == 4
     assert found.count("st.global.v4.b32") == 2
 
@@ -539,7 +540,7 @@ def test_all_operations_compile(dtype: torch.dtype) -> None:
     for name in [name for name, kind in operation_cases() if kind == dtype]:
         values.append(op(name, *(SlotLoad(k, dtype) for k in range(SCALAR_OPS[name][0]))))
     outputs = [flat(value.dtype, "w") for value in values]
-    body = KernelBody("cuda", 1, (flat(dtype),) * 3 + tuple(outputs), (), tuple(enumerate(values, start=3)))
+    body = pointwise_body("cuda", 1, (flat(dtype),) * 3 + tuple(outputs), (), tuple(enumerate(values, start=3)))
     compiled = compile_kernel(emit(body, "kernel"), body, "kernel", capability=90, shape=LaunchShape(128, 4))
     # Denormals are kept, but for the first guesses that libdevice refines.
     assert not re.findall(r"\b(?:add|sub|mul|div|fma|sqrt)\.\S*ftz", compiled.ptx)
@@ -548,7 +549,7 @@ def test_all_operations_compile(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_division_and_square_root_are_rounded_to_nearest(dtype: torch.dtype) -> None:
     value = op("div", op("sqrt", SlotLoad(0, dtype)), SlotLoad(1, dtype))
-    body = KernelBody("cuda", 1, (flat(dtype, "rw"), flat(dtype)), (), ((0, value),))
+    body = pointwise_body("cuda", 1, (flat(dtype, "rw"), flat(dtype)), (), ((0, value),))
     ptx = compile_kernel(emit(body, "k"), body, "k", capability=90, shape=LaunchShape(256, 2)).ptx
     suffix = "f32" if dtype == F32 else "f64"
     assert f"div.rn.{suffix}" in ptx and f"sqrt.rn.{suffix}" in ptx
@@ -557,8 +558,8 @@ def test_division_and_square_root_are_rounded_to_nearest(dtype: torch.dtype) -> 
 
 def test_products_and_sums_are_not_contracted_unless_asked() -> None:
     x, y = SlotLoad(0, F32), SlotLoad(1, F32)
-    separate = KernelBody("cuda", 1, (flat(F32, "rw"), flat(F32)), (), ((0, op("add", op("mul", x, y), x)),))
-    fused = KernelBody("cuda", 1, (flat(F32, "rw"), flat(F32)), (), ((0, op("fma", x, y, x)),))
+    separate = pointwise_body("cuda", 1, (flat(F32, "rw"), flat(F32)), (), ((0, op("add", op("mul", x, y), x)),))
+    fused = pointwise_body("cuda", 1, (flat(F32, "rw"), flat(F32)), (), ((0, op("fma", x, y, x)),))
     for body, expected in ((separate, False), (fused, True)):
         ptx = compile_kernel(emit(body, "k"), body, "k", capability=90, shape=LaunchShape(256, 2)).ptx
         assert ("fma.rn.f32" in ptx) == expected
@@ -572,7 +573,7 @@ def test_conversions_compile() -> None:
         if types[source] != target:
             stores.append((len(slots), cast(SlotLoad(source, types[source]), target)))
             slots.append(flat(target, "w"))
-    body = KernelBody("cuda", 1, tuple(slots), (), tuple(stores))
+    body = pointwise_body("cuda", 1, tuple(slots), (), tuple(stores))
     accesses(body, block=128)
 
 
@@ -585,7 +586,7 @@ def test_kernels_of_every_rank_compile() -> None:
         for x in index:
             value = op("add", value, x)
         value = op("where", ArgScalar(0, BOOL), value, cast(ArgScalar(1, I64), F32))
-        body = KernelBody("cuda", ndim, (slot, number), (BOOL, I64), ((0, value),))
+        body = pointwise_body("cuda", ndim, (slot, number), (BOOL, I64), ((0, value),))
         for wide in (False, True):
             compile_kernel(emit(body, "k"), body, "k", capability=90, shape=LaunchShape(256, 2), wide_index=wide)
 
@@ -601,7 +602,7 @@ def test_kernels_of_every_rank_compile() -> None:
         elementwise("add", [BF16, BF16], BF16),
         elementwise("sub", [BOOL, BOOL], BOOL),
         elementwise("bitcast", [F32], I64),
-        KernelBody("cpu", 1, (flat(F32, "w"),), (), ((0, Const(0.0, F32)),)),
+        pointwise_body("cpu", 1, (flat(F32, "w"),), (), ((0, Const(0.0, F32)),)),
     ],
     ids=["complex", "half arithmetic", "bool difference", "bits of another width", "device"],
 )
@@ -622,7 +623,7 @@ def test_source_is_readable_python() -> None:
 def test_equal_values_are_computed_once() -> None:
     half = cast(SlotLoad(0, BF16), F32)
     value = cast(op("add", op("mul", half, half), op("mul", cast(SlotLoad(0, BF16), F32), half)), BF16)
-    source = emit(KernelBody("cuda", 1, (flat(BF16, "rw"),), (), ((0, value),)), "kernel")
+    source = emit(pointwise_body("cuda", 1, (flat(BF16, "rw"),), (), ((0, value),)), "kernel")
     assert source.count("s0.to(tl.float32)") == 1
     assert len(re.findall(r"t\d+ = libdevice.mul_rn\(t\d+, t\d+\)", source)) == 1
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from cpu_runner import Data, compiled, member_row, run
+from kernel_bodies import pointwise_body
 from quickfuse.emit.llvm import emit
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Op
@@ -27,7 +28,7 @@ def doubling_body(ndim: int = 1) -> KernelBody:
     """x = 2 * x"""
     value = Op("mul", (SlotLoad(0, torch.float32), Const(2.0, torch.float32)), torch.float32)
     strides = (None,) * (ndim - 1) + (1,) * min(ndim, 1)
-    return KernelBody("cpu", ndim, (Slot(torch.float32, strides, "rw"),), (), ((0, value),))
+    return pointwise_body("cpu", ndim, (Slot(torch.float32, strides, "rw"),), (), ((0, value),))
 
 
 def test_load_gives_the_address_of_a_function() -> None:
@@ -197,7 +198,7 @@ def test_the_loop_is_made_of_vectors() -> None:
     square = op("fma", op("mul", g, Const(0.001, f32)), g, op("mul", v, Const(0.999, f32)))
     update = op("sub", p, op("mul", rate, op("div", g, op("add", op("sqrt", square), Const(1e-8, f32)))))
     slots = (Slot(f32, (1,), "rw"), Slot(f32, (1,), "r"), Slot(f32, (1,), "rw"))
-    body = KernelBody("cpu", 1, slots, (f64,), ((0, update), (2, square)))
+    body = pointwise_body("cpu", 1, slots, (f64,), ((0, update), (2, square)))
     loop = function_assembly(body, "kernel.loop")
     bits = cpu.host_description()["vector_bits"]
     assert {512: "%zmm", 256: "%ymm", 128: "%xmm"}[bits] in loop
@@ -210,7 +211,7 @@ def test_the_loop_is_made_of_vectors() -> None:
 def test_functions_run_on_vectors() -> None:
     value = Op("sin", (SlotLoad(0, torch.float32),), torch.float32)
     slots = (Slot(torch.float32, (1,), "r"), Slot(torch.float32, (1,), "w"))
-    loop = function_assembly(KernelBody("cpu", 1, slots, (), ((1, value),)), "kernel.loop")
+    loop = function_assembly(pointwise_body("cpu", 1, slots, (), ((1, value),)), "kernel.loop")
     assert "_ZGV" in loop and "call" in loop
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernel_bodies import pointwise_body
 from quickfuse.emit.triton import emit
 from quickfuse.errors import QuickfuseError, Unsupported
 from quickfuse.ir.expr import Const, Expr, Op, cast
@@ -36,13 +37,13 @@ def scaled_add() -> KernelBody:
     added = op("add", x, op("mul", op("mul", y, cast(ArgScalar(0, F64), F32)), v))
     value = op("where", ArgScalar(1, BOOL), added, x)
     slots = (Slot(F32, (1,), "rw"), Slot(F32, (1,), "r"), Slot(F64, (), "r", by_value=True))
-    return KernelBody("cuda", 1, slots, (F64, BOOL), ((0, value),))
+    return pointwise_body("cuda", 1, slots, (F64, BOOL), ((0, value),))
 
 
 def counters() -> KernelBody:
     """A step counter of each member, plus a0."""
     value = op("add", SlotLoad(0, F32), cast(ArgScalar(0, I64), F32))
-    return KernelBody("cuda", 0, (Slot(F32, (), "rw"),), (I64,), ((0, value),))
+    return pointwise_body("cuda", 0, (Slot(F32, (), "rw"),), (I64,), ((0, value),))
 
 
 def kernel_call(body: KernelBody, sizes: list[tuple[int, ...]]) -> KernelCall:
@@ -68,7 +69,7 @@ def test_wide_index() -> None:
         return Member(sizes, (), (), (strides, ()))
 
     slots = (Slot(F32, (None, None), "rw"), Slot(F64, (), "r", by_value=True))
-    body = KernelBody("cuda", 2, slots, (), ((0, cast(SlotLoad(1, F64), F32)),))
+    body = pointwise_body("cuda", 2, slots, (), ((0, cast(SlotLoad(1, F64), F32)),))
     near = member((2, 2**30 - 1024), (2**30 - 1024, 1))
     assert not needs_wide_index(body, [near], 1024)
     for sizes, strides in (((2, 2**30), (0, 1)), ((2, 16), (2**31, 1)), ((2, 16), (-(2**31), 1))):
@@ -355,7 +356,7 @@ class TestOnDevice:
         assert tensors[0][0].eq(1).all()
 
     def test_constant_fill(self) -> None:
-        body = KernelBody("cuda", 1, (Slot(F32, (1,), "w"),), (), ((0, Const(2.5, F32)),))
+        body = pointwise_body("cuda", 1, (Slot(F32, (1,), "w"),), (), ((0, Const(2.5, F32)),))
         x = torch.zeros(777, device="cuda")
         _OnDevice(body, [[x]]).call.run(torch.cuda.current_stream().cuda_stream)
         assert x.eq(2.5).all()

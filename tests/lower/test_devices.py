@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from quickfuse.schedule import schedule as make_schedule
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
+from quickfuse.schedule import schedule as make_schedule
 from schedule_interpreter import Interpreter, assert_same
 from trace_helper import copy_inputs, flatten, on_gpu, trace
 

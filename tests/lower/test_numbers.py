@@ -11,11 +11,11 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from quickfuse.errors import Unsupported
-from quickfuse.schedule import schedule as make_schedule
 from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import HostScalar
 from quickfuse.ir.values import NumberMeta, TensorMeta
 from quickfuse.lower import lower
+from quickfuse.schedule import schedule as make_schedule
 from schedule_interpreter import Interpreter, assert_same, check
 
 

@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional as F
 
 import quickfuse
-from quickfuse.schedule.recompute import cut
 from quickfuse.ir.expr import Op, walk
 from quickfuse.ir.kernel import KernelBody, KernelCall, Schedule
 from quickfuse.ir.loop import Buffer
 from quickfuse.lower import lower
+from quickfuse.schedule.recompute import cut
 from schedule_interpreter import check
 from trace_helper import trace
 
@@ -56,8 +56,8 @@ def kernels(schedule: Schedule) -> list[KernelCall]:
 def work(body: KernelBody) -> int:
     """The operations of all passes of a body together."""
     count = 0
-    for one_pass in body.passes():
-        roots = [body.reductions[k].value for k in one_pass.reductions] + [body.stores[k][1] for k in one_pass.stores]
+    for numbers in body.passes:
+        roots = [root for k in numbers for root in body.stores[k].roots]
         count += sum(isinstance(node, Op) for node in walk(*roots))
     return count
 
@@ -81,7 +81,7 @@ def test_chains(name: str) -> None:
 def test_the_work_of_a_chain_grows_with_its_length(name: str) -> None:
     of_length = {n: kernels(check(chain(STEPS[name], n), torch.randn(20, 70), ulps=1e5)) for n in (1, 20, 40)}
     total = {n: sum(work(call.body) for call in calls) for n, calls in of_length.items()}
-    passes = [len(call.body.passes()) for call in of_length[40]]
+    passes = [len(call.body.passes) for call in of_length[40]]
     assert total[20] < 20 * 4 * total[1] and total[40] < 2.2 * total[20]
     assert max(passes) <= 16
     assert len({call.body for call in of_length[40]}) <= 6  # what repeats itself is compiled once
@@ -135,7 +135,7 @@ def test_two_values_that_go_on() -> None:
         return x, y
 
     calls = kernels(check(run, torch.randn(20, 70), torch.randn(20, 70), emitted=True, ulps=1e6))
-    assert max(len(call.body.passes()) for call in calls) <= 8
+    assert max(len(call.body.passes) for call in calls) <= 8
 
 
 def test_chains_that_end_in_an_input() -> None:

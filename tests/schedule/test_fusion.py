@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from quickfuse.schedule import schedule as make_schedule
-from quickfuse.schedule.collapse import collapse
 from quickfuse.ir.expr import Const, Index, Load, Op
 from quickfuse.ir.kernel import KernelCall, Schedule, Slot
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.schedule import schedule as make_schedule
+from quickfuse.schedule.collapse import collapse
 from schedule_interpreter import check, compile_for_test
 
 CPU = torch.device("cpu")

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.fx import GraphModule
 
-from quickfuse.schedule import schedule as make_schedule
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.lower import lower
+from quickfuse.schedule import schedule as make_schedule
 from schedule_interpreter import Interpreter, assert_same
 from trace_helper import Recorder, as_if_compiling, copy_of
 

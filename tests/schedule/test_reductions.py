@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from quickfuse.ir.kernel import Axis, KernelCall, Schedule
 from quickfuse.schedule.collapse import collapse_rows
 from quickfuse.schedule.index_space import embedding
-from quickfuse.ir.kernel import KernelCall, Schedule
 from schedule_interpreter import check, compile_for_test
 
 X = torch.Tensor
@@ -148,9 +148,9 @@ def test_embedding_of_rows() -> None:
 
 
 def test_where_vectors_lie() -> None:
-    rows, reduced, columns = collapse_rows((4, 5, 6), ((30, 6, 1), (1, 0, 0)), (), (1, 2))
-    assert rows.sizes == (4, 30) and reduced == 1 and not columns
-    across, reduced, columns = collapse_rows((4, 5, 6), ((30, 6, 1), (0, 6, 1)), (), (0,))
-    assert across.sizes == (30, 4) and reduced == 1 and columns
-    short, reduced, columns = collapse_rows((1000, 3), ((3, 1), (1, 0)), (), (1,))
-    assert short.sizes == (1000, 3) and columns
+    rows = collapse_rows((4, 5, 6), ((30, 6, 1), (1, 0, 0)), (), (1, 2), Axis.REDUCE)
+    assert rows.sizes == (4, 30) and rows.axes == (Axis.PARALLEL, Axis.REDUCE) and rows.vector == 1
+    across = collapse_rows((4, 5, 6), ((30, 6, 1), (0, 6, 1)), (), (0,), Axis.REDUCE)
+    assert across.sizes == (30, 4) and across.axes == (Axis.PARALLEL, Axis.REDUCE) and across.vector == 0
+    short = collapse_rows((1000, 3), ((3, 1), (1, 0)), (), (1,), Axis.REDUCE)
+    assert short.sizes == (1000, 3) and short.vector == 0

@@ -18,7 +18,7 @@ import torch
 
 import quickfuse
 from quickfuse import config, errors, logs
-from training.execute import Compiler, Run, Snapshot, TooSlow, execute
+from training.execute import Run, Snapshot, TooSlow, execute
 
 #: What a result may differ by in float64, as a share of the largest element.
 SHARE = 1e-7

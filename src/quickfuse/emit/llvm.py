@@ -21,12 +21,14 @@ from collections.abc import Sequence
 from quickfuse.emit.llvm_access import stride_word
 from quickfuse.emit.llvm_columns import BLOCKS_TOGETHER, column_function
 from quickfuse.emit.llvm_loop import loop_function
-from quickfuse.emit.llvm_math import Module, Target, host_target, memory_type
+from quickfuse.emit.llvm_math import Module, host_target, memory_type
 from quickfuse.emit.llvm_rows import row_function
 from quickfuse.emit.llvm_serial import serial_function
+from quickfuse.emit.llvm_view import BodyView
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import short
 from quickfuse.ir.kernel import KernelBody
+from quickfuse.ir.target import CpuTarget
 
 #: A thread's share of a loop over elements is a multiple of this many, so that vectors are not cut in two.
 SHARE_MULTIPLE = 64
@@ -34,13 +36,14 @@ SHARE_MULTIPLE = 64
 ARGUMENTS = "ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads"
 
 
-def emit(body: KernelBody, name: str, target: Target | None = None) -> str:
+def emit(kernel: KernelBody, name: str, target: CpuTarget | None = None) -> str:
     """The LLVM IR of `void name(i64* rows, i64* starts, i64 n_members, i64* scalars, i64 n_threads)`.
 
     `rows` is the members' table (see `ir/kernel.py`), `starts` holds the n_members + 1 prefix sums of their work units,
     `scalars` one 64-bit word for each scalar argument. `void name_block(i64* block)` is the same function with its five
     arguments in memory, which costs Python less to call. `target` is this machine's vector unit unless given.
     """
+    body = BodyView(kernel)
     _check(body)
     module = Module(target or host_target())
     if not body.reduced:
@@ -63,7 +66,7 @@ def emit(body: KernelBody, name: str, target: Target | None = None) -> str:
     )
 
 
-def _check(body: KernelBody) -> None:
+def _check(body: BodyView) -> None:
     if body.device_type != "cpu":
         raise Unsupported(f"CPU code for a kernel on {body.device_type}")
     if any(slot.by_value for slot in body.slots):
@@ -81,7 +84,7 @@ def _check(body: KernelBody) -> None:
 # --- the levels above the loop ---
 
 
-def _entry(name: str, body: KernelBody) -> list[str]:
+def _entry(name: str, body: BodyView) -> list[str]:
     share_multiple = SHARE_MULTIPLE if body.ndim == 1 and not body.reduced else 1
     constants = f"ptr @{name}.member, i64 {body.row_words}, i64 {share_multiple}"
     return [
@@ -110,7 +113,7 @@ def _entry(name: str, body: KernelBody) -> list[str]:
     ]
 
 
-def _member(name: str, body: KernelBody) -> list[str]:
+def _member(name: str, body: BodyView) -> list[str]:
     """Goes through the axes that units of work count, and calls what does one unit; for one axis without reductions,
     where an element is a unit, for all units at once."""
     define = f"define internal void @{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end, ptr %memo) #0 {{"
@@ -185,7 +188,7 @@ def _column_bounds(axis: int, block: int, units: str) -> list[str]:
     ]
 
 
-def _row_loads(body: KernelBody, axes: range) -> list[str]:
+def _row_loads(body: BodyView, axes: range) -> list[str]:
     """Name the words of a row: sizes, then each slot's address and its dynamic strides along `axes`.
 
     The size of the last axis of columns is a number of blocks.
@@ -233,7 +236,7 @@ def _next_index(axes: range, units: str) -> list[str]:
     return lines
 
 
-def _call(name: str, body: KernelBody, pointers: Sequence[str], indices: Sequence[str]) -> str:
+def _call(name: str, body: BodyView, pointers: Sequence[str], indices: Sequence[str]) -> str:
     function = "loop" if not body.reduced else "block" if body.columns else "row"
     args = [*(f"ptr {pointer}" for pointer in pointers), "ptr %row", "ptr %scalars", *indices]
     return f"  call void @{name}.{function}({', '.join(args)})"

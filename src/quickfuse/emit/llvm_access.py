@@ -10,16 +10,17 @@ import torch
 
 from quickfuse.emit.llvm_math import MANGLED, Code, memory_type
 from quickfuse.emit.llvm_ops import emit_op
+from quickfuse.emit.llvm_view import BodyView
 from quickfuse.ir.expr import PICK
-from quickfuse.ir.kernel import KernelBody, Op, SlotPlace
+from quickfuse.ir.kernel import Op, SlotPlace
 
 
-def stride_word(body: KernelBody, slot: int, axis: int) -> int:
+def stride_word(body: BodyView, slot: int, axis: int) -> int:
     """The word of a row that holds a dynamic stride."""
     return body.slot_word(slot) + 1 + sum(s is None for s in body.slots[slot].strides[:axis])
 
 
-def load_stride(body: KernelBody, slot: int, axis: int, once: Code) -> str:
+def load_stride(body: BodyView, slot: int, axis: int, once: Code) -> str:
     word = once.let(f"getelementptr i64, ptr %row, i64 {stride_word(body, slot, axis)}")
     return once.let(f"load i64, ptr {word}", f"s{slot}.stride")
 
@@ -27,7 +28,7 @@ def load_stride(body: KernelBody, slot: int, axis: int, once: Code) -> str:
 class Vectors:
     """Loads and stores of vectors along `axis`. Dynamic strides are computed in `once`, which is executed before."""
 
-    def __init__(self, body: KernelBody, axis: int, once: Code) -> None:
+    def __init__(self, body: BodyView, axis: int, once: Code) -> None:
         self.body = body
         self.axis = axis
         self.once = once

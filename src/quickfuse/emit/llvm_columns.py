@@ -19,12 +19,14 @@ from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_rows import RowCode
 from quickfuse.emit.llvm_values import Node, shared_number
+from quickfuse.emit.llvm_view import BodyView, Pass
 from quickfuse.ir.expr import PICK
-from quickfuse.ir.kernel import COLUMN_BLOCK, Index, KernelBody, Op, Pass, Reduced, RowLength, SlotLoad, SlotPlace
+from quickfuse.ir.kernel import Index, Op, Reduced, RowLength, SlotLoad, SlotPlace
+from quickfuse.ir.target import CPU
 
 #: So many blocks of columns, at most, are gone through together. What is kept for each column has to stay in the cache.
 BLOCKS_TOGETHER = 16
-WIDEST = BLOCKS_TOGETHER * COLUMN_BLOCK
+WIDEST = BLOCKS_TOGETHER * CPU.column_block
 #: So many float32 values of a column are added up before they are added to its sum in float64.
 _ADDED_IN_FLOAT32 = 8
 
@@ -32,7 +34,7 @@ _ADDED_IN_FLOAT32 = 8
 _Step = Callable[[Code, str, str], None]
 
 
-def column_function(body: KernelBody, name: str, module: Module) -> list[str]:
+def column_function(body: BodyView, name: str, module: Module) -> list[str]:
     """The lines of `NAME.block`: addresses of the slots at column 0, the table's row, the scalars, the index of each
     other axis that is not reduced, and the columns from %begin to %end."""
     return _Columns(body, name, module).function()
@@ -47,7 +49,7 @@ class _Columns(RowCode):
     """Values are single numbers in `uniform`, by node, where all columns share them. Of the others those that do not change
     within a row are kept in arrays as far as passes use them, and computed for each vector in `_value`."""
 
-    def __init__(self, body: KernelBody, name: str, module: Module) -> None:
+    def __init__(self, body: BodyView, name: str, module: Module) -> None:
         super().__init__(body, name, module, body.rows_ndim - 1)
         self.pointers = [f"%s{k}" for k in range(len(body.slots))]
         #: Code that runs once, at the beginning.

@@ -13,11 +13,12 @@ from quickfuse.emit.llvm_access import Vectors, index_vector, load_number, numbe
 from quickfuse.emit.llvm_math import Code, Module, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_values import Node, number_values, shared_number
+from quickfuse.emit.llvm_view import BodyView
 from quickfuse.ir.expr import PICK
-from quickfuse.ir.kernel import Index, KernelBody, Op, SlotLoad, SlotPlace
+from quickfuse.ir.kernel import Index, Op, SlotLoad, SlotPlace
 
 
-def loop_function(body: KernelBody, name: str, module: Module) -> list[str]:
+def loop_function(body: BodyView, name: str, module: Module) -> list[str]:
     """The lines of `NAME.loop`: addresses of the slots at index 0 of the axis, the row, the scalars, %begin and %end
     (if there is an axis), and the index of each outer axis."""
     return _Loop(body, name, module).function()
@@ -30,7 +31,7 @@ _MEMO_WORDS = 64
 
 
 class _Loop:
-    def __init__(self, body: KernelBody, name: str, module: Module) -> None:
+    def __init__(self, body: BodyView, name: str, module: Module) -> None:
         self.body = body
         self.name = name
         self.nodes, self.roots = number_values(body, body.ndim - 1)

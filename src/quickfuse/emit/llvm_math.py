@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.target import CpuTarget
 
 #: How a value of each dtype is held in a register. bfloat16 has no arithmetic, so its bits are enough.
 VALUE_TYPES: dict[torch.dtype, str] = {
@@ -55,37 +56,25 @@ def memory_type(dtype: torch.dtype) -> str:
     return {torch.bool: "i8", torch.float16: "i16"}.get(dtype) or value_type(dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The vector unit that code is written for. `vector_bytes` is 16, 32 or 64; `libmvec` allows calls of it."""
-
-    vector_bytes: int
-    libmvec: bool
-
-    @property
-    def has_fma(self) -> bool:
-        """Whether a multiply-add with one rounding is an instruction (processors with AVX2 have it)."""
-        return self.vector_bytes >= 32
-
-    def vector_function(self, name: str, arity: int, element: str, lanes: int) -> str | None:
-        """libmvec's variant of libm's `name` for vectors of `lanes` elements, if this machine has it."""
-        vector_bytes = lanes * (4 if element == "float" else 8)
-        if not self.libmvec or vector_bytes > self.vector_bytes or vector_bytes not in LIBMVEC_ISA:
-            return None
-        symbol = f"_ZGV{LIBMVEC_ISA[vector_bytes]}N{lanes}{'v' * arity}_{name}"
-        return symbol if _in_libmvec(symbol) else None
+def vector_function(target: CpuTarget, name: str, arity: int, element: str, lanes: int) -> str | None:
+    """libmvec's variant of libm's `name` for vectors of `lanes` elements, if this machine has it."""
+    vector_bytes = lanes * (4 if element == "float" else 8)
+    if not target.libmvec or vector_bytes > target.vector_bytes or vector_bytes not in LIBMVEC_ISA:
+        return None
+    symbol = f"_ZGV{LIBMVEC_ISA[vector_bytes]}N{lanes}{'v' * arity}_{name}"
+    return symbol if _in_libmvec(symbol) else None
 
 
 @functools.cache
-def host_target() -> Target:
-    """The vector unit of this machine."""
+def host_target() -> CpuTarget:
+    """This machine."""
     import llvmlite.binding as llvm  # loads LLVM, which a program without CPU kernels need not wait for
 
     features = llvm.get_host_cpu_features()
     wide = all(features.get(name, False) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl"))
     avx2 = all(features.get(name, False) for name in ("avx2", "fma", "f16c"))
     x86 = llvm.get_process_triple().startswith("x86_64")
-    return Target(vector_bytes=64 if wide else 32 if avx2 else 16, libmvec=x86)
+    return CpuTarget(vector_bytes=64 if wide else 32 if avx2 else 16, libmvec=x86)
 
 
 @functools.cache
@@ -100,7 +89,7 @@ def _in_libmvec(symbol: str) -> bool:
 class Module:
     """What the functions of a module share: external declarations, helper functions, a supply of names."""
 
-    target: Target
+    target: CpuTarget
     declarations: dict[str, str] = field(default_factory=dict)
     helpers: dict[str, str] = field(default_factory=dict)
     names: int = 0
@@ -186,7 +175,7 @@ class Code:
         function = name + ("f" if element == "float" else "")
         if self.lanes == 1:
             return self._call(function, element, args, hint=name)
-        symbol = self.module.target.vector_function(function, len(args), element, self.lanes)
+        symbol = vector_function(self.module.target, function, len(args), element, self.lanes)
         if symbol is None:
             return self.each_lane(function, element, args)
         return self._call(symbol, self.type(element), args, hint=name)

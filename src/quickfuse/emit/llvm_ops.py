@@ -12,9 +12,10 @@ from collections.abc import Callable
 import torch
 
 from quickfuse.emit.llvm_functions import FUNCTIONS
-from quickfuse.emit.llvm_math import Code, Target, value_type
+from quickfuse.emit.llvm_math import Code, value_type
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Op
+from quickfuse.ir.target import CpuTarget
 
 Rule = Callable[[Code, Op, list[str]], str]
 
@@ -54,12 +55,12 @@ LIBM = frozenset(
 )
 
 
-def is_call(op: Op, target: Target) -> bool:
+def is_call(op: Op, target: CpuTarget) -> bool:
     """Whether an operation is a call of a function, which may change all vector registers."""
     return op.name in LIBM and op.dtype.is_floating_point and not _is_inline(op.name, value_type(op.dtype), target)
 
 
-def _is_inline(name: str, element: str, target: Target) -> bool:
+def _is_inline(name: str, element: str, target: CpuTarget) -> bool:
     return name in FUNCTIONS and element == "float" and target.has_fma
 
 

@@ -28,15 +28,17 @@ from quickfuse.emit.llvm_access import (
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
 from quickfuse.emit.llvm_ops import LIBM, emit_op, is_call
 from quickfuse.emit.llvm_values import Node, number_values, shared_number, widened_sum
+from quickfuse.emit.llvm_view import BodyView, Pass
 from quickfuse.ir.expr import PICK, Expr
-from quickfuse.ir.kernel import Index, KernelBody, Op, Pass, Reduced, Reduction, RowLength, SlotLoad, SlotPlace
+from quickfuse.ir.kernel import Index, Op, Reduced, RowLength, SlotLoad, SlotPlace
+from quickfuse.ir.kernel import KernelStore as Reduction
 from quickfuse.ir.loop import identity
 
 #: A pass with reductions and at most this many values goes through this many vectors at a time.
 _UNROLL = {12: 4, 30: 2}
 
 
-def row_function(body: KernelBody, name: str, module: Module) -> list[str]:
+def row_function(body: BodyView, name: str, module: Module) -> list[str]:
     """The lines of `NAME.row`: addresses of the slots at the row's first element, the table's row, the scalars, and the
     index of each axis that is not reduced."""
     return _Rows(body, name, module).function()
@@ -49,7 +51,7 @@ class RowCode:
     the loops over reduced axes, by node.
     """
 
-    def __init__(self, body: KernelBody, name: str, module: Module, axis: int) -> None:
+    def __init__(self, body: BodyView, name: str, module: Module, axis: int) -> None:
         self.body = body
         self.name = name
         self.axis = axis
@@ -217,7 +219,7 @@ def _is_cast(expr: Expr) -> bool:
 
 
 class _Rows(RowCode):
-    def __init__(self, body: KernelBody, name: str, module: Module) -> None:
+    def __init__(self, body: BodyView, name: str, module: Module) -> None:
         super().__init__(body, name, module, body.ndim - 1)
         #: The name of each value that does not change within a row, and of each reduction's result.
         self.outside: dict[int, str] = {}

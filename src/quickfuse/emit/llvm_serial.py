@@ -22,13 +22,14 @@ from quickfuse.emit.llvm_access import (
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
 from quickfuse.emit.llvm_ops import emit_op
 from quickfuse.emit.llvm_values import Node, number_values, shared_number
+from quickfuse.emit.llvm_view import BodyView
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import PICK
-from quickfuse.ir.kernel import Index, KernelBody, Op, Reduced, Scatter, SlotLoad, SlotPlace, SlotPrevious
+from quickfuse.ir.kernel import Index, KernelStore, Op, Reduced, SlotLoad, SlotPlace, SlotPrevious
 from quickfuse.ir.loop import identity
 
 
-def serial_function(body: KernelBody, name: str, module: Module) -> list[str]:
+def serial_function(body: BodyView, name: str, module: Module) -> list[str]:
     """The lines of `NAME.row` or, with columns, `NAME.block`, with the arguments of those of kernels with reductions."""
     if body.reduced != 1:
         raise Unsupported("several axes in order")
@@ -38,7 +39,7 @@ def serial_function(body: KernelBody, name: str, module: Module) -> list[str]:
 class _Serial:
     """Values by node are names: of vectors where there are columns and the value changes along them, else of numbers."""
 
-    def __init__(self, body: KernelBody, name: str, module: Module) -> None:
+    def __init__(self, body: BodyView, name: str, module: Module) -> None:
         self.body = body
         self.name = name
         self.module = module
@@ -265,7 +266,7 @@ class _Serial:
         lanes, along = self._lanes_of(self.inner, within), self._is_vector(offset)
         return self.access.pick(self.inner, expr.slot, pointer, self.column, self.mask, self.values[offset], lanes, along)
 
-    def _scatter(self, scatter: Scatter, roots: tuple[int, ...], pointer: str) -> None:
+    def _scatter(self, scatter: KernelStore, roots: tuple[int, ...], pointer: str) -> None:
         offset, within, value = roots
         if not self.body.columns:
             dtype, values = self.body.slots[scatter.slot].dtype, self.values

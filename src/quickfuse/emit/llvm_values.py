@@ -8,8 +8,9 @@ import torch
 
 from quickfuse.emit.llvm_math import Code, literal, value_type
 from quickfuse.emit.llvm_ops import convert
+from quickfuse.emit.llvm_view import BodyView
 from quickfuse.ir.expr import HALF_TYPES, Expr
-from quickfuse.ir.kernel import ArgScalar, Const, Index, KernelBody, Op, Reduced, SlotLoad, SlotPlace, SlotPrevious, walk
+from quickfuse.ir.kernel import ArgScalar, Const, Index, Op, Reduced, SlotLoad, SlotPlace, SlotPrevious, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Node:
     within: bool = False
 
 
-def number_values(body: KernelBody, axis: int) -> tuple[list[Node], list[int]]:
+def number_values(body: BodyView, axis: int) -> tuple[list[Node], list[int]]:
     """The distinct values of a body, arguments first, and the node of each root, for vectors along `axis`.
 
     Equal expressions get one node. They are told apart by their arguments' numbers: comparing the trees themselves
@@ -47,7 +48,7 @@ def number_values(body: KernelBody, axis: int) -> tuple[list[Node], list[int]]:
     return nodes, [by_id[id(value)] for value in body.roots]
 
 
-def _varies(body: KernelBody, leaf: Expr, axis: int) -> bool:
+def _varies(body: BodyView, leaf: Expr, axis: int) -> bool:
     if isinstance(leaf, (SlotLoad, SlotPlace)):
         return body.ndim > 0 and body.slots[leaf.slot].strides[axis] != 0
     if isinstance(leaf, (Reduced, SlotPrevious)):
@@ -55,7 +56,7 @@ def _varies(body: KernelBody, leaf: Expr, axis: int) -> bool:
     return isinstance(leaf, Index) and leaf.axis == axis
 
 
-def _is_within(body: KernelBody, leaf: Expr) -> bool:
+def _is_within(body: BodyView, leaf: Expr) -> bool:
     if isinstance(leaf, (SlotLoad, SlotPlace)):
         return body.reduced > 0 and not body.once_a_row(leaf.slot)
     if isinstance(leaf, (Reduced, SlotPrevious)):

@@ -29,7 +29,7 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Op, short
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Slot, SlotLoad, walk
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Slot, SlotLoad, StoreKind, walk
 
 #: What a dtype is in registers. Bools are stored as bytes.
 TRITON_TYPES: dict[torch.dtype, str] = {
@@ -112,8 +112,8 @@ def emit(body: KernelBody, name: str) -> str:
     """
     if body.device_type != "cuda":
         raise Unsupported(f"Triton code for the device type {body.device_type}")
-    if body.serial or any(slot.access == "flag" for slot in body.slots):
-        raise Unsupported("scans, scatters and checked indices in Triton")
+    if any(store.kind is not StoreKind.ASSIGN for store in body.stores):
+        raise Unsupported("reductions, scans, scatters and checked indices in Triton")
     functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)
     text = "\n\n\n".join("\n".join(function) for function in functions)
     return "\n".join([*_header(body, text), "", "", text, ""])
@@ -267,7 +267,7 @@ def _to_memory(value: str, dtype: torch.dtype) -> str:
 
 def _loaded_slots(body: KernelBody) -> list[int]:
     """The slots whose elements are read, in order."""
-    return sorted({node.slot for _, value in body.stores for node in walk(value) if isinstance(node, SlotLoad)})
+    return sorted({node.slot for node in walk(*body.roots) if isinstance(node, SlotLoad)})
 
 
 def _in_memory(body: KernelBody) -> list[tuple[int, Slot]]:
@@ -287,7 +287,7 @@ def _value_lines(body: KernelBody, mask: str = "") -> list[str]:
 def _compute_and_store(body: KernelBody, store: Callable[[int, str], str]) -> list[str]:
     """Statements that compute every value and then store it; `store` writes one store of a named value."""
     computation = _Computation(body)
-    results = [(slot, computation.add(value)) for slot, value in body.stores]
+    results = [(store.slot, computation.add(store.value)) for store in body.stores]
     stores = [store(slot, _to_memory(name, body.slots[slot].dtype)) for slot, name in results]
     return [*computation.lines, *stores]
 
@@ -429,7 +429,7 @@ def _elements(body: KernelBody) -> list[str]:
 
 
 def _uses_index(body: KernelBody) -> bool:
-    return any(isinstance(node, Index) for _, value in body.stores for node in walk(value)) or any(
+    return any(isinstance(node, Index) for node in walk(*body.roots)) or any(
         None in slot.strides for slot in body.slots if not slot.by_value
     )
 

@@ -10,10 +10,8 @@ Slots `by_value` have no words in the row: their values stand in a second table,
 which is uploaded for every launch. Strides are in elements. A slot's stride class for an axis is 0 or 1, where that is
 known when the kernel is compiled, or `None` for a stride that is read from the row.
 
-A slot whose access is "flag" is a bool that stores set where their value holds, and leave as it is elsewhere.
-
-The last `reduced` axes of a body may be reduced: then the axes before them count *rows*, which run in parallel, and a row
-is gone through in passes, each of which may use what earlier ones have reduced. Softmax has three passes:
+Axes that are parallel come first and count *rows*. A row is gone through along the other axes, in passes, each of which may
+use what earlier ones have reduced. Softmax has three passes:
 
     r0 maximum= s0
     r1 sum= f64(exp(sub(s0, r0)))
@@ -23,8 +21,9 @@ is gone through in passes, each of which may use what earlier ones have reduced.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,11 +32,29 @@ from .expr import Const, Expr, Index, Op, short, statements, walk
 from .loop import Buffer, Extern, HostScalar, Program
 
 
+class Axis(Enum):
+    """What the iterations of an axis have to do with each other."""
+
+    PARALLEL = "parallel"  # nothing: threads share them
+    REDUCE = "reduce"  # they are combined, in any order
+    SCAN = "scan"  # one comes after the other: scans and scatters
+
+
+class StoreKind(Enum):
+    """What happens to a value."""
+
+    ASSIGN = "assign"  # it becomes the element of a slot at the current index; once a row for a slot that stays there
+    REDUCE = "reduce"  # the values of a row are combined into one
+    SCAN = "scan"  # it is combined with those before it along the axis that is gone through in order
+    SCATTER = "scatter"  # it becomes the element `offset` behind a slot's place, where `inside` holds
+    FLAG = "flag"  # a slot of type bool is set where the value holds, and stays as it is elsewhere
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One operand of a body.
 
-    `strides`: the stride class for each axis (0, 1 or None; -1 on the last one, which vectors lie along).
+    `strides`: the stride class for each axis (0, 1 or None; -1 on the axis that vectors lie along).
     `access`: "r", "w", "rw" or "flag". `by_value`: the operand is a number of the host (float64 or int64) that differs
     between the members of a GPU kernel, passed in the value table.
     """
@@ -98,7 +115,7 @@ class ArgScalar(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Reduced(Expr):
-    """What a reduction of an earlier pass gave for this row."""
+    """What the reduction that is store `reduction` gave for this row, or the scan for this element."""
 
     reduction: int
     dtype: torch.dtype
@@ -109,7 +126,7 @@ class Reduced(Expr):
 
 @dataclass(frozen=True, slots=True)
 class RowLength(Expr):
-    """How many elements a row has: the product of the sizes of the reduced axes, an int64."""
+    """How many elements a row has: the product of the sizes of its axes, an int64."""
 
     dtype: torch.dtype = torch.int64
 
@@ -118,153 +135,147 @@ class RowLength(Expr):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reduction:
-    """All values of a row combined into one: see `Store.combine`. `value` uses reductions before this one only."""
+class KernelStore:
+    """What is done with one value: see `StoreKind`.
 
-    combine: str
+    `slot` is the operand that it goes to, for all but reductions and scans; `combine` says how these combine values, as in
+    `Store.combine`. `offset` (int64) and `inside` (bool) are given for scatters.
+    """
+
+    kind: StoreKind
     value: Expr
+    slot: int = -1
+    combine: str = ""
+    offset: Expr | None = None
+    inside: Expr | None = None
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All values that are computed for it."""
+        if self.offset is None or self.inside is None:
+            return (self.value,)
+        return (self.offset, self.inside, self.value)
 
     @property
     def operation(self) -> str:
         """What combines two values: an operation of `SCALAR_OPS`."""
         return "add" if self.combine == "sum" else self.combine
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scatter:
-    """A store to the element that is `offset` behind a slot's, where `inside` holds: see `Store.along`."""
-
-    slot: int
-    offset: Expr
-    inside: Expr
-    value: Expr
+    @property
+    def target(self) -> str:
+        """What stands left of the value in a printed body; `{}` is the number of the store."""
+        if self.slot < 0:
+            return f"r{{}} {self.combine}="
+        where = "" if self.offset is None else f"[{self.offset} if {self.inside}]"
+        return f"s{self.slot}{where} {'or' if self.kind is StoreKind.FLAG else ''}="
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One way through a row: the reductions (by number) and stores (by position among the body's) that happen in it."""
-
-    reductions: tuple[int, ...]
-    stores: tuple[int, ...]
-
-
-#: How many elements of the last unreduced axis are one unit of work of a body with `columns`; and of one that only
-#: scatters, for which longer runs of memory are all that counts.
-COLUMN_BLOCK, SCATTER_BLOCK = 64, 128
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class KernelBody:
     """What is computed for one index of one member. Two equal bodies share compiled code.
 
-    `ndim`: number of loop axes, the last one innermost; 0 for one evaluation a member.
+    `axes`: what each loop axis is, parallel ones first, the last one innermost; none for one evaluation a member.
+    `vector`: the axis along which vectors lie, or -1 for one element at a time.
     `scalars`: types (float64, int64 or bool) of the scalar arguments.
-    `stores`: (slot, value) pairs. Leaves of values are `SlotLoad`, `SlotPlace`, `ArgScalar`, `Const`, `Index`, `Reduced` and
-    `RowLength`. All loads of an index happen before its stores. Distinct slots of a member do not overlap in memory.
-    `reduced`: how many of the last axes are reduced. A store whose slot moves along none of them happens once a row.
-    `columns`: vectors lie along the last unreduced axis, not along the last reduced one.
-    `serial`: nothing is reduced, but the last axis, which alone counts as reduced, is gone through in order. `Reduced` is
-    what a reduction has got up to the current element, and there may be scatters.
+    `stores`: what is computed; reductions and scans come first, and use only earlier ones. Leaves of values are `SlotLoad`,
+    `SlotPlace`, `SlotPrevious`, `ArgScalar`, `Const`, `Index`, `Reduced` and `RowLength`. All loads of an index happen
+    before its stores. Distinct slots of a member do not overlap in memory.
     """
 
     device_type: str
-    ndim: int
+    axes: tuple[Axis, ...]
+    vector: int
     slots: tuple[Slot, ...]
     scalars: tuple[torch.dtype, ...]
-    stores: tuple[tuple[int, Expr], ...]
-    reduced: int = 0
-    columns: bool = False
-    reductions: tuple[Reduction, ...] = ()
-    serial: bool = False
-    scatters: tuple[Scatter, ...] = ()
-    _key: list[tuple[Any, ...]] = field(default_factory=list, init=False, repr=False)
-    _words: list[int] = field(default_factory=list, init=False, repr=False)
+    stores: tuple[KernelStore, ...]
 
     @property
-    def rows_ndim(self) -> int:
-        """The number of axes that are not reduced."""
-        return self.ndim - self.reduced
+    def ndim(self) -> int:
+        return len(self.axes)
+
+    @cached_property
+    def parallel(self) -> range:
+        """The axes that count rows."""
+        return range(self.axes.count(Axis.PARALLEL))
 
     @property
+    def inner(self) -> range:
+        """The axes that a row is gone through along."""
+        return range(len(self.parallel), self.ndim)
+
+    @property
+    def across(self) -> bool:
+        """Whether the elements of a vector belong to different rows, which have several elements."""
+        return bool(self.inner) and self.vector in self.parallel
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows are gone through in order."""
+        return Axis.SCAN in self.axes
+
+    @cached_property
     def roots(self) -> list[Expr]:
-        """All values that are computed: of reductions, then of stores, then of scatters."""
-        scattered = [root for s in self.scatters for root in (s.offset, s.inside, s.value)]
-        return [*(reduction.value for reduction in self.reductions), *(value for _, value in self.stores), *scattered]
-
-    def units(self, sizes: tuple[int, ...]) -> int:
-        """Units of work of a member, which threads share: elements (one axis), iterations of all axes but the last
-        (more axes), or members (no axes); with reductions rows, or blocks of columns."""
-        if not self.reduced:
-            return sizes[0] if len(sizes) == 1 else math.prod(sizes[:-1])
-        outer = sizes[: self.rows_ndim]
-        if not self.columns:
-            return math.prod(outer)
-        return math.prod(outer[:-1]) * -(-outer[-1] // self.column_block)
-
-    @property
-    def column_block(self) -> int:
-        """How many columns are a unit of work."""
-        return SCATTER_BLOCK if self.serial and not self.reductions else COLUMN_BLOCK
+        """All values that are computed, in the order of the stores."""
+        return [root for store in self.stores for root in store.roots]
 
     def once_a_row(self, slot: int) -> bool:
         """Whether a slot does not move within a row."""
-        return self.reduced > 0 and not any(s != 0 for s in self.slots[slot].strides[self.rows_ndim :])
+        return bool(self.inner) and not any(self.slots[slot].strides[axis] != 0 for axis in self.inner)
 
-    def passes(self) -> list[Pass]:
-        """The ways through a row, as few as there can be. Stores that happen once a row come after the last."""
-        order = _PassOrder()
-        for reduction in self.reductions:
-            order.add_reduction(reduction.value)
-        for k, (slot, value) in enumerate(self.stores):
-            if not self.once_a_row(slot):
-                order.add_store(k, slot, value)
-        order.delay_stores()
-        count = 1 + max([*order.of_reduction, *order.of_store.values()], default=-1)
-        return [
-            Pass(
-                tuple([k for k, number in enumerate(order.of_reduction) if number == one]),
-                tuple([k for k, number in order.of_store.items() if number == one]),
-            )
-            for one in range(count)
-        ]
+    @cached_property
+    def passes(self) -> list[list[int]]:
+        """The stores (by number) of each way through a row, as few as there can be. What is assigned once a row comes after
+        the last of them, and is not in it."""
+        if self.ordered or not self.inner:
+            return [[*range(len(self.stores))]]
+        pass_of = _PassOrder(self).of_store
+        return [[k for k, number in pass_of.items() if number == one] for one in range(1 + max(pass_of.values(), default=-1))]
 
+    @cached_property
+    def last(self) -> list[int]:
+        """The stores (by number) that happen once a row, after all passes."""
+        reduces = self.inner and not self.ordered
+        return [k for k, s in enumerate(self.stores) if reduces and s.kind is StoreKind.ASSIGN and self.once_a_row(s.slot)]
+
+    @cached_property
     def key(self) -> tuple[Any, ...]:
         """A flat tuple that equal bodies share.
 
         Values are graphs with shared nodes: comparing or hashing them as trees would take exponential time.
         """
-        if not self._key:
-            numbers: dict[Any, int] = {}
-            number_of: dict[int, int] = {}
-            for node in walk(*self.roots):
-                entry: Any = node
-                if isinstance(node, Op):
-                    entry = (node.name, node.dtype, *(number_of[id(arg)] for arg in node.args))
-                elif isinstance(node, Const):
-                    entry = (repr(node.value), node.dtype)  # 0.0 equals -0.0, and NaN nothing
-                number_of[id(node)] = numbers.setdefault(entry, len(numbers))
-            stores = tuple((slot, number_of[id(value)]) for slot, value in self.stores)
-            reductions = tuple((r.combine, number_of[id(r.value)]) for r in self.reductions)
-            scatters = tuple([(s.slot, *(number_of[id(v)] for v in (s.offset, s.inside, s.value))) for s in self.scatters])
-            rows = (self.reduced, self.columns, reductions, self.serial, scatters)
-            self._key.append((self.device_type, self.ndim, self.slots, self.scalars, tuple(numbers), stores, rows))
-        return self._key[0]
+        numbers: dict[Any, int] = {}
+        number_of: dict[int, int] = {}
+        for node in walk(*self.roots):
+            entry: Any = node
+            if isinstance(node, Op):
+                entry = (node.name, node.dtype, *(number_of[id(arg)] for arg in node.args))
+            elif isinstance(node, Const):
+                entry = (repr(node.value), node.dtype)  # 0.0 equals -0.0, and NaN nothing
+            number_of[id(node)] = numbers.setdefault(entry, len(numbers))
+        stores = tuple([(s.kind, s.slot, s.combine, *(number_of[id(root)] for root in s.roots)) for s in self.stores])
+        return (self.device_type, self.axes, self.vector, self.slots, self.scalars, tuple(numbers), stores)
 
     def __hash__(self) -> int:
-        return hash(self.key())
+        return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KernelBody) and self.key() == other.key()
+        return isinstance(other, KernelBody) and self.key == other.key
 
     @property
     def row_words(self) -> int:
         return self.ndim + sum(slot.words for slot in self.slots)
 
+    @cached_property
+    def _slot_words(self) -> list[int]:
+        return list(itertools.accumulate([slot.words for slot in self.slots], initial=self.ndim))
+
     def slot_word(self, slot: int) -> int:
         """The row index of a slot's address; its dynamic strides follow."""
-        if not self._words:
-            self._words.extend(itertools.accumulate([s.words for s in self.slots], initial=self.ndim))
-        return self._words[slot]
+        return self._slot_words[slot]
+
+    def stride_word(self, slot: int, axis: int) -> int:
+        """The row index of a dynamic stride."""
+        return self._slot_words[slot] + 1 + sum(s is None for s in self.slots[slot].strides[:axis])
 
     @property
     def value_words(self) -> int:
@@ -275,66 +286,48 @@ class KernelBody:
         return sum(s.by_value for s in self.slots[:slot])
 
     def __str__(self) -> str:
-        head = [
+        lines = [
             f"# s{k}: {short(s.dtype)} {s.access} strides {s.strides}{' by value' if s.by_value else ''}"
             for k, s in enumerate(self.slots)
         ]
-        return "\n".join([*head, *self._statements()])
-
-    def _statements(self) -> list[str]:
-        if self.serial:
-            running = [(f"r{k} {r.combine}=", r.value) for k, r in enumerate(self.reductions)]
-            scattered = [(f"s{s.slot}[{s.offset} if {s.inside}] =", s.value) for s in self.scatters]
-            return ["# in order:", *statements([*running, *map(self._assignment, range(len(self.stores))), *scattered])]
-        lines = []
-        for one_pass in self.passes() if self.reduced else []:
-            reduced = [(f"r{k} {self.reductions[k].combine}=", self.reductions[k].value) for k in one_pass.reductions]
-            lines += statements([*reduced, *(self._assignment(k) for k in one_pass.stores)])
-        last = [k for k, (slot, _) in enumerate(self.stores) if not self.reduced or self.once_a_row(slot)]
-        return [*lines, *statements(self._assignment(k) for k in last)]
-
-    def _assignment(self, store: int) -> tuple[str, Expr]:
-        slot, value = self.stores[store]
-        return f"s{slot} =", value
+        lines += ["# in order:"] if self.ordered else []
+        for numbers in [*self.passes, self.last]:
+            lines += statements((self.stores[k].target.format(k), self.stores[k].value) for k in numbers)
+        return "\n".join(lines)
 
 
 class _PassOrder:
     """The pass of each reduction and store: the first in which all is known that it uses."""
 
-    def __init__(self) -> None:
-        self.of_reduction: list[int] = []
+    def __init__(self, body: KernelBody) -> None:
         self.of_store: dict[int, int] = {}
-        self._stored: dict[int, tuple[int, list[int]]] = {}  # store -> its slot, and the slots that its value loads
+        self._loads: dict[int, list[int]] = {}  # store -> the slots that its value loads
         self._last_load: dict[int, int] = {}  # slot -> the last pass that loads it
+        for k, store in enumerate(body.stores):
+            if k not in body.last:
+                self._add(k, store)
+        self._delay(body.stores)
 
-    def add_reduction(self, value: Expr) -> None:
-        self.of_reduction.append(self._add(value)[0])
+    def _add(self, k: int, store: KernelStore) -> None:
+        nodes = walk(*store.roots)
+        number = max([self.of_store[n.reduction] + 1 for n in nodes if isinstance(n, Reduced)], default=0)
+        self.of_store[k], self._loads[k] = number, [n.slot for n in nodes if isinstance(n, (SlotLoad, SlotPlace))]
+        self._note_loads(k)
 
-    def add_store(self, store: int, slot: int, value: Expr) -> None:
-        self.of_store[store], loads = self._add(value)
-        self._stored[store] = (slot, loads)
+    def _note_loads(self, k: int) -> None:
+        for slot in self._loads[k]:
+            self._last_load[slot] = max(self._last_load.get(slot, 0), self.of_store[k])
 
-    def _add(self, value: Expr) -> tuple[int, list[int]]:
-        nodes = walk(value)
-        number = max([self.of_reduction[n.reduction] + 1 for n in nodes if isinstance(n, Reduced)], default=0)
-        loads = [node.slot for node in nodes if isinstance(node, (SlotLoad, SlotPlace))]
-        self._note_loads(loads, number)
-        return number, loads
-
-    def _note_loads(self, slots: list[int], number: int) -> None:
-        for slot in slots:
-            self._last_load[slot] = max(self._last_load.get(slot, 0), number)
-
-    def delay_stores(self) -> None:
+    def _delay(self, stores: tuple[KernelStore, ...]) -> None:
         """What is updated in place is stored when it is not read any more, which may be a pass later."""
         moved = True
         while moved:
             moved = False
-            for store, (slot, loads) in self._stored.items():
-                last = self._last_load.get(slot, 0)
-                if last > self.of_store[store]:
-                    self.of_store[store], moved = last, True
-                    self._note_loads(loads, last)
+            for k, number in self.of_store.items():
+                last = self._last_load.get(stores[k].slot, 0)
+                if last > number:
+                    self.of_store[k], moved = last, True
+                    self._note_loads(k)
 
 
 @dataclass(eq=False, slots=True)
@@ -400,6 +393,6 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 
 
 __all__ = [
-    "COLUMN_BLOCK", "ArgScalar", "Const", "Index", "KernelBody", "KernelCall", "Member", "Op", "Pass", "Reduced",
-    "Reduction", "RowLength", "Schedule", "Slot", "SlotLoad", "SlotPlace", "row_template", "walk",
+    "ArgScalar", "Axis", "Const", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced", "RowLength",
+    "Schedule", "Slot", "SlotLoad", "SlotPlace", "SlotPrevious", "StoreKind", "row_template", "walk",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.target import CPU
 from quickfuse.launch.cpu_driver import DRIVER_IR
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ Kernel = Callable[[int, int, int, int, int], None]
 
 #: A kernel's `NAME_block` function, on the address of those five as 64-bit words.
 BlockKernel = Callable[[int], None]
-
-#: Below this much work (in elements of a cheap operation), waking the other threads costs more than they save.
-PARALLEL_WORK = 32768
 
 
 # --- compiling ---
@@ -218,7 +216,7 @@ def threads_for(units: int, cost: int) -> int:
 
     Either one or PyTorch's number: the OpenMP library would rebuild its pool for each number in between.
     """
-    return 1 if units < 2 or units * cost < PARALLEL_WORK else torch.get_num_threads()
+    return 1 if units < 2 or units * cost < CPU.parallel_work else torch.get_num_threads()
 
 
 # --- telling ---

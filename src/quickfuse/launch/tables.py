@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ir.kernel import KernelCall, Schedule, row_template
 from ..ir.loop import Buffer, Extern, buffers_in
+from ..ir.target import CPU
 from ..ir.values import TensorMeta
 from . import cpu, memory
 from .versions import change_notes
@@ -152,7 +153,7 @@ class CpuCall:
         count = len(call.members)
         rows = np.array([row_template(call.body, m) for m in call.members], dtype=np.int64).reshape(count, -1)
         self.table = MemberTable(call, rows, placer)
-        units = np.array([call.body.units(m.sizes) for m in call.members], dtype=np.int64)
+        units = np.array([CPU.units(call.body, m.sizes) for m in call.members], dtype=np.int64)
         self._starts = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
         self._rows = rows
         scalars = (ctypes.c_int64 * max(len(call.scalars), 1))()
@@ -165,7 +166,7 @@ class CpuCall:
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         elements = sum(m.numel for m in call.members)
         self.parallel = cpu.threads_for(elements, 1) > 1
-        self.launch = cpu.bind_block(address, releases_gil=elements > LONG_RUNNING)
+        self.launch = cpu.bind_block(address, releases_gil=elements > CPU.long_running)
         self.words_of = self.table.words_of
 
 
@@ -173,9 +174,6 @@ class CpuCall:
 _SMALL = 1 << 14
 #: Cells in a cache line.
 _LINE = 8
-
-#: Above this many elements a kernel runs long enough to let other Python threads run.
-LONG_RUNNING = 1 << 18
 
 
 def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Scalar
 from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
+from quickfuse.ir.target import is_slow
 from quickfuse.ir.values import contiguous_stride
 
 Shape = tuple[int, ...]
@@ -178,13 +179,6 @@ def is_contiguous(shape: Shape, stride: Shape) -> bool:
     return all(n <= 1 or s == e for n, s, e in zip(shape, stride, expected, strict=True))
 
 
-#: Operations that take about as long as ten additions.
-_SLOW = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
-    "pow atan2 hypot fmod remainder floor_div trunc_div".split()
-)
-
-
 def costs_at_least(expr: Expr, limit: int) -> bool:
     """Whether computing a value once costs as much as `limit` additions, or more."""
     cost = 0
@@ -194,6 +188,6 @@ def costs_at_least(expr: Expr, limit: int) -> bool:
         node = stack.pop()
         if isinstance(node, Op) and id(node) not in seen:
             seen.add(id(node))
-            cost += 10 if node.name in _SLOW else 1
+            cost += 10 if is_slow(node.name) else 1
             stack.extend(node.args)
     return cost >= limit

@@ -16,18 +16,19 @@ from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Previous, Scalar
 from quickfuse.ir.kernel import (
     ArgScalar,
+    Axis,
     KernelBody,
+    KernelStore,
     Member,
     Reduced,
-    Reduction,
     RowLength,
-    Scatter,
     Slot,
     SlotLoad,
     SlotPlace,
     SlotPrevious,
+    StoreKind,
 )  # fmt: skip
-from quickfuse.ir.loop import FLAG, Access, Buffer
+from quickfuse.ir.loop import FLAG, Access, Buffer, Store
 
 from .collapse import Collapsed, collapse, collapse_rows
 from .fused_loops import FusedLoop
@@ -115,17 +116,17 @@ class Canonicalizer:
         operands = _collect(loop)
         strides = operands.strides()
         indexed = tuple(sorted(operands.axes))
-        reduced, columns = 0, False
         if loop.reduced:
-            collapsed, reduced, columns = collapse_rows(loop.shape, strides, indexed, loop.reduced, loop.ordered)
+            kind = Axis.SCAN if loop.ordered else Axis.REDUCE
+            collapsed = collapse_rows(loop.shape, strides, indexed, loop.reduced, kind)
         else:
             vectors = loop.device.type == "cpu"
             collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed, vectors)
         slots = self._make_slots(loop, operands, collapsed)
-        key = (reduced, columns, _row_length(loop), self._signature(loop, operands, collapsed, slots))
+        key = (_row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)
         if body is None:
-            body = _Builder(loop, operands, collapsed).body(slots, reduced, columns)
+            body = _Builder(loop, operands, collapsed).body(slots)
             body = self._bodies[key] = self._equal.setdefault(body, body) if loop.reduced else body
         member = Member(
             collapsed.sizes,
@@ -148,8 +149,8 @@ class Canonicalizer:
             ]
         )  # fmt: skip
         return (
-            loop.device.type, len(collapsed.sizes), slots, numbers, tuple(loop.kept), tuple(operands.links),
-            tuple(operands.stored), tuple(operands.scalars.values()), loop.ordered,
+            loop.device.type, collapsed.axes, collapsed.vector, slots, numbers, tuple(loop.kept), tuple(operands.links),
+            tuple(operands.stored), tuple(operands.scalars.values()),
             tuple([collapsed.axis(axis) for axis in sorted(operands.axes)]),
         )  # fmt: skip
 
@@ -242,9 +243,10 @@ class _Builder:
         #: What stands for the contents of a buffer that a reduction stores to.
         self.reduced: dict[Buffer, Expr] = {}
 
-    def body(self, slots: tuple[Slot, ...], reduced: int, columns: bool) -> KernelBody:
-        reductions: list[Reduction] = []
+    def body(self, slots: tuple[Slot, ...]) -> KernelBody:
+        reductions: list[KernelStore] = []
         numbers: dict[tuple[str, int], int] = {}
+        combined = StoreKind.SCAN if self.loop.ordered else StoreKind.REDUCE
         for node in self.loop.nodes:
             assert node.store is not None
             if node.store.combine is not None and node.store.combine != FLAG:
@@ -252,26 +254,19 @@ class _Builder:
                 number = numbers.setdefault((node.store.combine, id(value)), len(reductions))
                 self.reduced[node.store.access.buffer] = Reduced(number, value.dtype)
                 if number == len(reductions):
-                    reductions.append(Reduction(node.store.combine, value))
-        values = [self.reduced.get(store.access.buffer) or self._value(store.value) for store in self.loop.stores]
-        plain = [k for k, store in enumerate(self.loop.stores) if store.offset is None]
-        scattered = [
-            Scatter(slot, self._value(store.offset), self._value(store.inside), value)
-            for slot, store, value in zip(self.operands.stored, self.loop.stores, values, strict=True)
-            if store.offset is not None and store.inside is not None
-        ]
-        return KernelBody(
-            self.loop.device.type,
-            len(self.collapsed.sizes),
-            slots,
-            tuple(self.operands.scalars.values()),
-            tuple([(self.operands.stored[k], values[k]) for k in plain]),
-            reduced,
-            columns,
-            tuple(reductions),
-            self.loop.ordered,
-            tuple(scattered),
-        )
+                    reductions.append(KernelStore(combined, value, combine=node.store.combine))
+        stores = [self._store(slot, store) for slot, store in zip(self.operands.stored, self.loop.stores, strict=True)]
+        stores.sort(key=lambda store: store.kind is StoreKind.SCATTER)
+        scalars = tuple(self.operands.scalars.values())
+        axes, vector = self.collapsed.axes, self.collapsed.vector
+        return KernelBody(self.loop.device.type, axes, vector, slots, scalars, (*reductions, *stores))
+
+    def _store(self, slot: int, store: Store) -> KernelStore:
+        value = self.reduced.get(store.access.buffer) or self._value(store.value)
+        if store.offset is not None and store.inside is not None:
+            offset, inside = self._value(store.offset), self._value(store.inside)
+            return KernelStore(StoreKind.SCATTER, value, slot, offset=offset, inside=inside)
+        return KernelStore(StoreKind.FLAG if store.combine == FLAG else StoreKind.ASSIGN, value, slot)
 
     def _value(self, root: Expr) -> Expr:
         made = self.made

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from quickfuse.ir.kernel import Axis
+from quickfuse.ir.target import CPU
 
 Strides = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Collapsed:
-    """A loop with fewer axes: its sizes, each operand's strides, and the old axes in each new one, innermost first."""
+    """A loop with fewer axes: its sizes, each operand's strides, the old axes in each new one, innermost first, what each
+    new axis is, and the one along which vectors are to lie; -1 for none."""
 
     sizes: tuple[int, ...]
     strides: tuple[Strides, ...]
     groups: tuple[tuple[int, ...], ...]
+    axes: tuple[Axis, ...]
+    vector: int
 
     def axis(self, old: int) -> int | None:
         """The new axis that an old one has become; None where that has vanished."""
@@ -40,55 +46,47 @@ def collapse(
     return _with_long_rows(collapsed) if long_rows else collapsed
 
 
-def _with_long_rows(collapsed: Collapsed) -> Collapsed:
+def _with_long_rows(loop: Collapsed) -> Collapsed:
     """Not the short axis innermost along which values are stored, but a long one along which others lie in memory."""
-    sizes, strides = collapsed.sizes, collapsed.strides
-    if len(sizes) < 2 or sizes[-1] >= _SHORT_ROW:
-        return collapsed
-    long = [k for k, size in enumerate(sizes[:-1]) if size >= _SHORT_ROW and any(s[k] == 1 for s in strides)]
+    sizes, strides = loop.sizes, loop.strides
+    if len(sizes) < 2 or sizes[-1] >= CPU.short_row:
+        return loop
+    long = [k for k, size in enumerate(sizes[:-1]) if size >= CPU.short_row and any(s[k] == 1 for s in strides)]
     if not long:
-        return collapsed
+        return loop
     order = [*(k for k in range(len(sizes)) if k != long[-1]), long[-1]]
-    return Collapsed(
-        tuple([sizes[k] for k in order]), tuple([tuple([s[k] for k in order]) for s in strides]),
-        tuple([collapsed.groups[k] for k in order]),
-    )  # fmt: skip
+    turned = tuple([tuple([s[k] for k in order]) for s in strides])
+    groups = tuple([loop.groups[k] for k in order])
+    return replace(loop, sizes=tuple([sizes[k] for k in order]), strides=turned, groups=groups)
 
 
 @lru_cache(maxsize=4096)
 def collapse_rows(
-    shape: tuple[int, ...],
-    operands: tuple[Strides, ...],
-    indexed: tuple[int, ...],
-    reduced: tuple[int, ...],
-    serial: bool = False,
-) -> tuple[Collapsed, int, bool]:
-    """Collapse the axes of a loop that reduces some. Returns also how many reduced ones are left, which come last, and
-    whether vectors are to lie along the last axis before those.
+    shape: tuple[int, ...], operands: tuple[Strides, ...], indexed: tuple[int, ...], inner: tuple[int, ...], kind: Axis
+) -> Collapsed:
+    """Collapse the axes of a loop, of which those of `inner` are of a `kind` that is not parallel. These come last.
 
-    The axis that a serial loop goes along is left as it is.
+    An axis that is gone through in order is left as it is.
     """
     order_by = _main_operand(shape, operands)
     moving = [k for k, size in enumerate(shape) if size != 1]
-    kept = [k for k in moving if k not in reduced]
-    rows = _merged(shape, operands, kept, order_by, indexed)
-    along = list(reduced) if serial else [k for k in moving if k in reduced]
-    inner = _merged(shape, operands, along, order_by, indexed)
-    collapsed = _collapsed(shape, operands, rows + inner)
-    columns = bool(rows) and _in_columns(collapsed, len(inner), collapsed.strides[order_by])
-    return collapsed, len(inner), columns
+    rows = _merged(shape, operands, [k for k in moving if k not in inner], order_by, indexed)
+    along = list(inner) if kind is Axis.SCAN else [k for k in moving if k in inner]
+    within = _merged(shape, operands, along, order_by, indexed)
+    collapsed = _collapsed(shape, operands, rows + within)
+    axes = (Axis.PARALLEL,) * len(rows) + (kind,) * len(within)
+    vector = len(axes) - 1 if kind is Axis.REDUCE else -1
+    if rows and _lies_across(collapsed, len(within), collapsed.strides[order_by]):
+        vector = len(rows) - 1
+    return replace(collapsed, axes=axes, vector=vector)
 
 
-#: Rows shorter than this are not worth a vector each, where there are enough of them to lay vectors across.
-_SHORT_ROW, _MANY_ROWS = 16, 64
-
-
-def _in_columns(collapsed: Collapsed, reduced: int, strides: Strides) -> bool:
+def _lies_across(collapsed: Collapsed, inner: int, strides: Strides) -> bool:
     """Whether neighbours in memory belong to different rows, or rows are too short for vectors."""
     sizes = collapsed.sizes
-    if math.prod(sizes[-reduced:]) < _SHORT_ROW and sizes[-reduced - 1] >= _MANY_ROWS:
+    if math.prod(sizes[-inner:]) < CPU.short_row and sizes[-inner - 1] >= CPU.many_rows:
         return True
-    across, along = abs(strides[-reduced - 1]), abs(strides[-1])
+    across, along = abs(strides[-inner - 1]), abs(strides[-1])
     return 0 < across < along or not along
 
 
@@ -118,7 +116,7 @@ def _merged(
 def _collapsed(shape: tuple[int, ...], operands: tuple[Strides, ...], groups: list[list[int]]) -> Collapsed:
     sizes = tuple([math.prod(shape[axis] for axis in group) for group in groups])
     strides = tuple([tuple([operand[group[0]] for group in groups]) for operand in operands])
-    return Collapsed(sizes, strides, tuple(map(tuple, groups)))
+    return Collapsed(sizes, strides, tuple(map(tuple, groups)), (Axis.PARALLEL,) * len(sizes), len(sizes) - 1)
 
 
 def _walks_on(axis: int, inner: int, size: int, operands: tuple[Strides, ...], indexed: tuple[int, ...]) -> bool:
@@ -131,5 +129,5 @@ def _walks_on(axis: int, inner: int, size: int, operands: tuple[Strides, ...], i
 def _single_element(shape: tuple[int, ...], operands: tuple[Strides, ...]) -> Collapsed:
     """A tensor of one element keeps an axis, so that it can be a member among tensors of many; a 0-dim one has none."""
     if not shape:
-        return Collapsed((), tuple([() for _ in operands]), ())
-    return Collapsed((1,), tuple([(int(any(operand)),) for operand in operands]), ((),))
+        return Collapsed((), tuple([() for _ in operands]), (), (), -1)
+    return Collapsed((1,), tuple([(int(any(operand)),) for operand in operands]), ((),), (Axis.PARALLEL,), 0)

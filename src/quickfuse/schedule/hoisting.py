@@ -16,6 +16,7 @@ import torch
 from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import IndexMap, reindex, replace_parts
+from quickfuse.ir.target import OPERATION_COSTS
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 #: Loops of fewer elements are done before a launch more would pay.
@@ -24,12 +25,6 @@ _LEAST_ELEMENTS = 1 << 14
 _LEAST_REPEATS = 16
 #: From this cost on, in simple operations, a part is worth memory.
 _LEAST_COST = 4
-
-#: The cost of operations that are not simple, in simple ones.
-COSTS = {
-    "div": 6, "sqrt": 4, "rsqrt": 6, "floor_div": 8, "remainder": 8, "fmod": 8, "trunc_div": 8,
-    **dict.fromkeys("exp exp2 expm1 log log2 log10 log1p sin cos tan tanh erf erfc sigmoid pow atan2 hypot".split(), 12),
-}  # fmt: skip
 
 
 def hoist(program: Program) -> None:
@@ -82,7 +77,7 @@ class _Hoisting:
         elif isinstance(node, Op):
             parts = [self.axes[id(arg)] for arg in node.args]
             axes = None if None in parts else frozenset().union(*[part for part in parts if part is not None])
-            cost = COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0) + sum(self.costs[id(a)] for a in node.args)
+            cost = OPERATION_COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0) + sum(self.costs[id(a)] for a in node.args)
         self.axes[id(node)], self.costs[id(node)] = axes, cost
 
     def _is_worth_it(self, node: Expr) -> bool:

@@ -60,7 +60,7 @@ def _combine_single_loops(groups: list[list[Candidate]], canonicalizer: Canonica
             result.append(group)
             continue
         loop = group[0].loop
-        form = (loop.shape, loop.reduced, loop.ordered, group[0].collapsed.groups, group[0].body.columns)
+        form = (loop.shape, loop.reduced, loop.ordered, group[0].collapsed.groups, group[0].collapsed.vector)
         key = (loop.rank, loop.device, form)
         alike.setdefault(key, []).append(group[0])
     for candidates in alike.values():

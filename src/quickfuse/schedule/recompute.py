@@ -20,9 +20,9 @@ import torch
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, Loop, Program, Store, buffers_in
 from quickfuse.ir.reindex import with_arguments
+from quickfuse.ir.target import OPERATION_COSTS
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
-from .hoisting import COSTS
 from .index_space import Shape, reduced_axes
 
 #: So many simple operations an element may be done again before a value is stored instead, which costs a launch, a pass
@@ -53,7 +53,7 @@ def cut(program: Program) -> frozenset[Buffer]:
 
 def _cost_of(node: Op) -> int:
     simple = _OF_HALF if node.dtype in HALF_TYPES else 2 if node.dtype is torch.float64 else 1
-    return COSTS.get(node.name, simple)
+    return OPERATION_COSTS.get(node.name, simple)
 
 
 def _is_reduction(store: Store) -> bool:

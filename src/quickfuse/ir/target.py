@@ -1,0 +1,88 @@
+"""What kernels run on, as far as their code and their order depend on it: one place for all numbers found by measuring.
+
+Each says what it was measured on. "2 cores" is an AMD EPYC with AVX-512, 1 MB of cache a core and PyTorch 2.13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .kernel import KernelBody, StoreKind
+
+#: The cost of operations on an element that are not simple, in additions: throughput of vectors of float32 on 2 cores.
+OPERATION_COSTS: dict[str, int] = {
+    "div": 6, "sqrt": 4, "rsqrt": 6, "floor_div": 8, "remainder": 8, "fmod": 8, "trunc_div": 8,
+    **dict.fromkeys(
+        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
+        "pow atan2 hypot nextafter".split(), 12,
+    ),
+}  # fmt: skip
+_SLOW = 8
+
+
+def is_slow(operation: str) -> bool:
+    """Whether an operation takes so long that its result is worth keeping."""
+    return OPERATION_COSTS.get(operation, 1) >= _SLOW
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTarget:
+    """A CPU. `vector_bytes` is 16, 32 or 64; `libmvec` allows calls of glibc's vector functions."""
+
+    vector_bytes: int = 16
+    libmvec: bool = False
+
+    #: A thread's share of a loop over elements is a multiple of this many, so that vectors are not cut in two.
+    share_multiple: int = 64
+    #: How many elements of the vectors' axis are one unit of work, where the elements of a vector belong to different rows;
+    #: and how many where rows only scatter, for which longer runs of memory are all that counts. Column sums and
+    #: `index_add` of 64 to 4096 columns, 2 cores.
+    column_block: int = 64
+    scatter_block: int = 128
+    #: So many blocks of columns, at most, are gone through together. What is kept for each column has to stay in the cache
+    #: of the first level. Sums over columns of 8192 x 1024, 2 cores.
+    blocks_together: int = 16
+    #: So many float32 values of a column are added up before they are added to its sum in float64, which takes two
+    #: conversions. Column sums and batch norm statistics, 2 cores.
+    added_in_float32: int = 8
+    #: A loop that reduces, with at most this many values, goes through this many vectors at a time, with accumulators of
+    #: their own: additions wait for each other. Row sums, softmax and layer norm of 512 x 768, 2 cores.
+    unroll: tuple[tuple[int, int], ...] = ((12, 4), (30, 2))
+    #: Rows shorter than this are not worth a vector each, where there are enough of them to lay vectors across. Softmax and
+    #: sums of 20000 x 10, 2 cores.
+    short_row: int = 16
+    many_rows: int = 64
+    #: Words that a kernel without axes has for what the member before computed; the driver of kernels makes room for them.
+    memo_words: int = 64
+    #: Below this much work (in elements of a cheap operation), waking the other threads costs more than they save: 5 us.
+    parallel_work: int = 1 << 15
+    #: Above this many elements a kernel runs long enough (some 50 us) to let other Python threads run.
+    long_running: int = 1 << 18
+
+    @property
+    def has_fma(self) -> bool:
+        """Whether a multiply-add with one rounding is an instruction (processors with AVX2 have it)."""
+        return self.vector_bytes >= 32
+
+    def unrolled(self, values: int) -> int:
+        """How many vectors at a time a loop that reduces and computes so many values goes through."""
+        return next((copies for most, copies in self.unroll if values <= most), 1)
+
+    def block(self, body: KernelBody) -> int:
+        """How many elements of the vectors' axis are one unit of work, where vectors lie across rows."""
+        scatters = all(store.kind in (StoreKind.ASSIGN, StoreKind.SCATTER) for store in body.stores)
+        return self.scatter_block if body.ordered and scatters else self.column_block
+
+    def units(self, body: KernelBody, sizes: Sequence[int]) -> int:
+        """Units of work of a member, which threads share: elements (one axis), iterations of all axes but the last (more
+        axes), or members (no axes); with axes that are not parallel rows, or blocks of rows that vectors lie across."""
+        if not body.inner:
+            return sizes[0] if len(sizes) == 1 else math.prod(sizes[:-1])
+        rows = sizes[: len(body.parallel)]
+        return math.prod(rows[:-1]) * -(-rows[-1] // self.block(body)) if body.across else math.prod(rows)
+
+
+#: What is decided for any CPU.
+CPU = CpuTarget()
