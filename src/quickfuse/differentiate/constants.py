@@ -10,10 +10,8 @@ import torch
 from torch.fx import Node
 
 from ..ir.arguments import map_leaves
+from ..ir.cost_model import COSTS
 from ..ir.values import TensorMeta
-
-#: Larger tensors, and those that take more operators than this, are not computed.
-_MOST_ELEMENTS, _MOST_NODES = 4096, 64
 
 
 class _NotConstant(Exception):
@@ -34,8 +32,8 @@ def _value(node: Node, known: dict[Node, Any]) -> Any:
         return known[node]
     target: Any = node.target
     meta = node.meta.get("val")
-    too_large = isinstance(meta, TensorMeta) and (meta.numel > _MOST_ELEMENTS or meta.device.type != "cpu")
-    if len(known) >= _MOST_NODES or too_large or not _is_known(node, target):
+    too_large = isinstance(meta, TensorMeta) and (meta.numel > COSTS.most_constant_elements or meta.device.type != "cpu")
+    if len(known) >= COSTS.most_constant_nodes or too_large or not _is_known(node, target):
         raise _NotConstant
     args, kwargs = map_leaves(lambda v: _value(v, known) if isinstance(v, Node) else v, (node.args, node.kwargs))
     with torch.no_grad():

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch.fx import Node
 
+from ..ir.cost_model import COSTS
 from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
@@ -27,8 +28,6 @@ from .recompute import Recipe, is_cheap, is_slow, is_view_target, memory_root, r
 
 #: Bytes count before the number of tensors.
 _SCALE = 1 << 16
-#: How many exponentials and the like may be computed again for one value.
-_MOST_SLOW = 2
 
 
 @dataclass(eq=False)
@@ -79,7 +78,7 @@ def _ends_of_chains(joint: Joint) -> set[Node]:
             continue
         before = [slow[operand] for operand in node.all_input_nodes if operand in slow]
         found = nothing.union(*before, (node,) if is_slow(node.target) else ())
-        if len(found) > _MOST_SLOW and not is_part and not is_view_target(node.target):
+        if len(found) > COSTS.most_slow_again and not is_part and not is_view_target(node.target):
             ends.add(node)
         elif found:
             slow[node] = found

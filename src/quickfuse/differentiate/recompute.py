@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..ir.target import is_slow as is_slow_operation
 from ..ir.values import NumberMeta, TensorMeta
 from .shapes import is_view
 
@@ -39,20 +40,17 @@ def is_cheap(target: Any) -> bool:
     return torch.Tag.pointwise in target.tags or is_view(target) or target._schema.name in _CHEAP
 
 
-#: Operators that take much longer than an addition.
-_SLOW = frozenset(
-    f"aten::{name}"
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv "
-        "sigmoid silu gelu mish softplus elu celu log_sigmoid_forward logit lgamma digamma atan2 hypot fmod remainder"
-    ).split()
-)
+#: Operators whose formulas have an exponential or the like.
+_MADE_OF_SLOW = frozenset("erfinv sigmoid silu gelu mish softplus elu celu log_sigmoid_forward logit digamma".split())
 
 
 @cache
 def is_slow(target: Any) -> bool:
     """Whether an operator on elements takes much longer than an addition."""
-    return isinstance(target, torch._ops.OpOverload) and target._schema.name in _SLOW
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    name = target._schema.name.removeprefix("aten::")
+    return is_slow_operation(name) or name in _MADE_OF_SLOW
 
 
 @cache

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .cost_model import COSTS, CostModel
 from .kernel import KernelBody, StoreKind
 
 #: The cost of operations on an element that are not simple, in additions: throughput of vectors of float32 on 2 cores.
@@ -33,6 +34,7 @@ class CpuTarget:
 
     vector_bytes: int = 16
     libmvec: bool = False
+    costs: CostModel = COSTS
 
     #: A thread's share of a loop over elements is a multiple of this many, so that vectors are not cut in two.
     share_multiple: int = 64

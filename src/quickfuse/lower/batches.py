@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Place, walk
 from quickfuse.ir.loop import Buffer, Extern, Loop, Program, Store, View, as_view, memory_at
 from quickfuse.ir.reindex import replace_parts, rewrite_leaves
@@ -30,13 +31,6 @@ from . import ops
 from .products import Activation, LinearCall
 from .step_order import Order, StepReads, in_order, writes
 from .symbolic import whole_load
-
-#: A product that sums over so many rows is large enough.
-_ENOUGH = 256
-#: So is one that has so many rows. More would take memory from the first of them to the last.
-_ENOUGH_ROWS = 32
-#: No product of more rows than this gains by being put together with others.
-_MOST_ROWS = 64
 
 _MM = frozenset({
     torch.mm, torch.Tensor.mm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, operator.matmul,
@@ -235,7 +229,7 @@ class _Sums:
         made: dict[int, Expr | None] = {}
         for loads in groups.values():
             products = sorted([self.summands[b] for b in loads], key=self._order)
-            for chunk in _chunks(products, [p.depth for p in products], _ENOUGH):
+            for chunk in _chunks(products, [p.depth for p in products], COSTS.enough_summed):
                 made.update((id(loads[p.out]), None) for p in chunk)
                 load = loads[chunk[0].out]
                 made[id(load)] = Load(replace(load.access, buffer=self._product_of(chunk)), load.dtype)
@@ -296,7 +290,7 @@ class _Rows:
         self.groups: dict[tuple[Any, ...], list[_Product]] = {}
         for product in products:
             (rows, columns), right, bias = product.shape, product.right, product.bias
-            small = rows <= _MOST_ROWS and 4 * rows * (product.depth + columns) <= product.depth * columns
+            small = rows <= COSTS.most_rows and 4 * rows * (product.depth + columns) <= product.depth * columns
             if small and (bias is None or (isinstance(bias, Buffer) and bias.meta.shape == (columns,))):
                 target = product.step.target
                 key = (target, id(right.buffer), right.offset, right.shape, right.stride, id(bias), rows)
@@ -323,7 +317,7 @@ class _Rows:
         gone: set[int] = set()
         for rank in sorted(set(ranks)):
             equal = [p for p, r in zip(group, ranks, strict=True) if r == rank]
-            for chunk in _chunks(equal, [p.shape[0] for p in equal], _ENOUGH_ROWS):
+            for chunk in _chunks(equal, [p.shape[0] for p in equal], COSTS.enough_rows):
                 known = len(self.stacks.steps)
                 made.append(self._product_of(chunk))
                 made += self.stacks.steps[known:]

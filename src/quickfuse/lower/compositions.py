@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ..ir.cost_model import COSTS
+
 Tensor = torch.Tensor
 
 
@@ -60,14 +62,10 @@ def _masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Any:
 
 def _isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
     usable = isinstance(elements, Tensor) and isinstance(test_elements, Tensor)
-    if not usable or test_elements.numel() > _FEW or elements.dtype is not test_elements.dtype:
+    if not usable or test_elements.numel() > COSTS.few_compared or elements.dtype is not test_elements.dtype:
         return None
     found = (elements.unsqueeze(-1) == test_elements.reshape(-1)).any(-1)
     return ~found if invert else found
-
-
-#: `isin` compares with each of so many elements; with more, PyTorch's way by sorting is faster.
-_FEW = 32
 
 
 def _safe_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
 from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, HostScalar, Loop, Program, Store, View, memory_at
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -23,18 +24,6 @@ from .promotion import NUMBER, is_float
 from .symbolic import Storage, Tensor, whole_load
 
 _CPU = torch.device("cpu")
-
-#: A value that costs this many additions is stored before it is read at another index, so that chains of transposed
-#: or broadcast uses do not multiply it.
-_STORE_BEFORE_REINDEXING = 64
-#: A value that costs this much is stored before it is broadcast to this many times its size.
-_STORE_BEFORE_BROADCASTING, _BROADCAST_FACTOR = 8, 8
-
-
-#: A value of more pieces than this is stored before it is used in anything but formulas on single elements.
-_MOST_PIECES = 4
-#: A tensor of more pieces than this is stored before another part of it is replaced.
-_MOST_PARTS = 32
 
 
 class Context:
@@ -97,7 +86,7 @@ class Context:
         A value of many pieces is stored before: what is no formula on single elements could not be cut into loops.
         """
         value = self.formula(tensor)
-        if self.has_pieces and count_pieces(value, self._pieces) > _MOST_PIECES:
+        if self.has_pieces and count_pieces(value, self._pieces) > COSTS.most_parts_of_value:
             self.materialize(tensor.storage)
             return self.formula(tensor)
         return value
@@ -123,7 +112,7 @@ class Context:
         storage = tensor.storage
         base = Layout(storage.meta.shape, storage.meta.stride)
         view = Layout(tensor.meta.shape, tensor.meta.stride, tensor.offset)
-        seen = None if costs_at_least(value, _STORE_BEFORE_REINDEXING) else relayout(value, base, view)
+        seen = None if costs_at_least(value, COSTS.store_before_reindexing) else relayout(value, base, view)
         if seen is None:
             seen = relayout(self.materialize(storage, exactly=True), base, view)
             assert seen is not None, "a stored tensor has its own strides"
@@ -151,7 +140,8 @@ class Context:
         if size == 1:
             keep = not shape or _is_simple(value)
         else:
-            limit = _STORE_BEFORE_BROADCASTING if target >= _BROADCAST_FACTOR * size else _STORE_BEFORE_REINDEXING
+            is_broadcast = target >= COSTS.broadcast_factor * size
+            limit = COSTS.store_before_broadcasting if is_broadcast else COSTS.store_before_reindexing
             keep = not costs_at_least(value, limit)
         if keep:
             return value
@@ -313,7 +303,7 @@ class Context:
         """What the storage of `part` holds when `part` holds `value`: a copy of it, by PyTorch."""
         meta, base = part.meta, part.storage.meta
         old = self.formula(Tensor(part.storage, base))
-        if self.has_pieces and count_pieces(old, self._pieces) >= _MOST_PARTS:
+        if self.has_pieces and count_pieces(old, self._pieces) >= COSTS.most_parts_of_tensor:
             old = self.materialize(part.storage)
         index_map = index_map_of(Layout(base.shape, base.stride), Layout(meta.shape, meta.stride, part.offset))
         if index_map is not None and not base.dtype.is_complex:

@@ -16,6 +16,7 @@ import torch
 
 from quickfuse import config
 from quickfuse.ir.convolution import SteadyConvolution
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View, memory_at
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -30,10 +31,6 @@ from .symbolic import Storage, Tensor, whole_load
 
 #: What oneDNN computes; other types go through kernels that gain nothing.
 _TYPES = frozenset({torch.float32, torch.bfloat16})
-#: From this many elements on it matters in which order a weight lies.
-_LARGE = 4096
-#: So many times larger than the images a weight must be for these to keep their layout.
-_HEAVY = 1
 
 
 @rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1")
@@ -137,7 +134,7 @@ def _parameters(ctx: Context, weight: Tensor, bias: Any) -> tuple[Any, Any]:
 
 def _weighs_more(input: Tensor, weight: Tensor, meta: TensorMeta) -> bool:
     """Whether the weight, which would have to be reordered in each call, is larger than the images around it."""
-    return math.prod(weight.meta.shape[2:]) > 1 and weight.meta.numel > _HEAVY * (input.meta.numel + meta.numel)
+    return math.prod(weight.meta.shape[2:]) > 1 and weight.meta.numel > COSTS.heavy_weight * (input.meta.numel + meta.numel)
 
 
 def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
@@ -148,7 +145,7 @@ def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
     """
     if not is_image(input) or not is_image(weight) or groups != 1 or weight.dtype is not torch.float32:
         return False
-    if not config.pack_weights or weight.meta.numel < _LARGE or not weight.meta.is_contiguous:
+    if not config.pack_weights or weight.meta.numel < COSTS.large_weight or not weight.meta.is_contiguous:
         return False
     value = ctx.read(weight)
     return isinstance(value, Load) and value == whole_load(value.access.buffer) and value.access.buffer.kind == "input"

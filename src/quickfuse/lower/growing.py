@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
@@ -22,9 +23,6 @@ from .memory_order import axes_as_read
 from .prefixes import Chain, prefix_chains
 from .promotion import SUPPORTED
 from .symbolic import Storage, Tensor
-
-#: Smaller concatenations are as well copied.
-_LEAST_BYTES = 1 << 16
 
 
 @dataclass(eq=False, slots=True)
@@ -102,7 +100,7 @@ def _is_worth_it(chain: Chain, needs_memory: Callable[[Node], bool]) -> bool:
     copied = sum(node.meta["val"].numel for node in chain.nodes[:-1])
     if last.device.type != "cpu" or last.dtype not in SUPPORTED or last.dtype.is_complex:
         return False
-    if last.numel * last.dtype.itemsize < _LEAST_BYTES or copied < last.numel:
+    if last.numel * last.dtype.itemsize < COSTS.least_shared_concatenation or copied < last.numel:
         return False
     users = {user for node in chain.nodes for user in node.users} - set(chain.nodes)
     return not any(needs_memory(user) for user in users if user.op != "output")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
 from quickfuse.ir.reindex import IndexMap, reindex, select
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -22,11 +23,6 @@ from .picking import I64, source
 from .promotion import SUPPORTED
 from .rules import NoRule
 from .symbolic import Storage, Tensor
-
-#: What costs more than this is stored before it becomes a part of a tensor, as the tensor may be read several times.
-_STORE_BEFORE_JOINING = 64
-#: A tensor of more parts is stored at once.
-_MOST_JOINED = 32
 
 
 class Segment(NamedTuple):
@@ -70,7 +66,7 @@ def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) ->
 
 def part(ctx: Context, tensor: Tensor, dtype: torch.dtype) -> Expr:
     """The value of a tensor that becomes a part of another."""
-    return ops.via(source(ctx, tensor, _STORE_BEFORE_JOINING), dtype)
+    return ops.via(source(ctx, tensor, COSTS.store_before_joining), dtype)
 
 
 # --- concatenations ---
@@ -98,14 +94,14 @@ def joined(ctx: Context, meta: Any, tensors: list[Tensor], dim: Any) -> Tensor:
     if not meta.numel:
         return made(ctx, meta, ops.const(0, meta.dtype))
     segments = [Segment(part(ctx, t, meta.dtype), t.meta.shape[axis], 0, 1) for t in tensors]
-    if len(segments) <= _MOST_JOINED:
+    if len(segments) <= COSTS.most_joined:
         return made(ctx, meta, along(ctx, meta.shape, axis, segments))
     return _stored(ctx, meta, axis, segments)
 
 
 def _stored(ctx: Context, meta: TensorMeta, axis: int, segments: list[Segment]) -> Tensor:
     """Many segments, stored a few at a time."""
-    chunks = [segments[k : k + _MOST_JOINED] for k in range(0, len(segments), _MOST_JOINED)]
+    chunks = [segments[k : k + COSTS.most_joined] for k in range(0, len(segments), COSTS.most_joined)]
     parts = []
     for chunk in chunks:
         length = sum(segment.length for segment in chunk)

@@ -6,22 +6,11 @@ beginning by each layer, in a kernel unlike those of all others.
 
 from __future__ import annotations
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Place
 from quickfuse.ir.loop import Buffer
 
 from .layout import costs_at_least
-
-#: A value with several users is stored if it reads more tensors than the first, and any value if more than the second.
-_MOST_READ_AGAIN, _MOST_READ = 3, 12
-#: A value with several users that is used behind a call is stored if it reads more tensors than the first, and any value
-#: if more than the second: two more passes through memory, the store and a load, take the place of as many, and what it
-#: reads need not live on.
-_MOST_READ_AGAIN_BEHIND_CALLS, _MOST_READ_BEHIND_CALLS = 1, 2
-#: A value that is stored for a call is computed again by other readers if it takes no more than so many additions for each
-#: of its pieces.
-_FEW_ADDITIONS = 12
-#: Values of fewer bytes stay in the cache, and so does what they are made of.
-_LARGE = 1 << 16
 
 #: Where a value reads: in which buffers, from which offsets on.
 _Places = frozenset[tuple[Buffer, int]]
@@ -42,14 +31,14 @@ class ValueReads:
         """
         if not isinstance(value, Op):
             return False
-        most = _MOST_READ_AGAIN if users > 1 else _MOST_READ
+        most = COSTS.most_read_again if users > 1 else COSTS.most_read
         return self._reads_more(value, size, most, with_inputs=False)
 
     def are_too_many_behind_calls(self, value: Expr, size: int, users: int) -> bool:
         """Whether a value that was formed before a call and is used behind it should be stored before."""
-        if not isinstance(value, Op) or size * value.dtype.itemsize < _LARGE:
+        if not isinstance(value, Op) or size * value.dtype.itemsize < COSTS.large_bytes:
             return False
-        most = _MOST_READ_AGAIN_BEHIND_CALLS if users > 1 else _MOST_READ_BEHIND_CALLS
+        most = COSTS.most_read_again_after_calls if users > 1 else COSTS.most_read_after_calls
         return self._reads_more(value, size, most, with_inputs=True)
 
     def are_of_one_input(self, value: Expr, size: int, pieces: int) -> bool:
@@ -59,7 +48,7 @@ class ValueReads:
         """
         if not isinstance(value, Op):
             return True
-        if costs_at_least(value, _FEW_ADDITIONS * pieces):
+        if costs_at_least(value, COSTS.few_additions * pieces):
             return False
         large = [b for b, _ in self._places(value) if b.meta.ndim > 1]
         return all(b.kind == "input" for b in large) and 4 * sum(b.meta.numel for b in large) <= 5 * size

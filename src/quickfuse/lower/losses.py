@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
@@ -184,10 +185,6 @@ def kl_div(
 # --- of classes ---
 
 
-#: A value of a class that takes as long as this many additions is not computed once more for the target alone.
-_COMPUTE_ONCE_MORE = 200
-
-
 def _within(target: Expr, classes: int) -> Expr:
     return ops.bit_and(ops.ge(target, ops.const(0, I64)), ops.lt(target, ops.const(classes, I64)))
 
@@ -240,7 +237,7 @@ class Classes:
 
         Of a sum over the classes all terms but one are zero, so it is exact.
         """
-        if not costs_at_least(value, _COMPUTE_ONCE_MORE):
+        if not costs_at_least(value, COSTS.compute_once_more):
             ndim = len(self.shape)
             known = ops.where(_within(self.target, self.shape[self.axis]), self.target, ops.const(0, I64))
             return at(value, [known if k == self.axis else k for k in range(ndim)], ndim, None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.reindex import IndexMap, select
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -20,8 +21,6 @@ from .symbolic import Tensor
 
 I64, BOOL = torch.int64, torch.bool
 
-#: A value that costs as much as this many additions is stored before it is loaded from at computed indices.
-_STORE_BEFORE_PICKING = 8
 #: The types that indices may have.
 _INDEX_TYPES = frozenset({torch.int64, torch.int32})
 
@@ -33,7 +32,7 @@ def axis_of(dim: Any, ndim: int) -> int:
     return dim % ndim
 
 
-def source(ctx: Context, tensor: Tensor, limit: int = _STORE_BEFORE_PICKING) -> Expr:
+def source(ctx: Context, tensor: Tensor, limit: int = COSTS.store_before_picking) -> Expr:
     """The value of a tensor that is read at other indices: from memory where it is expensive to compute."""
     value = ctx.read(tensor)
     if not costs_at_least(value, limit):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import PICK, Const, Expr, Index, Load, Op, Place, pick, walk
 from quickfuse.ir.reindex import IndexMap, reindex, with_arguments
 
@@ -21,8 +22,6 @@ from .layout import Shape
 
 I64, BOOL = torch.int64, torch.bool
 
-#: No index space is cut into more parts than this; then each element makes its choices.
-_MOST_PARTS = 64
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _BEFORE = frozenset({"lt", "ge"})  # outcomes that change at the other operand, not behind it
 
@@ -33,7 +32,7 @@ _Range = tuple[int, int] | None
 def split(value: Expr, shape: Shape) -> Iterator[tuple[Shape, Shape, Expr]]:
     """The parts of an index space and the value on each: the first index, the sizes, the value over the part's own index."""
     cuts = _cuts(value, shape)
-    if math.prod(len(c) + 1 for c in cuts) > _MOST_PARTS:
+    if math.prod(len(c) + 1 for c in cuts) > COSTS.most_parts_of_space:
         cuts = [[] for _ in shape]
     if not any(cuts):
         yield (0,) * len(shape), shape, value

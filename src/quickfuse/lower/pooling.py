@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
 from quickfuse.ir.loop import identity
 from quickfuse.ir.reindex import IndexMap, affine, both, select
@@ -28,11 +29,6 @@ from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .space import Space
 from .symbolic import Tensor
-
-#: Windows of at most this many elements are written out.
-MOST_ELEMENTS = 32
-#: What costs more than this is stored before windows read it: each element is in several of them, or in one.
-_STORE_BEFORE_WINDOWS, _STORE_BEFORE_TILES = 2, 32
 
 
 class Windows:
@@ -50,10 +46,10 @@ class Windows:
         self.sizes = numbers_for(sizes, ndim)
         self.strides = numbers_for(strides, ndim) if strides is not None and strides != [] else self.sizes
         self.padding, self.dilation = numbers_for(padding, ndim), numbers_for(dilation, ndim)
-        if math.prod(self.sizes) > MOST_ELEMENTS:
+        if math.prod(self.sizes) > COSTS.most_window_elements:
             raise NoRule
         tiles = self.strides == self.sizes
-        self.value = source(ctx, input, _STORE_BEFORE_TILES if tiles else _STORE_BEFORE_WINDOWS)
+        self.value = source(ctx, input, COSTS.store_before_tiles if tiles else COSTS.store_before_windows)
 
     def elements(self) -> Iterator[tuple[Expr, Expr | None, tuple[int, ...]]]:
         """For each place in a window: the element, where it is inside the image (None: everywhere), and the place."""
@@ -275,9 +271,9 @@ class _Uneven:
             self.lengths.append(ops.sub(end, begin))
             self.most.append(max(-(-(i + 1) * shape[axis] // meta.shape[axis]) - i * shape[axis] // meta.shape[axis]
                                  for i in range(meta.shape[axis])))  # fmt: skip
-        if math.prod(self.most) > MOST_ELEMENTS:
+        if math.prod(self.most) > COSTS.most_window_elements:
             raise NoRule
-        self.value = source(ctx, input, _STORE_BEFORE_WINDOWS)
+        self.value = source(ctx, input, COSTS.store_before_windows)
 
     def elements(self) -> Iterator[tuple[Expr, Expr | None, list[Expr]]]:
         """For each place in a window: the element, whether the window has it (None: always), and its index in the image."""

@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.reindex import affine, both
 from quickfuse.ir.values import TensorMeta
@@ -14,7 +15,7 @@ from . import ops
 from .calls import made, rule
 from .context import Context
 from .picking import I64, at, source
-from .pooling import MOST_ELEMENTS, Windows, numbers_for, part_within, sum_of
+from .pooling import Windows, numbers_for, part_within, sum_of
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .symbolic import Tensor
@@ -37,7 +38,7 @@ def _avg_pool_backward(
     sizes, padding = numbers_for(sizes, ndim), numbers_for(padding, ndim)
     strides = numbers_for(strides, ndim) if strides else sizes
     most = [-(-size // step) for size, step in zip(sizes, strides, strict=True)]
-    if math.prod(most) > MOST_ELEMENTS or type(divisor) not in (int, type(None)):
+    if math.prod(most) > COSTS.most_window_elements or type(divisor) not in (int, type(None)):
         raise NoRule
     dtype, shape = COMPUTE[meta.dtype], grad.meta.shape
     value = source(ctx, grad, 2 if math.prod(most) > 1 else 32)

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 from torch.nn import functional
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, Extern, View, as_view
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
@@ -24,14 +25,10 @@ from .context import Context
 from .rules import NoRule
 from .symbolic import Storage, Tensor, whole_load
 
-#: With more multiplications than this a product is worth the longer way to oneDNN, and the memory that it takes on the way;
-#: and with more than this one with an activation behind it.
-_MOST_FOR_BLAS, _MOST_BEFORE_ACTIVATION = 1 << 25, 1 << 21
-
 
 def is_for_one_dnn(rows: int, columns: int, depth: int, *, activated: bool = False) -> bool:
     """Whether oneDNN is here, and the quicker way to a product of `rows` by `depth` and `depth` by `columns` numbers."""
-    most = _MOST_BEFORE_ACTIVATION if activated else _MOST_FOR_BLAS
+    most = COSTS.most_before_activation if activated else COSTS.most_for_blas
     return _has_one_dnn() and rows * columns * depth > most
 
 

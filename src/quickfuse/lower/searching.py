@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
@@ -17,9 +18,6 @@ from .picking import I64, at, source
 from .promotion import COMPUTE
 from .rules import NoRule
 from .symbolic import Tensor
-
-#: In longer rows PyTorch searches: each turn is one more load that waits for the one before.
-_LONGEST = 1 << 12
 
 
 @rule("bucketize", "input boundaries out_int32=False right=False")
@@ -43,7 +41,7 @@ def _searched(ctx: Context, meta: Any, rows: Tensor, input: Any, right: bool) ->
     if type(input) is not Tensor or type(meta) is not TensorMeta or rows.dtype is not input.dtype:
         raise NoRule
     shape, ndim, length = rows.meta.shape, len(meta.shape), rows.meta.shape[-1] if rows.meta.shape else 0
-    if not 0 < length <= _LONGEST or input.meta.shape != meta.shape or not meta.numel:
+    if not 0 < length <= COSTS.longest_searched or input.meta.shape != meta.shape or not meta.numel:
         raise NoRule
     if len(shape) > 1 and shape[:-1] != meta.shape[:-1]:
         raise NoRule

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Count, Expr, Index, Load, walk
 from quickfuse.ir.loop import Access, Loop, Store, identity
 from quickfuse.ir.reindex import IndexMap, reindex
@@ -25,13 +26,6 @@ from . import ops
 from .context import Context
 from .layout import Shape
 from .promotion import is_float
-
-#: A reduction of at least this many elements to fewer rows than there may be threads is done in two stages.
-_LONG, _FEW_ROWS, _COLUMNS_A_ROW = 1 << 18, 16, 64
-#: The number of parts is between these, and an axis cut up without a remainder, or else it is about `_PARTS`.
-_MOST_PARTS, _LEAST_PARTS, _PARTS = 64, 8, 32
-#: A part should have so many elements.
-_LEAST_PART = 1 << 15
 
 
 class Space:
@@ -97,16 +91,16 @@ class Space:
         rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
         inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
         if inner not in self.axes:
-            rows = -(-rows // _COLUMNS_A_ROW)
-        if rows >= _FEW_ROWS or math.prod(self.shape) < _LONG:
+            rows = -(-rows // COSTS.columns_a_row)
+        if rows >= COSTS.few_rows or math.prod(self.shape) < COSTS.long_reduction:
             return None
         whole, axis = self._split_axes(sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k])))
         if axis is None:
             return None
         size, times = self.shape[axis], math.prod(self.shape[k] for k in whole)
-        most = max(min(_MOST_PARTS, math.prod(self.shape) // _LEAST_PART), _LEAST_PARTS)
+        most = max(min(COSTS.most_parts, math.prod(self.shape) // COSTS.least_part), COSTS.least_parts)
         divisors = [d for d in range(1, max(most // times, 1) + 1) if size % d == 0]
-        parts = divisors[-1] if divisors[-1] * times >= _LEAST_PARTS else _PARTS // times
+        parts = divisors[-1] if divisors[-1] * times >= COSTS.least_parts else COSTS.parts // times
         total = self._parts(value, combine, whole, axis, parts)
         if rest := size % parts:
             left = reindex(value, self._shifted(axis, size - rest))
@@ -121,7 +115,7 @@ class Space:
         """
         count = 1
         for number, axis in enumerate(axes):
-            if count * self.shape[axis] >= _PARTS:
+            if count * self.shape[axis] >= COSTS.parts:
                 return axes[:number], axis
             count *= self.shape[axis]
         return (), None

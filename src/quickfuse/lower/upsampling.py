@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index, Load
 from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, reindex
@@ -23,10 +24,6 @@ from .rules import NoRule
 from .symbolic import Tensor
 
 F32 = torch.float32
-#: What costs more than this is stored before its elements are used several times.
-_STORE_BEFORE_UPSAMPLING = 2
-#: From so many elements on, where the neighbours of a column are is computed once for all rows.
-_MANY = 1 << 14
 
 
 class _Image:
@@ -101,9 +98,9 @@ def _linear(name: str, ndim: int) -> None:
         if type(align_corners) is not bool:
             raise NoRule
         image = _Image(input, meta, output_size, scales, ndim)
-        value = source(ctx, input, _STORE_BEFORE_UPSAMPLING)
+        value = source(ctx, input, COSTS.store_before_upsampling)
         neighbours = [_neighbours(image, k, align_corners) for k in range(ndim)]
-        if meta.numel >= _MANY:
+        if meta.numel >= COSTS.many_neighbours:
             neighbours[-1] = [
                 (_table(ctx, index, meta, ndim + 1), None if weight is None else _table(ctx, weight, meta, ndim + 1))
                 for index, weight in neighbours[-1]
@@ -124,7 +121,7 @@ def _cubic(name: str) -> None:
         if type(align_corners) is not bool:
             raise NoRule
         image = _Image(input, meta, output_size, scales, 2)
-        value = source(ctx, input, _STORE_BEFORE_UPSAMPLING)
+        value = source(ctx, input, COSTS.store_before_upsampling)
         rows, columns = (
             [
                 (_table(ctx, index, meta, k + 2), _table(ctx, weight, meta, k + 2))

@@ -10,16 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, Program, Store, buffers_in
 
 from .dependence import Kind, Node
 from .fusion import FusionGroup, agree, groups_of
 from .index_space import Shape, keeps_threads_busy
-
-#: Groups are only merged for the sake of common loads as long as a loop has no more than this many stores.
-_MOST_STORES = 32
-#: How many groups that load the same elements, but cannot be merged, others are tried with.
-_MOST_APART = 4
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +55,7 @@ def _merge_common_loads(nodes: list[Node]) -> None:
             if not any(access.strides):
                 continue  # a number that all elements share says nothing about belonging together
             others = loading.setdefault((id(access.buffer), access.offset, access.strides), [])
-            if not any(_merge(other.group, node.group) for other in others) and len(others) < _MOST_APART:
+            if not any(_merge(other.group, node.group) for other in others) and len(others) < COSTS.most_tried:
                 others.append(node)
 
 
@@ -73,7 +69,7 @@ def _merge(one: FusionGroup | None, two: FusionGroup | None) -> bool:
         return True
     if (one.rank, one.shape, one.device) != (two.rank, two.shape, two.device):
         return False
-    if len(one.nodes) + len(two.nodes) > _MOST_STORES or not _may_share(one, two):
+    if len(one.nodes) + len(two.nodes) > COSTS.most_fused_stores or not _may_share(one, two):
         return False
     one.absorb(two)
     return True

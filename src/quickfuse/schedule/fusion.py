@@ -120,7 +120,9 @@ class _Placement:
         self._join(rank, joined)
 
     def _own_space(self) -> list[FusionGroup]:
-        return [] if self.reduced is None else [FusionGroup(self.nodes, 0, self.shape, self.device, self.reduced, self.ordered)]
+        if self.reduced is None:
+            return []
+        return [FusionGroup(self.nodes, 0, self.shape, self.device, self.reduced, self.ordered)]
 
     def _way_into(self, group: FusionGroup) -> IndexMap | None:
         """How the nodes may be in the index space of a group with reductions, as a function of its indices."""

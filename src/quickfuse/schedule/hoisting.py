@@ -13,18 +13,12 @@ from dataclasses import replace
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import IndexMap, reindex, replace_parts
 from quickfuse.ir.target import OPERATION_COSTS
 from quickfuse.ir.values import TensorMeta, contiguous_stride
-
-#: Loops of fewer elements are done before a launch more would pay.
-_LEAST_ELEMENTS = 1 << 14
-#: So many times a part must be computed for each of its values.
-_LEAST_REPEATS = 16
-#: From this cost on, in simple operations, a part is worth memory.
-_LEAST_COST = 4
 
 
 def hoist(program: Program) -> None:
@@ -35,7 +29,7 @@ def hoist(program: Program) -> None:
     steps: list[Loop | Extern] = []
     known: dict[object, dict[int, tuple[Op, Load]]] = {}
     for step in program.steps:
-        if isinstance(step, Loop) and step.device.type == "cpu" and math.prod(step.shape) >= _LEAST_ELEMENTS:
+        if isinstance(step, Loop) and step.device.type == "cpu" and math.prod(step.shape) >= COSTS.least_hoisted_from:
             steps += _Hoisting(step, len(steps), known.setdefault((step.shape, step.device), {})).run()
         steps.append(step)
     program.steps = steps
@@ -77,14 +71,17 @@ class _Hoisting:
         elif isinstance(node, Op):
             parts = [self.axes[id(arg)] for arg in node.args]
             axes = None if None in parts else frozenset().union(*[part for part in parts if part is not None])
-            cost = OPERATION_COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0) + sum(self.costs[id(a)] for a in node.args)
+            own = OPERATION_COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0)
+            cost = own + sum(self.costs[id(arg)] for arg in node.args)
         self.axes[id(node)], self.costs[id(node)] = axes, cost
 
     def _is_worth_it(self, node: Expr) -> bool:
         axes = self.axes[id(node)]
-        if not axes or self.costs[id(node)] < _LEAST_COST:  # kernels compute what is one number once, of themselves
+        if not axes:  # kernels compute what is one number once, of themselves
             return False
-        return math.prod(self.loop.shape[k] for k in axes) * _LEAST_REPEATS <= math.prod(self.loop.shape)
+        if self.costs[id(node)] < COSTS.least_hoisted_cost:
+            return False
+        return math.prod(self.loop.shape[k] for k in axes) * COSTS.least_repeats <= math.prod(self.loop.shape)
 
     def _to_move(self, roots: list[Expr], nodes: list[Expr]) -> list[Op]:
         """The parts that are worth it, without those that are only needed for others of them."""

@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import FLAG, Access, Store
 from quickfuse.ir.reindex import IndexMap
 
 Shape = tuple[int, ...]
-
-#: Elementwise work is only put into a kernel with reductions where its rows are enough to keep all threads busy, or where
-#: one thread is enough.
-_ROWS, _SMALL = 16, 1 << 16
 
 
 def reduced_axes(shape: Shape, store: Store) -> Shape | None:
@@ -38,7 +35,7 @@ def reduced_axes(shape: Shape, store: Store) -> Shape | None:
 def keeps_threads_busy(shape: Shape, reduced: Shape) -> bool:
     """Whether rows of this space are as good a way to go through it as element by element."""
     rows = math.prod(size for k, size in enumerate(shape) if k not in reduced)
-    return rows >= _ROWS or math.prod(shape) <= _SMALL
+    return rows >= COSTS.busy_rows or math.prod(shape) <= COSTS.one_thread
 
 
 @lru_cache(maxsize=4096)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern, Program
 
 from .canonical import Candidate, Canonicalizer
 from .dependence import Node
 from .fused_loops import FusedLoop, fused_loops
-
-#: Unlike loops are only put into one kernel as long as it has no more than this many operands.
-_MOST_OPERANDS = 32
 
 
 def group_into_launches(program: Program, nodes: list[Node]) -> Schedule:
@@ -77,7 +75,7 @@ def _chunks(candidates: list[Candidate]) -> list[list[Candidate]]:
     operands = 0
     for candidate in candidates:
         count = len(candidate.body.slots)
-        if chunks[-1] and operands + count > _MOST_OPERANDS:
+        if chunks[-1] and operands + count > COSTS.most_operands:
             chunks.append([])
             operands = 0
         chunks[-1].append(candidate)

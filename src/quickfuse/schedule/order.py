@@ -7,15 +7,11 @@ before the last of them is stored, are stored together: in one kernel, where the
 
 from __future__ import annotations
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, buffers_in
 
 from .dependence import Node
 from .fusion import FusionGroup, groups_of
-
-#: Results of fewer bytes may as well come early, all in one launch.
-_LARGE = 1 << 16
-#: Operands that die with a group must be so many times smaller than its results.
-_SMALLER = 4
 
 
 def order(nodes: list[Node]) -> None:
@@ -59,4 +55,4 @@ def _takes_memory(group: FusionGroup) -> bool:
         return False
     results = sum(buffer.meta.span_bytes for buffer in made)
     operands = sum(buffer.meta.span_bytes for buffer in read - made if buffer.kind != "input")
-    return results >= _LARGE and results >= _SMALLER * operands
+    return results >= COSTS.large_bytes and results >= COSTS.smaller_operands * operands

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, Loop, Program, Store, buffers_in
 from quickfuse.ir.reindex import with_arguments
@@ -25,34 +26,17 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from .index_space import Shape, reduced_axes
 
-#: So many simple operations an element may be done again before a value is stored instead, which costs a launch, a pass
-#: through memory and a load.
-_MOST_AGAIN = 20
-#: At most so many values are stored at one point.
-_MOST_STORED = 8
-#: So many of the passes that are still to come count: after these there may be a better point.
-_PASSES_AHEAD = 4
-#: The last pass of a kernel stores something, and its memory is used before to keep one slow value, of this cost or more. So
-#: one is not stored of its own where no more passes are to come than this.
-_PASSES_KEPT, _SLOW = 2, 10
-#: A value that costs no more than this is computed from others that are stored.
-_CHEAP = 4
-#: What rounding to 16 bits costs.
-_OF_HALF = 4
-#: Programs with fewer reductions have no chains.
-_FEW = 3
-
 
 def cut(program: Program) -> frozenset[Buffer]:
     """Store values where chains of reductions are cut. Returns the buffers whose readers are to be in later kernels."""
     loops = [step for step in program.steps if isinstance(step, Loop)]
-    if sum(_is_reduction(store) for loop in loops for store in loop.stores) < _FEW:
+    if sum(_is_reduction(store) for loop in loops for store in loop.stores) < COSTS.least_chain:
         return frozenset()
     return _Cutting(program).run(loops)
 
 
 def _cost_of(node: Op) -> int:
-    simple = _OF_HALF if node.dtype in HALF_TYPES else 2 if node.dtype is torch.float64 else 1
+    simple = COSTS.of_half if node.dtype in HALF_TYPES else 2 if node.dtype is torch.float64 else 1
     return OPERATION_COSTS.get(node.name, simple)
 
 
@@ -298,13 +282,13 @@ class _Space:
             return []
         live.sort(key=lambda value: value.number)
         for value in live[::-1]:
-            if _cost([value], reduced, root.calls, {other for other in live if other is not value})[0] <= _CHEAP:
+            if _cost([value], reduced, root.calls, {other for other in live if other is not value})[0] <= COSTS.cheap:
                 live.remove(value)
         cost, highest = _cost(live, reduced, root.calls)
-        if highest >= _SLOW and ahead <= _PASSES_KEPT and len(live) == 1:
+        if highest >= COSTS.slow and ahead <= COSTS.passes_kept and len(live) == 1:
             return []
-        enough = cost * min(ahead, _PASSES_AHEAD) > len(live) * _MOST_AGAIN
-        return live if enough and len(live) <= _MOST_STORED else []
+        enough = cost * min(ahead, COSTS.passes_ahead) > len(live) * COSTS.most_again
+        return live if enough and len(live) <= COSTS.most_stored else []
 
     def _computed(self, root: _Value, reduced: int) -> list[_Value]:
         """Note what the pass of a reduction computes for each element.

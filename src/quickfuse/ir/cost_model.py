@@ -1,0 +1,156 @@
+"""What computing, storing and loading cost, as far as lowering, gradients and the schedule decide by it.
+
+Costs of values are in additions an element (`OPERATION_COSTS` in `target.py` has those of other operations). A number
+was found with `quickfuse bench operators` and `models` on two cores of an AMD EPYC (AVX-512, 1 MB of second-level cache
+a core) with PyTorch 2.13, and held on a 16-core Xeon with PyTorch 2.11, unless something else is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Numbers by which it is decided what is stored, computed again, fused, or called."""
+
+    # --- what is stored before it is used: values of at least this cost ---
+
+    #: Before it is read at another index, so that chains of transposed or broadcast uses do not multiply it.
+    store_before_reindexing: int = 64
+    #: Before it is broadcast to so many times its size.
+    store_before_broadcasting: int = 8
+    broadcast_factor: int = 8
+    #: Before it becomes a part of a tensor, which may be read several times.
+    store_before_joining: int = 64
+    #: Before it is loaded from at computed indices.
+    store_before_picking: int = 8
+    #: Before windows read it: each element is in several of them, or in one.
+    store_before_windows: int = 2
+    store_before_tiles: int = 32
+    #: Before its elements are used several times by a resizing.
+    store_before_upsampling: int = 2
+
+    # --- values that read many tensors (models with residual connections: GPT, ViT, DenseNet-121) ---
+
+    #: A value with several users is stored if it reads more tensors than the first, and any value if more than the second.
+    most_read_again: int = 3
+    most_read: int = 12
+    #: The same for a value that is used after a call: two more passes through memory, the store and the load, take the place
+    #: of as many, and what it reads need not live on.
+    most_read_again_after_calls: int = 1
+    most_read_after_calls: int = 2
+    #: A value that is stored for a call is computed again by other readers if it takes no more than so many additions for
+    #: each of its parts.
+    few_additions: int = 12
+    #: Values of fewer bytes stay in the cache, and so does what they are made of.
+    large_bytes: int = 1 << 16
+
+    # --- parts of tensors ---
+
+    #: A value of more parts is stored before it is used in anything but formulas on single elements.
+    most_parts_of_value: int = 4
+    #: A tensor of more parts is stored before another part of it is replaced.
+    most_parts_of_tensor: int = 32
+    #: A concatenation of more parts is stored at once.
+    most_joined: int = 32
+    #: No index space is cut into more parts; then each element makes its choices.
+    most_parts_of_space: int = 64
+    #: Smaller concatenations that begin as others do are as well copied.
+    least_shared_concatenation: int = 1 << 16
+
+    # --- reductions in two stages ---
+
+    #: A reduction of at least so many elements to fewer rows than there may be threads is done in two stages.
+    long_reduction: int = 1 << 18
+    few_rows: int = 16
+    columns_a_row: int = 64
+    #: The number of parts is between these, and an axis cut up without a remainder, or else it is about the third.
+    most_parts: int = 64
+    least_parts: int = 8
+    parts: int = 32
+    #: A part should have so many elements.
+    least_part: int = 1 << 15
+
+    # --- loops or calls ---
+
+    #: `isin` compares with each of so many elements; with more, PyTorch's way by sorting is faster.
+    few_compared: int = 32
+    #: In longer rows PyTorch searches: each turn is one more load that waits for the one before.
+    longest_searched: int = 1 << 12
+    #: A value of a class that costs so much is not computed once more for the target alone (cross entropy).
+    compute_once_more: int = 200
+    #: Windows of pooling of at most so many elements are written out.
+    most_window_elements: int = 32
+    #: From so many elements on, where the neighbours of a column are is computed once for all rows of a resizing.
+    many_neighbours: int = 1 << 14
+
+    # --- products and convolutions (oneDNN and BLAS; DenseNet-121, GPT, LSTM of cells) ---
+
+    #: With more multiplications a product is worth the longer way to oneDNN, and the memory that it takes on the way; and
+    #: with more than the second one with an activation after it.
+    most_for_blas: int = 1 << 25
+    most_before_activation: int = 1 << 21
+    #: A product that sums over so many rows is large enough not to be put together with others, and so is one that has as
+    #: many as the second. No product of more than the third gains by it.
+    enough_summed: int = 256
+    enough_rows: int = 32
+    most_rows: int = 64
+    #: From so many elements on it matters in which order a convolution's weight lies.
+    large_weight: int = 4096
+    #: So many times larger than the images a weight must be for these to keep their layout.
+    heavy_weight: int = 1
+
+    # --- gradients ---
+
+    #: How many exponentials and the like may be computed again in backward for one value that is not kept.
+    most_slow_again: int = 2
+    #: Larger constants, and those that take more operators, are not computed while compiling.
+    most_constant_elements: int = 4096
+    most_constant_nodes: int = 64
+
+    # --- values that do not depend on all axes ---
+
+    #: Loops of fewer elements are done before a launch more would pay.
+    least_hoisted_from: int = 1 << 14
+    #: So many times a part must be computed for each of its values, and so much it must cost, to be computed before.
+    least_repeats: int = 16
+    least_hoisted_cost: int = 4
+
+    # --- chains of reductions (20 softmaxes, layer norms of softmaxes) ---
+
+    #: So many additions an element may be done again before a value is stored instead, which costs a launch, a pass through
+    #: memory and a load.
+    most_again: int = 20
+    #: At most so many values are stored at one point.
+    most_stored: int = 8
+    #: So many of the passes that are still to come count: after these there may be a better point.
+    passes_ahead: int = 4
+    #: The last pass of a kernel stores something, and its memory is used before to keep one slow value, of the second cost
+    #: or more. So one is not stored of its own where no more passes are to come than the first.
+    passes_kept: int = 2
+    slow: int = 10
+    #: A value that costs no more is computed from others that are stored.
+    cheap: int = 4
+    #: What rounding to 16 bits costs.
+    of_half: int = 4
+    #: Programs with fewer reductions have no chains.
+    least_chain: int = 3
+
+    # --- fusion ---
+
+    #: Groups are only merged for the sake of common loads as long as a loop has no more than so many stores, and one is
+    #: tried with no more than so many others that load the same elements.
+    most_fused_stores: int = 32
+    most_tried: int = 4
+    #: Unlike loops are only put into one kernel as long as it has no more than so many operands.
+    most_operands: int = 32
+    #: Elementwise work is only put into a kernel with reductions where its rows are enough to keep all threads busy, or
+    #: where one thread is enough.
+    busy_rows: int = 16
+    one_thread: int = 1 << 16
+    #: Operands that die with a group must be so many times smaller than its results for it to wait for its users.
+    smaller_operands: int = 4
+
+
+COSTS = CostModel()
