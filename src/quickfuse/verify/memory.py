@@ -149,7 +149,7 @@ class Contents:
         """What stands for the elements of a region in the order of their indices."""
         if self.is_input and not self.is_changed(region):
             return token("part of an input", self.name, region)
-        return in_order(np.broadcast_to(region.of(self.hashes), region.shape))
+        return in_order(np.broadcast_to(region.of(self.hashes), region.shape or (1,)))
 
 
 class Memory:
