@@ -27,6 +27,7 @@ from .nest import (
     REDUCED,
     SCALAR,
     SCAN,
+    SHARED,
     Assign,
     Instruction,
     Nest,
@@ -82,12 +83,13 @@ class Execution:
     """One run of a nest. Loads read `source(buffer)`, and stores go to `target(buffer)`.
 
     `busy` tells which elements of a buffer the launch stores to, None where it stores to none: no computed offset may lead
-    there. `stored` is called after all stores of a statement.
+    there. `stored` is called after all stores of a statement. `shared` are the values of earlier loops of the same shape.
     """
 
     def __init__(
         self, nest: Nest, source: Callable[[Buffer], Contents], target: Callable[[Buffer], Contents],
         busy: Callable[[Buffer], npt.NDArray[np.bool_] | None], stored: Callable[[Nest, Phase, Assign, Contents], None],
+        shared: dict[int, Value] | None = None,
     ) -> None:  # fmt: skip
         self.nest = nest
         self.source = source
@@ -95,6 +97,8 @@ class Execution:
         self.busy = busy
         self.stored = stored
         self.reduced: dict[int, Value] = {}
+        self.shared = {} if shared is None else shared
+        self._regions: list[Region] = []
 
     def run(self) -> None:
         for phase in self.nest.phases:
@@ -108,7 +112,8 @@ class Execution:
 
     def _run(self, phase: Phase) -> None:
         shape = phase.shape(self.nest.shape)
-        self._check_loads(phase, shape)
+        self._regions = [operand.region(shape) for operand in self.nest.operands]
+        self._check_loads(phase)
         self._check_stores(phase, shape)
         totals = {}
         for reduce in phase.reduces:
@@ -116,15 +121,16 @@ class Execution:
             totals[reduce.number] = np.zeros(rows, dtype=np.uint64)
         digests = [0] * len(phase.scatters)
         for box in boxes(shape, phase.whole):
-            values = self._evaluate(phase, shape, box)
+            values = self._evaluate(phase, box)
             for reduce in phase.reduces:
                 value = values[reduce.value]
                 added = _sum(spread(value.hashes, reduce.combine, value.dtype), box.shape, reduce.axes)
                 part = box.of(totals[reduce.number])
                 part += added
-            self._assign(phase, shape, box, values)
+            self._assign(phase, box, values)
+            self._keep(phase, shape, box, values)
             for number, scatter in enumerate(phase.scatters):
-                digests[number] += self._scattered(scatter, shape, box, values)
+                digests[number] += self._scattered(scatter, box, values)
         for reduce in phase.reduces:
             dtype = phase.instructions[reduce.value].dtype
             self.reduced[reduce.number] = Value(dtype, combined(totals[reduce.number], reduce.combine, dtype))
@@ -133,17 +139,17 @@ class Execution:
         for assign in phase.assigns:
             self.stored(self.nest, phase, assign, self.target(self.nest.operands[assign.operand].buffer))
 
-    def _check_loads(self, phase: Phase, shape: Shape) -> None:
+    def _check_loads(self, phase: Phase) -> None:
         for number, instruction in enumerate(phase.instructions):
             if instruction.kind == REDUCED and instruction.payload not in self.reduced:
                 raise self.fail("form", phase, number, f"r{instruction.payload} is used before it is complete")
             if instruction.kind != LOAD:
                 continue
             operand = self.nest.operands[instruction.payload]
-            if any(s and n > 1 and k in phase.once
+            if phase.once and any(s and n > 1 and k in phase.once
                    for k, (s, n) in enumerate(zip(operand.strides, self.nest.shape, strict=True))):  # fmt: skip
                 raise self.fail("form", phase, number, f"{operand.buffer} changes within a row, but what is stored does not")
-            region, contents = operand.region(shape), self.source(operand.buffer)
+            region, contents = self._regions[instruction.payload], self.source(operand.buffer)
             first, last = region.bounds
             if first < 0 or last >= contents.size:
                 raise self.fail("bounds", phase, number, f"elements {first} to {last} of {operand.buffer} are read, "
@@ -156,19 +162,22 @@ class Execution:
             operand = self.nest.operands[assign.operand]
             if assign.to_flag:
                 continue
-            region, contents = operand.region(shape), self.target(operand.buffer)
+            region, contents = self._regions[assign.operand], self.target(operand.buffer)
             first, last = region.bounds
-            text = shortened(self.nest.describe(assign.statement))
             if first < 0 or last >= contents.size:
                 raise ScheduleError("bounds", f"elements {first} to {last} of {operand.buffer} are stored to, which has "
-                                    f"{contents.size}\n  in {text}")  # fmt: skip
-            moving = Region(region.offset, shape, region.strides)
-            if not moving.is_injective():
-                raise ScheduleError("twice", f"several indices of {shape} mean one element of {operand.buffer}\n  in {text}")
+                                    f"{contents.size}\n  in {self._text(assign)}")  # fmt: skip
+            if not region.is_injective():
+                raise ScheduleError("twice", f"several indices of {shape} mean one element of {operand.buffer}\n  in "
+                                    f"{self._text(assign)}")  # fmt: skip
             if contents.stored and bool(region.of(contents.written).any()):
-                raise ScheduleError("twice", f"an element of {operand.buffer} is stored to once more\n  in {text}")
+                raise ScheduleError("twice", f"an element of {operand.buffer} is stored to once more\n  in "
+                                    f"{self._text(assign)}")  # fmt: skip
 
-    def _assign(self, phase: Phase, shape: Shape, box: Box, values: list[Any]) -> None:
+    def _text(self, assign: Assign) -> str:
+        return shortened(self.nest.describe(assign.statement))
+
+    def _assign(self, phase: Phase, box: Box, values: list[Any]) -> None:
         several = len(phase.assigns) > 1
         made = []
         for assign in phase.assigns:
@@ -181,11 +190,27 @@ class Execution:
             if assign.to_flag:
                 contents.note_conditions(hashes, value.numbers if value.is_known else None)
             else:
-                contents.put(operand.region(shape).part(box.begin, box.shape), hashes, (value.numbers, value.where))
+                contents.put(self._regions[assign.operand].part(box.begin, box.shape), hashes, (value.numbers, value.where))
 
-    def _scattered(self, scatter: ScatterTo, shape: Shape, box: Box, values: list[Any]) -> int:
-        operand = self.nest.operands[scatter.operand]
-        place = of_numbers(operand.region(shape).part(box.begin, box.shape).positions(), torch.int64)
+    def _keep(self, phase: Phase, shape: Shape, box: Box, values: list[Any]) -> None:
+        """Keep what later loops need, put together out of the boxes."""
+        for identity, number in phase.kept.items():
+            value: Value = values[number]
+            if box.shape == shape:
+                self.shared[identity] = value
+                continue
+            whole = self.shared.get(identity)
+            if whole is None:
+                whole = self.shared[identity] = Value(value.dtype, np.empty(shape, np.uint64))
+            box.of(whole.hashes)[...] = value.hashes
+            if value.numbers is not None:
+                if whole.numbers is None:
+                    whole.numbers, whole.where = np.zeros(shape, value.numbers.dtype), np.zeros(shape, np.bool_)
+                box.of(whole.numbers)[...] = value.numbers
+                box.of(whole.where)[...] = True if value.where is None else value.where
+
+    def _scattered(self, scatter: ScatterTo, box: Box, values: list[Any]) -> int:
+        place = of_numbers(self._regions[scatter.operand].part(box.begin, box.shape).positions(), torch.int64)
         turn = of_numbers(box.positions(scatter.along), torch.int64)
         parts = [values[k].hashes for k in (scatter.offset, scatter.inside, scatter.value)]
         each = mixed(factors(5, "scatter"), [place, turn, *parts])
@@ -194,30 +219,33 @@ class Execution:
 
     # --- values ---
 
-    def _evaluate(self, phase: Phase, shape: Shape, box: Box) -> list[Any]:
+    def _evaluate(self, phase: Phase, box: Box) -> list[Any]:
         values: list[Any] = [None] * len(phase.instructions)
         for number, instruction in enumerate(phase.instructions):
             arguments = [values[k] for k in instruction.arguments]
-            if instruction.kind == OPERATION:
+            kind = instruction.kind
+            if kind == OPERATION:
                 values[number] = operated(instruction.payload, arguments)
-            elif instruction.kind == PICKED:
-                values[number] = self._picked(phase, number, instruction, shape, box, arguments)
-            elif instruction.kind == SCAN:
+            elif kind == PICKED:
+                values[number] = self._picked(phase, number, instruction, box, arguments)
+            elif kind == SCAN:
                 values[number] = _scanned(instruction, box, arguments[0])
             else:
-                values[number] = self._leaf(instruction, shape, box)
+                values[number] = self._leaf(instruction, box)
             for k in instruction.arguments:
                 if phase.last_use[k] == number:
                     values[k] = None
         return values
 
-    def _leaf(self, instruction: Instruction, shape: Shape, box: Box) -> Any:
+    def _leaf(self, instruction: Instruction, box: Box) -> Any:
         kind, payload, dtype = instruction.kind, instruction.payload, instruction.dtype
         if kind == LOAD:
             operand = self.nest.operands[payload]
-            return loaded(self.source(operand.buffer), operand.region(shape).part(box.begin, box.shape), dtype)
+            return loaded(self.source(operand.buffer), self._regions[payload].part(box.begin, box.shape), dtype)
         if kind == CONSTANT:
             return payload
+        if kind == SHARED:
+            return part_of(self.shared[payload], box)
         if kind == INDEX:
             return Value(dtype, None, box.positions(payload))
         if kind == COUNT:
@@ -232,15 +260,26 @@ class Execution:
         return None
 
     def _picked(
-        self, phase: Phase, number: int, instruction: Instruction, shape: Shape, box: Box, arguments: list[Value]
+        self, phase: Phase, number: int, instruction: Instruction, box: Box, arguments: list[Value]
     ) -> Value:
         operand = self.nest.operands[instruction.payload]
-        places = operand.region(shape).part(box.begin, box.shape).positions()
+        places = self._regions[instruction.payload].part(box.begin, box.shape).positions()
         offset, inside = arguments
         found = pick(self.source(operand.buffer), places, offset, inside, self.busy(operand.buffer), instruction.dtype)
         if isinstance(found, Value):
             return found
         raise self.fail(*found[:1], phase, number, found[1])
+
+
+def part_of(value: Value, box: Box) -> Value:
+    """The part of a value over the whole index space."""
+    if value.numbers is None:
+        return Value(value.dtype, box.of(value.hashes))
+    where = None if value.where is None else box.of(value.where)
+    hashes = None if where is None else box.of(value.hashes)
+    if where is not None and not where.any():
+        return Value(value.dtype, hashes)
+    return Value(value.dtype, hashes, box.of(value.numbers), None if where is None or where.all() else where)
 
 
 def loaded(contents: Contents, region: Region, dtype: torch.dtype) -> Value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -73,8 +72,7 @@ def constant(value: bool | int | float, dtype: torch.dtype) -> Numbers | None:
     """A constant of a program, to be broadcast; None where its type is not followed."""
     if dtype not in NUMPY:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"):
         if dtype.is_floating_point or dtype is torch.bool:
             return np.array([value], dtype=NUMPY[dtype])
         return np.array([int(value) & ((1 << 64) - 1)], dtype=np.uint64).view(np.int64).astype(NUMPY[dtype])

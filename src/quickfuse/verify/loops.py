@@ -24,30 +24,47 @@ from .nest import (
     Phase,
     Reduce,
     ScatterTo,
+    Shared,
     constant,
 )  # fmt: skip
 from .violation import assignment_text
 
 
-def nest_of(loop: Loop) -> Nest:
-    """A loop as one phase over its shape, with one more for each of its reductions, which stores the results."""
-    return _Reader(loop).nest
+class Loops:
+    """Reads loops, in order. Values that several loops of one shape compute are computed by the first."""
+
+    def __init__(self) -> None:
+        self._shared: dict[Shape, dict[int, Shared]] = {}
+        self._turn = 0
+
+    def read(self, loop: Loop) -> Nest:
+        """A loop as one phase over its shape, with one more for each of its reductions, which stores the results."""
+        self._turn += 1
+        return _Reader(loop, self._shared.setdefault(loop.shape, {}), self._turn).nest
+
+    def finish(self) -> dict[int, list[int]]:
+        """Let phases keep what later ones need. Returns the ids of the values that are not needed after the n-th loop."""
+        last: dict[int, list[int]] = {}
+        for values in self._shared.values():
+            for identity, value in values.items():
+                if value.last >= 0:
+                    value.owner.kept[identity] = value.instruction
+                    last.setdefault(value.last, []).append(identity)
+        return last
 
 
 class _Reader:
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, shared: dict[int, Shared], turn: int) -> None:
         self.loop = loop
         self.shape = loop.shape or (1,)
         self.operands: list[Operand] = []
         self.numbers: dict[Access, int] = {}
         self.scalars: dict[str, int] = {}
         self.main = Phase(())
-        self.compiler = Compiler(self.main, self._leaf)
+        self.compiler = Compiler(self.main, self._leaf, shared, turn)
         self.phases = [self.main]
         for number, store in enumerate(loop.stores):
             self._store(number, store)
-        for phase in self.phases:
-            phase.finish()
         self.nest = Nest(self.shape, self.phases, self.operands, list(self.scalars), self._describe)
 
     def _describe(self, statement: int) -> str:

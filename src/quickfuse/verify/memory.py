@@ -17,7 +17,7 @@ from .known import NUMPY, Numbers
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Region:
     """The elements at `offset + sum(strides[k] * i_k)` of a buffer, in elements from its first, for indices within `shape`.
 
@@ -31,8 +31,13 @@ class Region:
     @property
     def bounds(self) -> tuple[int, int]:
         """The first and the last element."""
-        steps = [s * (n - 1) for s, n in zip(self.strides, self.shape, strict=True)]
-        return self.offset + sum(s for s in steps if s < 0), self.offset + sum(s for s in steps if s > 0)
+        first = last = self.offset
+        for stride, size in zip(self.strides, self.shape, strict=True):
+            if stride < 0:
+                first += stride * (size - 1)
+            else:
+                last += stride * (size - 1)
+        return first, last
 
     def part(self, begin: Shape, shape: Shape) -> Region:
         """The elements at the indices from `begin` on."""
@@ -148,7 +153,7 @@ class Contents:
     def digest_of(self, region: Region) -> int:
         """What stands for the elements of a region in the order of their indices."""
         if self.is_input and not self.is_changed(region):
-            return token("part of an input", self.name, region)
+            return token("part of an input", self.name, region.offset, region.shape, region.strides)
         return in_order(np.broadcast_to(region.of(self.hashes), region.shape or (1,)))
 
 

@@ -6,13 +6,14 @@ which buffer one is, a `Nest` says. All values of an index are computed before a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import PICK, Const, Expr, Op, walk
+from quickfuse.ir.expr import PICK, Const, Expr, Op
 from quickfuse.ir.loop import Buffer
 
 from . import known
@@ -21,8 +22,8 @@ from .memory import Region, Shape
 
 #: Kinds of instruction. `payload` is: an operation's `Operation`; an operand's number for picks, loads, places and previous
 #: values; a constant's `Value`; a scalar's number; an axis; the axes whose sizes are multiplied; a reduction's number; how a
-#: scan combines values, and its axis.
-OPERATION, PICKED, LOAD, PLACE, PREVIOUS, CONSTANT, SCALAR, INDEX, COUNT, REDUCED, SCAN = range(11)
+#: scan combines values, and its axis; the id of a value that an earlier loop has computed.
+OPERATION, PICKED, LOAD, PLACE, PREVIOUS, CONSTANT, SCALAR, INDEX, COUNT, REDUCED, SCAN, SHARED = range(12)
 
 
 class Value:
@@ -113,6 +114,8 @@ class Phase:
     scatters: list[ScatterTo] = field(default_factory=list)
     #: For each instruction, the last one that needs its result; and all results that are needed in the end.
     last_use: list[int] = field(default_factory=list)
+    #: The results that loops which come after need, by the ids of their expressions.
+    kept: dict[int, int] = field(default_factory=dict)
 
     def shape(self, shape: Shape) -> Shape:
         return tuple([1 if k in self.once else n for k, n in enumerate(shape)])
@@ -145,7 +148,7 @@ class Phase:
             for argument in instruction.arguments:
                 self.last_use[argument] = number
         end = len(self.instructions)
-        kept = [r.value for r in self.reduces] + [a.value for a in self.assigns]
+        kept = [r.value for r in self.reduces] + [a.value for a in self.assigns] + list(self.kept.values())
         kept += [part for s in self.scatters for part in (s.offset, s.inside, s.value)]
         for number in kept:
             self.last_use[number] = end
@@ -176,45 +179,110 @@ class Nest:
     describe: Callable[[int], str]
 
 
-class Compiler:
-    """Makes instructions out of expressions. `leaf` gives the kind and payload of a leaf, or the number of its result."""
+#: Values that take no more operations than this are computed again in another loop.
+_FEW = 8
 
-    def __init__(self, phase: Phase, leaf: Callable[[Expr], tuple[int, Any] | int]) -> None:
+
+@dataclass(slots=True)
+class Shared:
+    """A value that loops of one shape compute: the first of them, `owner`, keeps it for those that come after."""
+
+    owner: Phase
+    instruction: int
+    operations: int
+    #: The last loop that needs it, by its number; -1 if only its owner does.
+    last: int = -1
+
+
+class Compiler:
+    """Makes the instructions of a phase out of expressions.
+
+    `leaf` gives the kind and payload of a leaf, or the number of its result. `shared` has the operations of earlier loops of the same shape by their ids; this loop is the `turn`-th.
+    """
+
+    def __init__(
+        self, phase: Phase, leaf: Callable[[Expr], tuple[int, Any] | int], shared: dict[int, Shared] | None = None,
+        turn: int = 0,
+    ) -> None:  # fmt: skip
         self.phase = phase
         self.leaf = leaf
+        self.shared = {} if shared is None else shared
+        self.turn = turn
         self._numbers: dict[int, int] = {}
-        self._operations: dict[Any, Operation] = {}
+        self._leaves: dict[Any, int] = {}
+        self._costs: list[int] = []
 
     def compile(self, root: Expr) -> int:
         """The number of the instruction that computes an expression."""
-        for node in walk(root):
-            if id(node) not in self._numbers:
-                self._numbers[id(node)] = self._operation(node) if isinstance(node, Op) else self._leaf(node)
-        return self._numbers[id(root)]
+        numbers = self._numbers
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if id(node) in numbers:
+                stack.pop()
+            elif not isinstance(node, Op):
+                numbers[id(node)] = self._leaf(node)
+                stack.pop()
+            elif self._is_kept(node):
+                numbers[id(node)] = self.add(SHARED, id(node), (), node.dtype)
+                stack.pop()
+            elif missing := [arg for arg in node.args if id(arg) not in numbers]:
+                stack += missing
+            else:
+                numbers[id(node)] = self._operation(node)
+                stack.pop()
+        return numbers[id(root)]
+
+    def _is_kept(self, node: Op) -> bool:
+        """Whether an earlier loop keeps a value for this one."""
+        found = self.shared.get(id(node))
+        if found is None or found.owner is self.phase or found.operations <= _FEW:
+            return False
+        found.last = self.turn
+        return True
 
     def _operation(self, node: Op) -> int:
+        arguments = tuple([self._numbers[id(arg)] for arg in node.args])
         if node.name == PICK:
-            place = self.phase.instructions[self._numbers[id(node.args[0])]]
-            arguments = tuple([self._numbers[id(arg)] for arg in node.args[1:]])
-            return self.add(PICKED, place.payload, arguments, node.dtype)
-        key = (node.name, node.dtype, tuple([arg.dtype for arg in node.args]))
-        known_one = self._operations.get(key)
-        if known_one is None:
-            known_one = self._operations[key] = Operation(*key)
-        return self.add(OPERATION, known_one, tuple([self._numbers[id(arg)] for arg in node.args]), node.dtype)
+            place = self.phase.instructions[arguments[0]]
+            number = self.add(PICKED, place.payload, arguments[1:], node.dtype)
+        else:
+            operation = operation_of(node.name, node.dtype, tuple([arg.dtype for arg in node.args]))
+            number = self.add(OPERATION, operation, arguments, node.dtype)
+        cost = min(1 + sum([self._costs[k] for k in arguments]), 1 << 20)
+        self._costs[number] = cost
+        self.shared.setdefault(id(node), Shared(self.phase, number, cost))
+        return number
 
     def _leaf(self, node: Expr) -> int:
         if isinstance(node, Const):
             return self.add(CONSTANT, constant(node.value, node.dtype), (), node.dtype)
         found = self.leaf(node)
-        return found if isinstance(found, int) else self.add(*found, (), node.dtype)
+        if isinstance(found, int):
+            return found
+        number = self._leaves.get(found)
+        if number is None:
+            number = self._leaves[found] = self.add(*found, (), node.dtype)
+        return number
 
     def add(self, kind: int, payload: Any, arguments: tuple[int, ...], dtype: torch.dtype) -> int:
         self.phase.instructions.append(Instruction(kind, payload, arguments, dtype))
+        self._costs.append(0)
         return len(self.phase.instructions) - 1
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def operation_of(name: str, dtype: torch.dtype, arguments: tuple[torch.dtype, ...]) -> Operation:
+    """The operation of a name, with the types of its result and its arguments."""
+    return Operation(name, dtype, arguments)
 
 
 def constant(value: bool | int | float, dtype: torch.dtype) -> Value:
     """A constant, by its value: 0.0 is not -0.0."""
+    return _constant(repr(value), value, dtype)
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _constant(text: str, value: bool | int | float, dtype: torch.dtype) -> Value:
     numbers = known.constant(value, dtype)
     return Value(dtype, single(token("constant", dtype, value)) if numbers is None else None, numbers)

@@ -11,9 +11,9 @@ from quickfuse.ir.loop import Buffer, Extern, Loop, Program
 
 from .calls import run_call
 from .execute import Execution
-from .loops import nest_of
+from .loops import Loops
 from .memory import Contents, Memory, Region
-from .nest import Assign, Nest, Phase
+from .nest import Assign, Nest, Phase, Value
 from .violation import ScheduleError, shortened
 
 
@@ -51,25 +51,33 @@ class Expected:
         for buffer in program.inputs:
             if buffer is not None:
                 self.names[buffer] = len(self.names)
-        draws = 0
-        for step in program.steps:
-            try:
-                if isinstance(step, Loop):
-                    self._run_loop(step)
-                else:
-                    self._run_call(step, draws)
-                    draws += step.draws
-            except ScheduleError as error:
-                raise ScheduleError("program", str(error)) from None
+        try:
+            self._run()
+        except ScheduleError as error:
+            raise ScheduleError("program", str(error)) from None
 
     def source(self, buffer: Buffer) -> Contents:
         """Where the program's loads of a buffer read."""
         return self.before[buffer] if buffer.kind == "input" else self.after[buffer]
 
-    def _run_loop(self, loop: Loop) -> None:
-        if 0 in loop.shape:
-            return
-        nest = nest_of(loop)
+    def _run(self) -> None:
+        loops = Loops()
+        steps = [s for s in self.program.steps if isinstance(s, Extern) or 0 not in s.shape]
+        nests = [loops.read(step) if isinstance(step, Loop) else step for step in steps]
+        last = loops.finish()
+        shared: dict[int, Value] = {}
+        draws = turn = 0
+        for step in nests:
+            if isinstance(step, Extern):
+                self._run_call(step, draws)
+                draws += step.draws
+                continue
+            turn += 1
+            self._run_nest(step, shared)
+            for identity in last.get(turn, ()):
+                del shared[identity]
+
+    def _run_nest(self, nest: Nest, shared: dict[int, Value]) -> None:
         for phase in nest.phases:
             shape = phase.shape(nest.shape)
             for assign in phase.assigns:
@@ -79,7 +87,8 @@ class Expected:
                 buffer = nest.operands[scatter.operand].buffer
                 self.scattered.add(buffer)
                 self._note(buffer, _Writer(nest, scatter.statement, None))
-        Execution(nest, self.source, self.after.__getitem__, _never_busy, _nothing).run()
+            phase.finish()
+        Execution(nest, self.source, self.after.__getitem__, _never_busy, _nothing, shared).run()
 
     def _run_call(self, call: Extern, turn: int) -> None:
         for buffer in call.outputs:
