@@ -197,7 +197,8 @@ class Shared:
 class Compiler:
     """Makes the instructions of a phase out of expressions.
 
-    `leaf` gives the kind and payload of a leaf, or the number of its result. `shared` has the operations of earlier loops of the same shape by their ids; this loop is the `turn`-th.
+    `leaf` gives the kind and payload of a leaf, or the number of its result. `shared` has the operations of earlier loops of
+    the same shape by their ids; this loop is the `turn`-th.
     """
 
     def __init__(
