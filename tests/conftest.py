@@ -1,4 +1,4 @@
-"""Every test starts without compiled state, and with our own internal errors raised, not logged."""
+"""Every test starts without compiled state, with our own internal errors raised, not logged, and with schedules verified."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import quickfuse
 @pytest.fixture(autouse=True)
 def clean_state(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
+    monkeypatch.setattr(quickfuse.config, "verify", True)
     quickfuse.reset()
     torch.manual_seed(0)
     yield

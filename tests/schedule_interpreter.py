@@ -21,6 +21,7 @@ from quickfuse.ir.target import CpuTarget
 from quickfuse.lower import lower
 from quickfuse.schedule import launches as scheduling
 from quickfuse.schedule import schedule as make_schedule
+from quickfuse.verify import copied, verify
 from trace_helper import copy_inputs, flatten, trace
 
 
@@ -202,7 +203,10 @@ def _once_a_row(body: KernelBody, slot: int, view: torch.Tensor) -> torch.Tensor
 def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
     """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
     gm = trace(function, *copy_inputs(inputs))
-    schedule = make_schedule(lower(gm.graph))
+    program = lower(gm.graph)
+    asked = copied(program)
+    schedule = make_schedule(program)
+    verify(asked, schedule)
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     return schedule, Interpreter(schedule, names)
 

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import os
+
 #: Guard on the value of every Python float, instead of passing it as an argument (what torch.compile does at first).
 specialize_floats: bool = False
 
@@ -29,3 +31,7 @@ keep_freed_memory: bool = True
 
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.
 raise_internal_errors: bool = False
+
+#: Check each schedule against the loops that it was made from, element by element (see `verify/`). A schedule that is wrong
+#: is an internal error, and the function runs natively. The environment variable `QUICKFUSE_VERIFY=1` turns it on, too.
+verify: bool = os.environ.get("QUICKFUSE_VERIFY", "0") not in ("", "0")

@@ -73,6 +73,11 @@ class Placer:
         """Whether a temporary has its memory already."""
         return buffer in self._cells
 
+    @property
+    def resident(self) -> dict[Buffer, int]:
+        """The buffers that have their memory already, and at which byte of the cells."""
+        return {buffer: 8 * cell for buffer, cell in self._cells.items()}
+
     def cell_address(self, buffer: Buffer) -> int:
         return int(self.cells.ctypes.data) + 8 * self._cells[buffer]
 

@@ -1,0 +1,78 @@
+"""Numbers that follow from loop variables and constants alone: they say where a computed offset leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Numbers = npt.NDArray[Any]
+
+#: The types that such numbers are followed in.
+NUMPY = {
+    torch.bool: np.bool_, torch.uint8: np.uint8, torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32,
+    torch.int64: np.int64, torch.float32: np.float32, torch.float64: np.float64,
+}  # fmt: skip
+
+
+def _or(x: Numbers, y: Numbers) -> Numbers:
+    return x | y if x.dtype == np.bool_ else x + y
+
+
+def _and(x: Numbers, y: Numbers) -> Numbers:
+    return x & y if x.dtype == np.bool_ else x * y
+
+
+def _quotient(x: Numbers, y: Numbers, floor: bool) -> Numbers:
+    if x.dtype.kind == "f":
+        return np.floor_divide(x, y)
+    by = np.where(y == 0, 1, y).astype(y.dtype)
+    found = x // by
+    if not floor:
+        found = np.where((found * by != x) & ((x < 0) != (by < 0)), found + 1, found).astype(x.dtype)
+    return np.where(y == 0, 0, found).astype(x.dtype)
+
+
+def _remainder(x: Numbers, y: Numbers, floor: bool) -> Numbers:
+    if x.dtype.kind == "f":
+        return np.mod(x, y) if floor else np.fmod(x, y)
+    return np.where(y == 0, 0, x - _quotient(x, y, floor) * y).astype(x.dtype)
+
+
+#: What is computed with numbers that are known. Results of all other operations are not.
+OPERATIONS: dict[str, Callable[..., Numbers]] = {
+    "add": _or, "sub": np.subtract, "mul": _and, "neg": np.negative,
+    "trunc_div": lambda x, y: _quotient(x, y, False), "floor_div": lambda x, y: _quotient(x, y, True),
+    "remainder": lambda x, y: _remainder(x, y, True), "fmod": lambda x, y: _remainder(x, y, False),
+    "maximum": np.maximum, "minimum": np.minimum, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
+}  # fmt: skip
+_ONLY_FLOATS, _NOT_BOOL = frozenset({"floor", "ceil", "trunc", "round"}), frozenset({"sub", "neg"})
+
+
+def rule_of(name: str, dtype: torch.dtype, arguments: tuple[torch.dtype, ...]) -> Callable[..., Numbers] | None:
+    """What computes an operation on numbers that are known; None where their result is not followed."""
+    if dtype not in NUMPY or any(argument not in NUMPY for argument in arguments):
+        return None
+    if name == "div":
+        return np.divide
+    if name == "cast":
+        to = NUMPY[dtype]
+        return lambda x: x != 0 if to is np.bool_ else x.astype(to)
+    if (name in _ONLY_FLOATS and not dtype.is_floating_point) or (name in _NOT_BOOL and dtype is torch.bool):
+        return None
+    return OPERATIONS.get(name)
+
+
+def constant(value: bool | int | float, dtype: torch.dtype) -> Numbers | None:
+    """A constant of a program, to be broadcast; None where its type is not followed."""
+    if dtype not in NUMPY:
+        return None
+    with np.errstate(all="ignore"):
+        if dtype.is_floating_point or dtype is torch.bool:
+            return np.array([value], dtype=NUMPY[dtype])
+        return np.array([int(value) & ((1 << 64) - 1)], dtype=np.uint64).view(np.int64).astype(NUMPY[dtype])
