@@ -18,7 +18,7 @@ import torch
 
 import quickfuse
 from quickfuse import config, errors, logs
-from training.execute import Compiler, Run, Snapshot, TooSlow, execute
+from training.execute import Run, Snapshot, TooSlow, execute
 
 #: What a result may differ by in float64, as a share of the largest element.
 SHARE = 1e-7
@@ -28,7 +28,7 @@ NEIGHBOURS = 4
 
 @dataclass
 class Finding:
-    """`kind`: "wrong", "internal error", "too slow", "exception", "native", or "invalid" for a program that eager refuses."""
+    """`kind`: "wrong", "internal error", "too slow", "exception", "native", or "invalid": a program that eager refuses."""
 
     kind: str
     detail: str
@@ -103,7 +103,9 @@ def _run_compiled(source: str, report: Report) -> Run | None:
         report.finding = Finding("too slow", f"{slow}, in {_place(slow)}")
     except errors.InternalError as error:
         cause = error.__cause__ or error
-        report.finding = Finding("internal error", f"{error}, in {_place(cause)}", f"{type(cause).__name__} {_place(cause, 1)}")
+        report.finding = Finding(
+            "internal error", f"{error}, in {_place(cause)}", f"{type(cause).__name__} {_place(cause, 1)}"
+        )
     except Exception as error:
         report.finding = Finding("exception", f"{type(error).__name__}: {error}, in {_place(error)}", type(error).__name__)
     finally:
@@ -160,7 +162,7 @@ class Comparison:
                 if type(e) is not type(f) or not _equal(e, f):
                     yield f"{name}: {f!r} where eager has {e!r}"
             elif (e.dtype, e.shape, e.stride()) != (f.dtype, f.shape, f.stride()):
-                yield f"{name}: {f.dtype} {[*f.shape]} strides {f.stride()} where eager has {e.dtype} {[*e.shape]} {e.stride()}"
+                yield f"{name}: {_layout(f)} where eager has {_layout(e)}"
             elif not torch.equal(e, f):
                 text = self._difference(number, name, e, f, scales[_group(name)])
                 if text:
@@ -204,6 +206,10 @@ class Comparison:
                 self._neighbours.append((near, exact))
         pairs = [(a.steps[number][name], b.steps[number][name]) for a, b in self._neighbours]
         return max(_distance(a, b) for a, b in pairs) * (1000 if self.double else 16)
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} {[*tensor.shape]} strides {tensor.stride()}"
 
 
 def _equal(a: Any, b: Any) -> bool:

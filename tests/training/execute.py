@@ -38,7 +38,9 @@ def plain(step: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def execute(source: str, compiler: Compiler = plain, dtype: torch.dtype | None = None, noise: tuple[float, int] | None = None) -> Run:
+def execute(
+    source: str, compiler: Compiler = plain, dtype: torch.dtype | None = None, noise: tuple[float, int] | None = None
+) -> Run:
     """Load a program and run its steps.
 
     Args:

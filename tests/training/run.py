@@ -35,7 +35,7 @@ PATIENCE = 120.0
 #: Programs that one process runs before the next takes over, so that memory does not grow.
 PROCESS_SIZE = 200
 #: What makes a shown program run by itself.
-MAIN = '''
+MAIN = """
 
 if __name__ == "__main__":
     import quickfuse
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     for (name, p), (_, q) in zip(*runs):
         grads = "no gradient" if p.grad is None or q.grad is None else f"gradient by {(p.grad - q.grad).abs().max():.2g}"
         print(f"{name}: parameter off by {(p - q).abs().max():.2g}, {grads}")
-'''
+"""
 
 
 def main() -> int:
@@ -123,8 +123,14 @@ class Pool:
             except queue.Empty:
                 break
             record = worker.run({"seed": seed, "reduce": 0.0})
-            alike = re.sub(r"\d+(\.\d+)?(e-?\d+)?|\[.*?\]", "", record["text"])[:70] if record["kind"] != "wrong" else "wrong"
-            if self.options.reduce and record["kind"] not in ("right", "invalid") and self.reduced[alike] < self.options.alike:
+            alike = (
+                re.sub(r"\d+(\.\d+)?(e-?\d+)?|\[.*?\]", "", record["text"])[:70] if record["kind"] != "wrong" else "wrong"
+            )
+            if (
+                self.options.reduce
+                and record["kind"] not in ("right", "invalid")
+                and self.reduced[alike] < self.options.alike
+            ):
                 self.reduced[alike] += 1
                 record = worker.run({"seed": seed, "reduce": self.options.reduce})
             self._add(record)
@@ -138,7 +144,9 @@ class Pool:
             if record["kind"] != "right":
                 print(f"\n=== seed {record['seed']}: {record['kind']}: {record['text']}", flush=True)
             if len(self.records) % 50 == 0:
-                print(f"... {len(self.records)} of {self.options.count}, {time.monotonic() - self.started:.0f} s", flush=True)
+                print(
+                    f"... {len(self.records)} of {self.options.count}, {time.monotonic() - self.started:.0f} s", flush=True
+                )
 
     def summary(self) -> str:
         records = [self.records[seed] for seed in sorted(self.records)]
