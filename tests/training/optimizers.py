@@ -89,12 +89,17 @@ def optimizer(d: Draft) -> list[str]:
 
 
 SCHEDULERS = (
-    "StepLR(optimizer, step_size=2, gamma=0.5)", "ExponentialLR(optimizer, gamma=0.9)",
-    "CosineAnnealingLR(optimizer, T_max=8)", "LinearLR(optimizer, start_factor=0.5, total_iters=4)", "LambdaLR(optimizer, lambda k: 1 / (1 + k))",
-    "OneCycleLR(optimizer, max_lr=0.02, total_steps=10, cycle_momentum=False)", "MultiStepLR(optimizer, milestones=[1, 2])",
-    "CosineAnnealingWarmRestarts(optimizer, T_0=2)", "PolynomialLR(optimizer, total_iters=5)",
+    "StepLR(optimizer, step_size=2, gamma=0.5)",
+    "ExponentialLR(optimizer, gamma=0.9)",
+    "CosineAnnealingLR(optimizer, T_max=8)",
+    "LinearLR(optimizer, start_factor=0.5, total_iters=4)",
+    "LambdaLR(optimizer, lambda k: 1 / (1 + k))",
+    "OneCycleLR(optimizer, max_lr=0.02, total_steps=10, cycle_momentum=False)",
+    "MultiStepLR(optimizer, milestones=[1, 2])",
+    "CosineAnnealingWarmRestarts(optimizer, T_0=2)",
+    "PolynomialLR(optimizer, total_iters=5)",
     "ConstantLR(optimizer, factor=0.5, total_iters=2)",
-)  # fmt: skip
+)
 
 
 def scheduler(d: Draft) -> list[str]:

@@ -225,13 +225,14 @@ def _work(options: argparse.Namespace) -> None:
     import torch
 
     from training.check import check
+    from training.execute import Program
     from training.generate import program
 
     torch.set_num_threads(1)
     for line in sys.stdin:
         job = json.loads(line)
         source, start = program(job["seed"]).source, time.perf_counter()
-        report = check(source, compiled=not options.plain)
+        report = check(Program.from_source(source), compiled=not options.plain)
         record = {
             "seed": job["seed"], "kind": "right", "text": "", "logged": sorted({*report.logged}), "graphs": report.graphs,
             "excused": report.excused[:5], "seconds": time.perf_counter() - start,
@@ -250,8 +251,9 @@ def _work(options: argparse.Namespace) -> None:
 def _still_fails(source: str, finding: Any) -> bool:
     """Whether a smaller program fails in the same way."""
     from training.check import check
+    from training.execute import Program
 
-    found = check(source).finding
+    found = check(Program.from_source(source)).finding
     return found is not None and (found.kind, found.what) == (finding.kind, finding.what)
 
 
