@@ -18,7 +18,7 @@ import torch
 
 import quickfuse
 from quickfuse import config, errors, logs
-from training.execute import Run, Snapshot, TooSlow, execute
+from training.execute import Program, Run, Snapshot, TooSlow, execute
 
 #: What a result may differ by in float64, as a share of the largest element.
 SHARE = 1e-7
@@ -28,7 +28,7 @@ NEIGHBOURS = 4
 
 @dataclass
 class Finding:
-    """`kind`: "wrong", "internal error", "too slow", "exception", "native", or "invalid" for a program that eager refuses."""
+    """`kind`: "wrong", "internal error", "too slow", "exception", "native", or "invalid": a program that eager refuses."""
 
     kind: str
     detail: str
@@ -61,18 +61,18 @@ class Recorder(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def check(source: str, compiled: bool = True) -> Report:
+def check(program: Program, compiled: bool = True) -> Report:
     """Run a program in eager PyTorch and compiled, and compare; without `compiled`, in eager twice."""
     report = Report()
     try:
-        expected = execute(source)
+        expected = execute(program)
     except (Exception, TooSlow) as error:
         report.finding = Finding("invalid", f"eager: {type(error).__name__}: {error}")
         return report
-    found = _run_compiled(source, report) if compiled else execute(source)
+    found = _run_compiled(program, report) if compiled else execute(program)
     if found is None:
         return report
-    differences = list(Comparison(source, expected, found, report).differences())
+    differences = list(Comparison(program, expected, found, report).differences())
     if differences:
         shown = "\n  ".join(differences[:12] + [f"and {len(differences) - 12} more"] * (len(differences) > 12))
         report.finding = Finding("wrong", f"{len(differences)} values differ\n  {shown}")
@@ -81,7 +81,7 @@ def check(source: str, compiled: bool = True) -> Report:
     return report
 
 
-def _run_compiled(source: str, report: Report) -> Run | None:
+def _run_compiled(program: Program, report: Report) -> Run | None:
     """The compiled run; None and a finding where there is none."""
     quickfuse.reset()
     recorder = Recorder(report.logged)
@@ -96,14 +96,16 @@ def _run_compiled(source: str, report: Report) -> Run | None:
         return made[0]
 
     try:
-        run = execute(source, compiler)
+        run = execute(program, compiler)
         report.graphs = made[0].graph_count
         return run
     except TooSlow as slow:
         report.finding = Finding("too slow", f"{slow}, in {_place(slow)}")
     except errors.InternalError as error:
         cause = error.__cause__ or error
-        report.finding = Finding("internal error", f"{error}, in {_place(cause)}", f"{type(cause).__name__} {_place(cause, 1)}")
+        report.finding = Finding(
+            "internal error", f"{error}, in {_place(cause)}", f"{type(cause).__name__} {_place(cause, 1)}"
+        )
     except Exception as error:
         report.finding = Finding("exception", f"{type(error).__name__}: {error}, in {_place(error)}", type(error).__name__)
     finally:
@@ -131,10 +133,9 @@ def _place(error: BaseException, depth: int = 3) -> str:
 class Comparison:
     """Two runs of a program, and further runs in eager PyTorch that say how exact they can be."""
 
-    def __init__(self, source: str, expected: Run, found: Run, report: Report) -> None:
-        self.source, self.expected, self.found, self.report = source, expected, found, report
-        self.double = "DTYPE = torch.float64" in source
-        self.autocast = "AUTOCAST = True" in source
+    def __init__(self, program: Program, expected: Run, found: Run, report: Report) -> None:
+        self.program, self.expected, self.found, self.report = program, expected, found, report
+        self.double, self.autocast = program.dtype == torch.float64, program.autocast
         self._exact: Run | None = None
         self._neighbours: list[tuple[Run, Run]] | None = None
 
@@ -160,7 +161,7 @@ class Comparison:
                 if type(e) is not type(f) or not _equal(e, f):
                     yield f"{name}: {f!r} where eager has {e!r}"
             elif (e.dtype, e.shape, e.stride()) != (f.dtype, f.shape, f.stride()):
-                yield f"{name}: {f.dtype} {[*f.shape]} strides {f.stride()} where eager has {e.dtype} {[*e.shape]} {e.stride()}"
+                yield f"{name}: {_layout(f)} where eager has {_layout(e)}"
             elif not torch.equal(e, f):
                 text = self._difference(number, name, e, f, scales[_group(name)])
                 if text:
@@ -190,7 +191,7 @@ class Comparison:
     def exact(self) -> Run:
         """Eager in float64, from the same numbers."""
         if self._exact is None:
-            self._exact = execute(self.source, dtype=torch.float64)
+            self._exact = execute(self.program, dtype=torch.float64)
         return self._exact
 
     def _noise(self, number: int, name: str) -> float:
@@ -199,11 +200,15 @@ class Comparison:
             size = 2.0**-51 if self.double else 2.0**-9 if self.autocast else 2.0**-22
             self._neighbours = []
             for seed in range(NEIGHBOURS):
-                near = execute(self.source, noise=(size, seed))
-                exact = self.expected if self.double else execute(self.source, dtype=torch.float64, noise=(size, seed))
+                near = execute(self.program, noise=(size, seed))
+                exact = self.expected if self.double else execute(self.program, dtype=torch.float64, noise=(size, seed))
                 self._neighbours.append((near, exact))
         pairs = [(a.steps[number][name], b.steps[number][name]) for a, b in self._neighbours]
         return max(_distance(a, b) for a, b in pairs) * (1000 if self.double else 16)
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} {[*tensor.shape]} strides {tensor.stride()}"
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -38,8 +38,27 @@ def plain(step: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def execute(source: str, compiler: Compiler = plain, dtype: torch.dtype | None = None, noise: tuple[float, int] | None = None) -> Run:
-    """Load a program and run its steps.
+@dataclass(frozen=True)
+class Program:
+    """`setup(dtype)` makes the step, the batches to call it with, and by name what is compared after each of them.
+
+    It begins with the same numbers for each `dtype`; `dtype` is the one to compare in. `autocast`: products are bfloat16.
+    """
+
+    setup: Callable[[torch.dtype], tuple[Callable[..., Any], list[Any], dict[str, Any]]]
+    dtype: torch.dtype = torch.float64
+    autocast: bool = False
+
+    @staticmethod
+    def from_source(source: str) -> Program:
+        module = load(source).module
+        return Program(module.setup, module.DTYPE, module.AUTOCAST)
+
+
+def execute(
+    program: Program, compiler: Compiler = plain, dtype: torch.dtype | None = None, noise: tuple[float, int] | None = None
+) -> Run:
+    """Run the steps of a program.
 
     Args:
         dtype: instead of the program's own; starts from the same numbers.
@@ -47,9 +66,8 @@ def execute(source: str, compiler: Compiler = plain, dtype: torch.dtype | None =
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = load(source).module
-        dtype = module.DTYPE if dtype is None else dtype
-        step, batches, watched = module.setup(dtype)
+        dtype = program.dtype if dtype is None else dtype
+        step, batches, watched = program.setup(dtype)
         if noise is not None:
             _disturb(watched["model"], *noise)
         run = Run()

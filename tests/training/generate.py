@@ -82,7 +82,10 @@ def _draw_step(d: Draft, loss: losses.Loss, shape: Rows | Tokens) -> None:
 def _render(d: Draft, seed: int, inputs: str, target: str) -> str:
     features = ", ".join(sorted(d.features))
     header = HEADER.format(
-        seed=seed, features=features, dtype="float64" if d.precision == "float64" else "float32", autocast=d.precision == "autocast"
+        seed=seed,
+        features=features,
+        dtype="float64" if d.precision == "float64" else "float32",
+        autocast=d.precision == "autocast",
     )
     watched = ", ".join(f"{name}={name}" for name in d.watched)
     lines = [

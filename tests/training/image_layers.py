@@ -40,14 +40,17 @@ def down_and_up(d: Draft, x: str, shape: Images) -> None:
     c, small = shape.channels, d.name("small")
     if shape.height % 2 or shape.width % 2:
         return convolution(d, x, shape)
-    down = d.pick(f"F.avg_pool2d({x}, 2)", f"F.max_pool2d({x}, 2)", f"F.interpolate({x}, scale_factor=0.5, mode='bilinear')")
-    d.line(f"{small} = {d.activation(d.module('conv', f'nn.Conv2d({c}, {c}, 3, padding=1)') + f'({down})')}")
+    resized = f"F.interpolate({x}, scale_factor=0.5, mode='bilinear')"
+    down = d.pick(f"F.avg_pool2d({x}, 2)", f"F.max_pool2d({x}, 2)", resized)
+    layer = d.module("conv", f"nn.Conv2d({c}, {c}, 3, padding=1)")
+    d.line(f"{small} = {d.activation(f'{layer}({down})')}")
     size = f"size=({shape.height}, {shape.width})"
-    up = d.pick(
-        f"F.interpolate({small}, scale_factor=2)", "transposed", f"F.interpolate({small}, {size}, mode='bilinear', align_corners=False)",
-        f"F.interpolate({small}, {size}, mode='bilinear', align_corners=True)", f"F.interpolate({small}, {size}, mode='bicubic')",
-    )  # fmt: skip
-    if up == "transposed":
+    aligned = ", align_corners=True"
+    kind = d.pick(
+        "scale_factor=2", "transposed", *(f"{size}, mode={m}" for m in ("'bilinear'", f"'bilinear'{aligned}", "'bicubic'"))
+    )
+    up = f"F.interpolate({small}, {kind})"
+    if kind == "transposed":
         up = d.module("up", f"nn.ConvTranspose2d({c}, {c}, 2, stride=2)") + f"({small})"
     if d.chance(0.3):
         mix = d.module("mix", f"nn.Conv2d({2 * c}, {c}, 1)")

@@ -22,20 +22,24 @@ class Loss:
 
 CLASSES = "torch.randint({c}, ({n},))"
 NUMBERS = "torch.randn({shape}).to(dtype)"
+SHARES = "torch.randn({n}, {c}).to(dtype).softmax(-1)"
+SOME_CLASSES = "torch.randint({c}, ({n},)).clamp(1) * (torch.arange({n}) % 3 != 1)"
 SIGNS = "torch.randint(2, ({n},)) * 2.0 - 1"
 
 CLASSIFYING = {
     "cross-entropy": Loss("F.cross_entropy(out, target)", CLASSES),
     "cross-entropy-again": Loss("F.cross_entropy(out, target)", CLASSES),
     "label-smoothing": Loss("F.cross_entropy(out, target, label_smoothing=0.1)", CLASSES),
-    "ignore-index": Loss("F.cross_entropy(out, target, ignore_index=0)", "torch.randint({c}, ({n},)).clamp(1) * (torch.arange({n}) % 3 != 1)"),
+    "ignore-index": Loss("F.cross_entropy(out, target, ignore_index=0)", SOME_CLASSES),
     "summed-cross-entropy": Loss("F.cross_entropy(out, target, reduction='sum') / 7", CLASSES),
     "class-weights": Loss("F.cross_entropy(out, target, weight=torch.linspace(0.5, 1.5, {c}))", CLASSES),
-    "soft-targets": Loss("F.cross_entropy(out, target)", "torch.rand({n}, {c}).to(dtype).softmax(-1)"),
+    "soft-targets": Loss("F.cross_entropy(out, target)", SHARES),
     "nll": Loss("F.nll_loss(F.log_softmax(out, dim=-1), target)", CLASSES),
     "gathered": Loss("-out.log_softmax(-1).gather(-1, target[:, None]).mean()", CLASSES),
-    "kl": Loss("F.kl_div(F.log_softmax(out, -1), target, reduction='batchmean')", "torch.randn({n}, {c}).to(dtype).softmax(-1)"),
-    "focal": Loss("(lambda ce: ((1 - torch.exp(-ce)) ** 2 * ce).mean())(F.cross_entropy(out, target, reduction='none'))", CLASSES),
+    "kl": Loss("F.kl_div(F.log_softmax(out, -1), target, reduction='batchmean')", SHARES),
+    "focal": Loss(
+        "(lambda ce: ((1 - torch.exp(-ce)) ** 2 * ce).mean())(F.cross_entropy(out, target, reduction='none'))", CLASSES
+    ),
     "multi-margin": Loss("F.multi_margin_loss(out, target)", CLASSES),
     "z-loss": Loss("F.cross_entropy(out, target) + 0.01 * out.logsumexp(-1).square().mean()", CLASSES),
     "one-hot": Loss("(out.softmax(-1) - F.one_hot(target, {c})).square().sum(-1).mean()", CLASSES),
@@ -47,7 +51,9 @@ DENSE = {
     "smooth-l1": Loss("F.smooth_l1_loss(out, target, beta=0.5)", NUMBERS, False),
     "huber": Loss("F.huber_loss(out, target, delta=0.7)", NUMBERS, False),
     "bce": Loss("F.binary_cross_entropy_with_logits(out, target)", BINARY, False),
-    "bce-weighted": Loss("F.binary_cross_entropy_with_logits(out, target, pos_weight=torch.linspace(0.5, 2.0, {c}))", BINARY, False),
+    "bce-weighted": Loss(
+        "F.binary_cross_entropy_with_logits(out, target, pos_weight=torch.linspace(0.5, 2.0, {c}))", BINARY, False
+    ),
     "bce-of-sigmoid": Loss("F.binary_cross_entropy(torch.sigmoid(out), target)", BINARY, False),
     "soft-margin": Loss("F.soft_margin_loss(out, target * 2 - 1)", BINARY, False),
     "multi-label": Loss("F.multilabel_soft_margin_loss(out, target)", BINARY),
@@ -64,7 +70,9 @@ EMBEDDING = {
     "triplet": Loss("F.triplet_margin_loss(out, out.roll(1, 0), target)", NUMBERS),
     "ranking": Loss("F.margin_ranking_loss(out[:, 0], out[:, 1], target, margin=0.2)", SIGNS),
     "hinge-embedding": Loss("F.hinge_embedding_loss(out.square().sum(-1), target)", SIGNS),
-    "contrastive": Loss("F.cross_entropy(F.normalize(out, dim=-1) @ F.normalize(target, dim=-1).T / 0.2, torch.arange({n}))", NUMBERS),
+    "contrastive": Loss(
+        "F.cross_entropy(F.normalize(out, dim=-1) @ F.normalize(target, dim=-1).T / 0.2, torch.arange({n}))", NUMBERS
+    ),
     "variance": Loss("F.relu(1 - out.std(0)).mean() + F.mse_loss(out, target)", NUMBERS),
 }  # fmt: skip
 

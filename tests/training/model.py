@@ -31,7 +31,9 @@ def block(d: Draft, shape: Shape) -> None:
     if kind == "pre-norm":
         norms.norm(d, "y", shape)
     layer(d, "y", shape)
-    amount = f"{d.parameter(_channels(shape), around=0.5)} * y" if kind == "scaled" and not isinstance(shape, Images) else "y"
+    amount = (
+        f"{d.parameter(_channels(shape), around=0.5)} * y" if kind == "scaled" and not isinstance(shape, Images) else "y"
+    )
     d.line(f"x = x + {amount}")
     if kind == "post-norm":
         norms.norm(d, "x", shape)
@@ -70,7 +72,11 @@ def rows_of(d: Draft, shape: Shape) -> Rows:
             width = shape.channels * shape.height * shape.width
             d.line(f"x = {d.linear(width, 16)}(x.flatten(1))")
             return Rows(shape.batch, 16)
-        d.line({"mean": "x = x.mean((2, 3))", "max": "x = x.amax((2, 3))"}.get(kind, "x = F.adaptive_avg_pool2d(x, 1).flatten(1)"))
+        d.line(
+            {"mean": "x = x.mean((2, 3))", "max": "x = x.amax((2, 3))"}.get(
+                kind, "x = F.adaptive_avg_pool2d(x, 1).flatten(1)"
+            )
+        )
         return Rows(shape.batch, shape.channels)
     if isinstance(shape, Tokens):
         kind = d.pick("mean", "max", "last", "first", "attend")
@@ -78,7 +84,9 @@ def rows_of(d: Draft, shape: Shape) -> Rows:
             weight = d.parameter(shape.width, kind="query")
             d.line(f"x = (torch.softmax(x @ {weight}, dim=1)[..., None] * x).sum(1)")
         else:
-            d.line({"mean": "x = x.mean(1)", "max": "x = x.max(1).values", "last": "x = x[:, -1]", "first": "x = x[:, 0]"}[kind])
+            d.line(
+                {"mean": "x = x.mean(1)", "max": "x = x.max(1).values", "last": "x = x[:, -1]", "first": "x = x[:, 0]"}[kind]
+            )
         return Rows(shape.batch, shape.width)
     return shape
 
@@ -116,7 +124,9 @@ def stem(d: Draft) -> tuple[Shape, str, int]:
     if kind == "tokens":
         return embedding(d, batch, large)
     if kind == "frames":
-        shape = Tokens(4, 48, 96) if large else Tokens(batch, d.pick(4, 5, 7, 8, 12, 16, 24), d.pick(8, 12, 16, 24, 32, 48, 64))
+        shape = (
+            Tokens(4, 48, 96) if large else Tokens(batch, d.pick(4, 5, 7, 8, 12, 16, 24), d.pick(8, 12, 16, 24, 32, 48, 64))
+        )
         inputs = d.pick(shape.width, 6)
         if inputs != shape.width:
             d.line(f"x = {d.linear(inputs, shape.width)}(x)")
@@ -175,7 +185,10 @@ def head(d: Draft, shape: Shape, outputs: int, tied: bool) -> None:
     if tied:
         d.uses("tied-head")
         if d.chance(0.5):
-            d.init += [f"self.head = nn.Linear({_width(shape)}, {outputs}, bias=False)", "self.head.weight = self.tokens.weight"]
+            d.init += [
+                f"self.head = nn.Linear({_width(shape)}, {outputs}, bias=False)",
+                "self.head.weight = self.tokens.weight",
+            ]
             d.line("x = self.head(x)")
         else:
             d.line(d.pick("x = x @ self.tokens.weight.T", "x = F.linear(x, self.tokens.weight)"))

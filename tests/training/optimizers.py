@@ -21,7 +21,9 @@ def _options(d: Draft, kind: str) -> dict[str, object]:
         "ASGD": {"t0": d.pick(None, 1.0), "weight_decay": decay},
         "NAdam": {"betas": betas, "weight_decay": decay, "decoupled_weight_decay": d.pick(None, True)},
         "RAdam": {"betas": betas, "weight_decay": decay, "decoupled_weight_decay": d.pick(None, True)},
-        "RMSprop": {"alpha": d.pick(None, 0.9), "momentum": d.pick(None, 0.5), "centered": d.pick(None, True), "weight_decay": decay},
+        "RMSprop": {
+            "alpha": d.pick(None, 0.9), "momentum": d.pick(None, 0.5), "centered": d.pick(None, True), "weight_decay": decay,
+        },
         "Rprop": {"etas": d.pick(None, (0.6, 1.1))},
         "Adafactor": {"weight_decay": decay, "d": d.pick(None, 1.5)},
     }  # fmt: skip
@@ -37,8 +39,8 @@ def _options(d: Draft, kind: str) -> dict[str, object]:
 
 
 KINDS = {
-    "SGD": 8, "Adam": 5, "AdamW": 6, "Adadelta": 1, "Adagrad": 1.5, "Adamax": 1, "ASGD": 1, "NAdam": 1, "RAdam": 1, "RMSprop": 2,
-    "Rprop": 0.5, "Adafactor": 1,
+    "SGD": 8, "Adam": 5, "AdamW": 6, "Adadelta": 1, "Adagrad": 1.5, "Adamax": 1, "ASGD": 1, "NAdam": 1, "RAdam": 1,
+    "RMSprop": 2, "Rprop": 0.5, "Adafactor": 1,
 }  # fmt: skip
 RATES = {"SGD": (0.1, 0.05), "Adadelta": (1.0,), "ASGD": (0.05,), "Adagrad": (0.05,)}
 
@@ -55,7 +57,8 @@ def _parameters(d: Draft, rate: float) -> str:
         return f"[group for group in ({{'params': matrices}}, {{'params': vectors, {second}}}) if group['params']]"
     if kind == "by-name":
         d.setup.append("named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]")
-        groups = f"{{'params': [p for n, p in named if 'weight' in n]}}, {{'params': [p for n, p in named if 'weight' not in n], 'lr': {rate / 4}}}"
+        d.setup.append("weights, others = ([p for n, p in named if ('weight' in n) is known] for known in (True, False))")
+        groups = f"{{'params': weights}}, {{'params': others, 'lr': {rate / 4}}}"
         return f"[group for group in ({groups}) if group['params']]"
     if kind == "each":
         return f"[{{'params': [p], 'lr': {rate} * 0.9**k}} for k, p in enumerate(trained)]"
@@ -86,12 +89,17 @@ def optimizer(d: Draft) -> list[str]:
 
 
 SCHEDULERS = (
-    "StepLR(optimizer, step_size=2, gamma=0.5)", "ExponentialLR(optimizer, gamma=0.9)", "CosineAnnealingLR(optimizer, T_max=8)",
-    "LinearLR(optimizer, start_factor=0.5, total_iters=4)", "LambdaLR(optimizer, lambda k: 1 / (1 + k))",
-    "OneCycleLR(optimizer, max_lr=0.02, total_steps=10, cycle_momentum=False)", "MultiStepLR(optimizer, milestones=[1, 2])",
-    "CosineAnnealingWarmRestarts(optimizer, T_0=2)", "PolynomialLR(optimizer, total_iters=5)",
+    "StepLR(optimizer, step_size=2, gamma=0.5)",
+    "ExponentialLR(optimizer, gamma=0.9)",
+    "CosineAnnealingLR(optimizer, T_max=8)",
+    "LinearLR(optimizer, start_factor=0.5, total_iters=4)",
+    "LambdaLR(optimizer, lambda k: 1 / (1 + k))",
+    "OneCycleLR(optimizer, max_lr=0.02, total_steps=10, cycle_momentum=False)",
+    "MultiStepLR(optimizer, milestones=[1, 2])",
+    "CosineAnnealingWarmRestarts(optimizer, T_0=2)",
+    "PolynomialLR(optimizer, total_iters=5)",
     "ConstantLR(optimizer, factor=0.5, total_iters=2)",
-)  # fmt: skip
+)
 
 
 def scheduler(d: Draft) -> list[str]:
@@ -130,9 +138,16 @@ def listed_updates(d: Draft) -> list[str]:
     kinds = (
         ["torch._foreach_sub_(trained, grads, alpha=0.1)"],
         ["torch._foreach_add_(trained, torch._foreach_mul(grads, -0.1))"],
-        ["torch._foreach_mul_(trained, 0.99)", "torch._foreach_addcmul_(trained, grads, [torch.full_like(g, -0.1) for g in grads])"],
-        ["norms = torch._foreach_norm(grads)", "torch._foreach_add_(norms, 0.1)", "torch._foreach_sub_(trained, torch._foreach_div(grads, norms), alpha=0.1)"],
-    )  # fmt: skip
+        [
+            "torch._foreach_mul_(trained, 0.99)",
+            "torch._foreach_addcmul_(trained, grads, [torch.full_like(g, -0.1) for g in grads])",
+        ],
+        [
+            "norms = torch._foreach_norm(grads)",
+            "torch._foreach_add_(norms, 0.1)",
+            "torch._foreach_sub_(trained, torch._foreach_div(grads, norms), alpha=0.1)",
+        ],
+    )
     return ["with torch.no_grad():", *indented([first, *d.pick(*kinds)])]
 
 
@@ -140,8 +155,8 @@ def momentum_updates(d: Draft) -> list[str]:
     d.setup.append("momenta = [torch.zeros_like(p) for p in trained]")
     d.watched.append("momenta")
     if d.chance(0.4):
-        lines = ["grads = [p.grad for p in trained]", "torch._foreach_mul_(momenta, 0.9)", "torch._foreach_add_(momenta, grads)",
-                 "torch._foreach_add_(trained, momenta, alpha=-0.05)"]  # fmt: skip
+        lines = ["grads = [p.grad for p in trained]", "torch._foreach_mul_(momenta, 0.9)",
+                 "torch._foreach_add_(momenta, grads)", "torch._foreach_add_(trained, momenta, alpha=-0.05)"]  # fmt: skip
         return ["with torch.no_grad():", *indented(lines)]
     update = d.pick(["m.mul_(0.9).add_(p.grad)", "p.sub_(m, alpha=0.05)"], ["m.lerp_(p.grad, 0.1)", "p -= 0.1 * m"],
                     ["m.copy_(0.9 * m + p.grad)", "p.sub_(0.05 * (p.grad + 0.9 * m))"])  # fmt: skip

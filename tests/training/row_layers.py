@@ -70,6 +70,6 @@ def activation(d: Draft, x: str, shape: Rows) -> None:
 
 
 LAYERS = {
-    dense: 4, mlp: 3, highway: 1.5, glu: 1.5, maxout: 1, scale: 2, bilinear: 1, weight_normed: 1, attend_to_batch: 1, cosine: 1,
-    with_itself: 1, outer: 1, activation: 1,
+    dense: 4, mlp: 3, highway: 1.5, glu: 1.5, maxout: 1, scale: 2, bilinear: 1, weight_normed: 1, attend_to_batch: 1,
+    cosine: 1, with_itself: 1, outer: 1, activation: 1,
 }  # fmt: skip

@@ -35,7 +35,7 @@ PATIENCE = 120.0
 #: Programs that one process runs before the next takes over, so that memory does not grow.
 PROCESS_SIZE = 200
 #: What makes a shown program run by itself.
-MAIN = '''
+MAIN = """
 
 if __name__ == "__main__":
     import quickfuse
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     for (name, p), (_, q) in zip(*runs):
         grads = "no gradient" if p.grad is None or q.grad is None else f"gradient by {(p.grad - q.grad).abs().max():.2g}"
         print(f"{name}: parameter off by {(p - q).abs().max():.2g}, {grads}")
-'''
+"""
 
 
 def main() -> int:
@@ -123,8 +123,14 @@ class Pool:
             except queue.Empty:
                 break
             record = worker.run({"seed": seed, "reduce": 0.0})
-            alike = re.sub(r"\d+(\.\d+)?(e-?\d+)?|\[.*?\]", "", record["text"])[:70] if record["kind"] != "wrong" else "wrong"
-            if self.options.reduce and record["kind"] not in ("right", "invalid") and self.reduced[alike] < self.options.alike:
+            alike = (
+                re.sub(r"\d+(\.\d+)?(e-?\d+)?|\[.*?\]", "", record["text"])[:70] if record["kind"] != "wrong" else "wrong"
+            )
+            if (
+                self.options.reduce
+                and record["kind"] not in ("right", "invalid")
+                and self.reduced[alike] < self.options.alike
+            ):
                 self.reduced[alike] += 1
                 record = worker.run({"seed": seed, "reduce": self.options.reduce})
             self._add(record)
@@ -138,7 +144,9 @@ class Pool:
             if record["kind"] != "right":
                 print(f"\n=== seed {record['seed']}: {record['kind']}: {record['text']}", flush=True)
             if len(self.records) % 50 == 0:
-                print(f"... {len(self.records)} of {self.options.count}, {time.monotonic() - self.started:.0f} s", flush=True)
+                print(
+                    f"... {len(self.records)} of {self.options.count}, {time.monotonic() - self.started:.0f} s", flush=True
+                )
 
     def summary(self) -> str:
         records = [self.records[seed] for seed in sorted(self.records)]
@@ -217,13 +225,14 @@ def _work(options: argparse.Namespace) -> None:
     import torch
 
     from training.check import check
+    from training.execute import Program
     from training.generate import program
 
     torch.set_num_threads(1)
     for line in sys.stdin:
         job = json.loads(line)
         source, start = program(job["seed"]).source, time.perf_counter()
-        report = check(source, compiled=not options.plain)
+        report = check(Program.from_source(source), compiled=not options.plain)
         record = {
             "seed": job["seed"], "kind": "right", "text": "", "logged": sorted({*report.logged}), "graphs": report.graphs,
             "excused": report.excused[:5], "seconds": time.perf_counter() - start,
@@ -242,8 +251,9 @@ def _work(options: argparse.Namespace) -> None:
 def _still_fails(source: str, finding: Any) -> bool:
     """Whether a smaller program fails in the same way."""
     from training.check import check
+    from training.execute import Program
 
-    found = check(source).finding
+    found = check(Program.from_source(source)).finding
     return found is not None and (found.kind, found.what) == (finding.kind, finding.what)
 
 

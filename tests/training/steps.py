@@ -12,8 +12,8 @@ def freezing(d: Draft) -> list[str]:
     if d.chance(0.12):
         d.uses("frozen")
         lines.append(d.pick(
-            "next(model.parameters()).requires_grad_(len([*model.parameters()]) < 2)",
-            "[p.requires_grad_(False) for p in [*model.parameters()][1::2]]",
+            "max(model.parameters(), key=torch.numel).requires_grad_(False)",
+            "[p.requires_grad_(False) for p in [*model.parameters()][1::2] if p.ndim > 1]",
         ))  # fmt: skip
     if d.chance(0.05):
         d.uses("evaluating")
@@ -33,7 +33,7 @@ def forward(d: Draft, loss: Loss, rows: str) -> list[str]:
         inside = d.chance(0.5)
         cast = "with torch.autocast('cpu', dtype=torch.bfloat16):"
         body = indented([out] + ([f"loss = {call}"] if inside else []))
-        return [cast, *body] + ([] if inside else ["out = out.float()", f"loss = {call}"])
+        return [cast, *body] + ([] if inside else ["out = out.to(dtype)", f"loss = {call}"])
     return [out, f"loss = {call}"]
 
 
@@ -59,13 +59,14 @@ CLIPPING: dict[str, list[str]] = {
     "norm-listed": ["torch.nn.utils.clip_grad_norm_(trained, 0.1, foreach=True)"],
     "norm-largest": ["torch.nn.utils.clip_grad_norm_(trained, 0.05, norm_type=float('inf'))"],
     "value": ["torch.nn.utils.clip_grad_value_(trained, 0.01)"],
-    "by-hand": ["total = torch.stack([p.grad.norm() for p in trained]).norm()", "factor = (0.3 / (total + 1e-6)).clamp(max=1.0)",
-                "for p in trained:", "    p.grad.mul_(factor)"],
+    "by-hand": ["total = torch.stack([p.grad.norm() for p in trained]).norm()",
+                "factor = (0.3 / (total + 1e-6)).clamp(max=1.0)", "for p in trained:", "    p.grad.mul_(factor)"],
     "each": ["for p in trained:", "    p.grad.div_(p.grad.norm().clamp(min=0.5) * 2)"],
     "values-by-hand": ["for p in trained:", "    p.grad.clamp_(-0.02, 0.02)"],
     "adaptive": ["with torch.no_grad():", "    for p in trained:",
                  "        p.grad.mul_((0.1 * p.norm().clamp(min=1e-3) / (p.grad.norm() + 1e-6)).clamp(max=1.0))"],
-    "centred": ["for p in trained:", "    if p.ndim > 1:", "        p.grad -= p.grad.mean(dim=tuple(range(1, p.ndim)), keepdim=True)"],
+    "centred": ["for p in trained:", "    if p.ndim > 1:",
+                "        p.grad -= p.grad.mean(dim=tuple(range(1, p.ndim)), keepdim=True)"],
 }  # fmt: skip
 
 
@@ -79,10 +80,12 @@ def clipping(d: Draft) -> list[str]:
 
 AVERAGES: dict[str, tuple[str, list[str]]] = {
     "lerp": ("[p.detach().clone() for p in trained]", ["for a, p in zip(average, trained):", "    a.lerp_(p, 0.1)"]),
-    "mul-add": ("copy.deepcopy(model)", ["for a, p in zip(average.parameters(), model.parameters()):", "    a.mul_(0.9).add_(p, alpha=0.1)"]),
+    "mul-add": ("copy.deepcopy(model)",
+                ["for a, p in zip(average.parameters(), model.parameters()):", "    a.mul_(0.9).add_(p, alpha=0.1)"]),
     "listed": ("[p.detach().clone() for p in trained]", ["torch._foreach_lerp_(average, trained, 0.1)"]),
     "state": ("{n: t.clone() for n, t in model.state_dict().items()}",
-              ["for n, t in model.state_dict().items():", "    if t.is_floating_point():", "        average[n].mul_(0.9).add_(0.1 * t)"]),
+              ["for n, t in model.state_dict().items():", "    if t.is_floating_point():",
+               "        average[n].mul_(0.9).add_(0.1 * t)"]),
     "copied": ("copy.deepcopy(model).requires_grad_(False)",
                ["for a, p in zip(average.parameters(), model.parameters()):", "    a.copy_(0.9 * a + 0.1 * p)",
                 "for a, b in zip(average.buffers(), model.buffers()):", "    a.copy_(b)"]),
@@ -104,7 +107,13 @@ def averaging(d: Draft) -> list[str]:
 
 
 def result(d: Draft) -> str:
-    return d.weighted({
-        "return loss.detach()": 5, "return loss": 2, "return loss.detach(), out.detach()": 1, "return {'loss': loss.detach()}": 1,
-        "return out.detach().argmax(-1), loss.detach()": 0.5, "return loss.detach(), sum(p.grad.norm() for p in trained)": 0.5,
-    })  # fmt: skip
+    return d.weighted(
+        {
+            "return loss.detach()": 5,
+            "return loss": 2,
+            "return loss.detach(), out.detach()": 1,
+            "return {'loss': loss.detach()}": 1,
+            "return out.detach().argmax(-1), loss.detach()": 0.5,
+            "return loss.detach(), [p.grad.norm() for p in trained if p.grad is not None]": 0.5,
+        }
+    )

@@ -180,7 +180,10 @@ def convolution(d: Draft, x: str, shape: Tokens) -> None:
 def neighbour_mix(d: Draft, x: str, shape: Tokens) -> None:
     amount = d.parameter(shape.width, around=0.5, kind="mix")
     before = d.pick(f"torch.roll({x}, 1, dims=1)", f"F.pad({x}, (0, 0, 1, -1))")
-    d.line(f"{x} = torch.lerp({x}, {before}, {amount})" if d.chance(0.5) else f"{x} = {x} + {amount} * ({before} - {x})")
+    if d.precision != "autocast" and d.chance(0.5):
+        d.line(f"{x} = torch.lerp({x}, {before}, {amount})")
+    else:
+        d.line(f"{x} = {x} + {amount} * ({before} - {x})")
 
 
 def running_mean(d: Draft, x: str, shape: Tokens) -> None:
@@ -214,9 +217,9 @@ def soft_experts(d: Draft, x: str, shape: Tokens) -> None:
 def top_experts(d: Draft, x: str, shape: Tokens) -> None:
     count, w, k = d.pick(3, 4), shape.width, d.pick(1, 2)
     router, one = d.linear(w, count, "router"), d.parameter(count, w, w, kind="experts")
-    values, indices, weights, parts = (d.name(n) for n in ("values", "indices", "weights", "parts"))
-    d.line(f"{values}, {indices} = {router}({x}).topk({k}, dim=-1)")
-    d.line(f"{weights} = torch.zeros({shape.batch}, {shape.time}, {count}).scatter(-1, {indices}, torch.softmax({values}, -1))")
+    values, indices, weights, parts, scores = (d.name(n) for n in ("values", "indices", "weights", "parts", "scores"))
+    d.line(f"{scores} = {router}({x})", f"{values}, {indices} = {scores}.topk({k}, dim=-1)")
+    d.line(f"{weights} = torch.zeros_like({scores}).scatter(-1, {indices}, torch.softmax({values}, -1))")
     d.line(f"{parts} = torch.einsum('btd,edf->btef', {x}, {one})")
     d.line(f"{x} = (F.relu({parts}) * {weights}[..., None]).sum(2)")
 

@@ -262,12 +262,14 @@ class GraphBuilder:
             if tensor.meta.is_expanded:
                 raise Unsupported("an in-place operator on an expanded tensor")
             self.mutated.add(self.node_of(tensor).name)
-            if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
-                self.history.note_write(node, self._views.group(tensor))
         effects = effects_of(result, tensors, changed)
         for index, meta in result.changed:
             self._views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
+        if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
+            for tensor in changed:
+                if tensor.meta.requires_grad:  # unlike the running statistics of a batch norm
+                    self.history.note_write(node, self._views.group(tensor))
         return effects
 
     def note_written(self, results: Any, tensor: TensorProxy) -> None:

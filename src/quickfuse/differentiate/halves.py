@@ -25,9 +25,17 @@ def halves(joint: Joint, plan: Plan) -> Differentiated:
     tensors = [t.meta for t in joint.plan.tensors]
     return Differentiated(
         forward, backward, tensors, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
-        [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, sorted(joint.written),
+        [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, _changed_inputs(joint),
         joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up,
     )  # fmt: skip
+
+
+def _changed_inputs(joint: Joint) -> list[int]:
+    """The positions of the inputs that the graph writes to."""
+    if joint.tail is None:
+        return sorted(joint.written)
+    late = {joint.tail.origin[node] for node in joint.tail.changed_inputs}
+    return [k for k, node in enumerate(joint.inputs) if k in joint.written or node in late]
 
 
 class _Copier:
@@ -56,14 +64,15 @@ class _Forward(_Copier):
 
     def build(self) -> tuple[Graph, list[Saved], int]:
         joint, plan = self.joint, self.plan
-        wanted = self._ancestors([*joint.outputs, *joint.written.values(), *plan.kept])
+        late = [] if joint.tail is None else [*joint.tail.origin.values()]
+        wanted = self._ancestors([*joint.traced_outputs, *joint.written.values(), *plan.kept, *late])
         inputs = {node: position for position, node in enumerate(joint.inputs)}
         for node in joint.graph.nodes:
             if node in inputs:
                 self.placeholder(node, node.name)
             elif node in wanted:
                 self.copy(node)
-        results = [self.made[node] for node in joint.outputs]
+        extra: list[Node] = []
         places = {node: k for k, node in reversed([*enumerate(joint.outputs)])}
         saved = []
         for node in plan.kept:
@@ -72,14 +81,16 @@ class _Forward(_Copier):
             elif node in places and node not in plan.copied:
                 saved.append(Saved(places[node], False))
             else:
-                saved.append(Saved(len(results), False))
-                results.append(self._copied(node) if node in plan.copied else self.made[node])
+                saved.append(Saved(len(joint.outputs) + len(extra), False))
+                extra.append(self._copied(node) if node in plan.copied else self.made[node])
         for position, node in sorted(joint.written.items()):
             if node is not joint.inputs[position]:
                 target = self.made[joint.inputs[position]]
                 store = self.graph.call_function(aten.copy_.default, (target, self.made[node]))
                 store.meta["val"] = target.meta["val"]
-        self.graph.output(tuple(results))
+        if joint.tail is not None:
+            joint.tail.write(self.graph, self.made)
+        self.graph.output((*[self.made[node] for node in joint.outputs], *extra))
         return self.graph, saved, plan.bytes
 
     def _copied(self, node: Node) -> Node:

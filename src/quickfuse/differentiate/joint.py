@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +20,7 @@ from .numbers import Marks, check_use, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
 from .recorder import Recorder
+from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
@@ -35,6 +36,7 @@ class Joint:
     `written` the new contents of inputs that are changed, by position; `saved` the nodes that eager saves for backward,
     and `bytes` the bytes of their memory, inputs' not counted. `used_up` are the differentiable outputs, by number, whose
     gradients the graph took itself, with the message of the exception that taking them again raises.
+    `tail` follows in the forward graph as it was captured; its results among `outputs` are nodes of the captured graph.
     """
 
     graph: Graph
@@ -49,19 +51,32 @@ class Joint:
     bytes: int
     draws: bool
     used_up: dict[int, str]
+    tail: Tail | None
+
+    @property
+    def traced_outputs(self) -> list[Node]:
+        """The outputs that the trace computes."""
+        return [node for node in self.outputs if self.tail is None or node not in self.tail.skipped]
 
 
-def trace(graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset()) -> Joint:
+def trace(graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset(), whole: bool = False) -> Joint:
     """Trace a captured graph forward and backward; `grad_enabled` is the grad mode that it begins with. `absent` are the
-    differentiable outputs, by number, that have no gradient: nothing is computed for them.
+    differentiable outputs, by number, that have no gradient: nothing is computed for them. With `whole` there is no tail.
 
     Raises:
         Unsupported: with the reason, where gradients are left to eager.
     """
-    first = _Tracing(graph, grad_enabled, absent, 0)
+    try:
+        return _traced(graph, grad_enabled, absent, None if whole else tail_of(graph, grad_enabled))
+    except NoTail:
+        return _traced(graph, grad_enabled, absent, None)
+
+
+def _traced(graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None) -> Joint:
+    first = _Tracing(graph, grad_enabled, absent, 0, tail)
     joint = first.run()
     if first.marks.nodes:
-        second = _Tracing(graph, grad_enabled, absent, 1)
+        second = _Tracing(graph, grad_enabled, absent, 1, None if tail is None else replace(tail, origin={}))
         reconcile(joint.graph, first.marks, second.run().graph, second.marks)
     return joint
 
@@ -80,6 +95,7 @@ class _Tracing:
     grad_enabled: bool
     absent: frozenset[int]
     seed: int
+    tail: Tail | None
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
@@ -98,7 +114,7 @@ class _Tracing:
                     results = self._forward()
                 torch._C._set_grad_enabled(True)
                 return self._backward(results)
-        except (Unsupported, InternalError):
+        except (Unsupported, InternalError, NoTail):
             raise
         except Exception as error:
             raise Unsupported(f"tracing for gradients failed: {type(error).__name__}: {error}") from error
@@ -108,12 +124,15 @@ class _Tracing:
     # forward ----------------------------------------------------------------------------------------------------
 
     def _forward(self) -> list[Any]:
+        skipped = self.tail.skipped if self.tail is not None else frozenset()
         for node in self.source.nodes:
             if node.op == "placeholder":
-                self.values[node] = self._input(node)
+                self.values[node] = self._input(node, node in skipped)
             elif node.op == "output":
+                if self.tail is not None:
+                    return TailResults(self.tail, self.recorder, self.inputs, self.values, self.marks.node_of).of(node.args[0])
                 return [self._of(value) for value in node.args[0]]
-            else:
+            elif node not in skipped:
                 self.values[node] = self._call_or_fail(node)
         return []
 
@@ -127,7 +146,8 @@ class _Tracing:
         except Exception as error:
             raise UnsupportedAt(f"tracing for gradients failed: {type(error).__name__}: {error}", node) from error
 
-    def _input(self, node: Node) -> Any:
+    def _input(self, node: Node, unused: bool = False) -> Any:
+        """The value of a placeholder; `unused`: of a number that does not occur in the trace."""
         meta = node.meta["val"]
         made = self.graph.placeholder(node.name)
         made.meta["val"] = meta
@@ -136,7 +156,7 @@ class _Tracing:
         self.inputs.append(made)
         if isinstance(meta, NumberMeta):
             self.traced_inputs.append(None)
-            return self.marks.number(made, meta.kind)
+            return made if unused else self.marks.number(made, meta.kind)
         if type(meta) is not TensorMeta:
             raise Unsupported("an input that is no plain tensor")
         tensor = self.recorder.input(made, meta, position, meta.requires_grad)
@@ -226,6 +246,8 @@ class _Tracing:
         recorder.in_backward = True
         inputs = [self.traced_inputs[k] for k in wanted]
         used_up = self._used_up(differentiable, inputs)
+        if self.tail is not None and len(used_up) < len(differentiable):
+            raise NoTail  # which might change what backward needs
         for number, tensor in enumerate(differentiable):
             if number in self.absent or number in used_up:
                 continue
@@ -245,7 +267,7 @@ class _Tracing:
         }  # fmt: skip
         return Joint(
             self.graph, self.inputs, tangents, outputs, plan, wanted, nodes,
-            written, {*self.saved}, self._bytes(), recorder.draws, used_up,
+            written, {*self.saved}, self._bytes(), recorder.draws, used_up, self.tail,
         )  # fmt: skip
 
     def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
@@ -269,6 +291,9 @@ class _Tracing:
         owners: dict[Node, Any] = {}
         for tensor in plan.tensors:
             node = self.recorder.node_of(tensor)
+            if self.tail is not None and node in self.tail.skipped:
+                nodes.append(node)
+                continue
             root = memory_root(node)
             if root.op == "placeholder" or owners.setdefault(root, tensor.memory) is not tensor.memory:
                 node = self.recorder.emit(torch.ops.aten.clone.default, node)

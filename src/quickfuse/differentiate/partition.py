@@ -92,8 +92,8 @@ class _Partition:
         self.written = {joint.inputs[position] for position in joint.written}
         self.late = needs_tangents(joint)
         self.elements = _elements(joint)
-        self.outputs = set(joint.outputs)
-        self.visible = {memory_root(n) for n in joint.outputs}
+        self.outputs = set(joint.traced_outputs)
+        self.visible = {memory_root(n) for n in self.outputs}
         self.plan = Plan()
         saved_roots = {memory_root(n) for n in joint.saved}
         self.kept_in_eager = joint.saved | {n for n in saved_roots if n.op == "placeholder"}

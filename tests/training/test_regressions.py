@@ -1,0 +1,260 @@
+"""Whole training steps that were wrong, or that did not end, each as small as it could be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from training.check import check
+from training.execute import Program
+
+Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+def check_step(
+    make: Callable[[], nn.Module],
+    inputs: Callable[[], torch.Tensor],
+    loss: Loss,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> None:
+    """Compare two steps with eager: zero_grad, forward, loss, backward, and `optimizer` or `p.sub_(0.1 * p.grad)`."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model = make().to(dtype)
+        made = optimizer(model.parameters()) if optimizer is not None else None
+        batch = inputs()
+        batch = batch.to(dtype) if batch.is_floating_point() else batch
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            model.zero_grad()
+            value = loss(model, x)
+            value.backward()
+            if made is not None:
+                made.step()
+            else:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p.sub_(p.grad, alpha=0.1)
+            return value.detach()
+
+        return step, [(batch,), (batch,)], {"model": model} if made is None else {"model": model, "optimizer": made}
+
+    finding = check(Program(setup, dtype)).finding
+    assert finding is None, str(finding)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def mean_square(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).pow(2).mean() * 100
+
+
+def next_token(model: nn.Module, i: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(i).flatten(0, 1), i.flatten())
+
+
+# the order of updates and of what reads the old values ------------------------------------------------------------
+
+
+class NormOfShifted(nn.Module):
+    """A norm after a learned shift: the shift's gradient is summed over samples, the norm's over all tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.shift = nn.Parameter(torch.zeros(24, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.shift)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_norm_of_shifted(dtype: torch.dtype) -> None:
+    """The weight was updated before the gradient of the shift had read it."""
+    check_step(NormOfShifted, lambda: torch.randn(4, 24, 64), mean_square, dtype=dtype)
+
+
+class GatedBlock(nn.Module):
+    def __init__(self, d: int = 32) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(100, d), nn.Parameter(torch.randn(1, 24, d) * 0.02)
+        self.norm = nn.RMSNorm(d)
+        self.gate, self.up, self.down = (nn.Linear(*s, bias=False) for s in ((d, 2 * d), (d, 2 * d), (2 * d, d)))
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(i) + self.positions
+        y = self.norm(x)
+        return (x + self.down(F.silu(self.gate(y)) * self.up(y))) @ self.tokens.weight.T
+
+
+class Encoder(nn.Module):
+    def __init__(self, d: int = 32) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(100, d), nn.Linear(d, 100)
+        kwargs: dict[str, Any] = {"dropout": 0.0, "batch_first": True}
+        self.layers = nn.Sequential(*[nn.TransformerEncoderLayer(d, 4, 64, norm_first=k, **kwargs) for k in (True, False)])
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.tokens(i)))
+
+
+class NormedCell(nn.Module):
+    def __init__(self, d: int = 32) -> None:
+        super().__init__()
+        self.tokens, self.cell, self.norm, self.head = (
+            nn.Embedding(100, d),
+            nn.GRUCell(d, d),
+            nn.LayerNorm(d),
+            nn.Linear(d, 100),
+        )
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        h, outs = torch.zeros(i.shape[0], 32), []
+        for t in range(i.shape[1]):
+            h = self.cell(self.tokens(i[:, t]), h)
+            outs.append(self.norm(h))
+        return self.head(torch.stack(outs, 1))
+
+
+class Experts(nn.Module):
+    """Four experts, weighted by a softmax over all of them."""
+
+    def __init__(self, d: int = 32) -> None:
+        super().__init__()
+        self.tokens, self.norm, self.router = nn.Embedding(100, d), nn.LayerNorm(d), nn.Linear(d, 4)
+        self.experts, self.head = nn.ModuleList([nn.Linear(d, d) for _ in range(4)]), nn.Linear(d, 100)
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(i)
+        y = self.norm(x)
+        weights = self.router(y).softmax(-1)
+        return self.head(x + sum(weights[..., k, None] * F.gelu(e(y)) for k, e in enumerate(self.experts)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("model", [GatedBlock, Encoder, NormedCell, Experts])
+def test_norms_in_models(model: type[nn.Module], dtype: torch.dtype) -> None:
+    """The weights of norms were updated too early."""
+    time = 8 if model is NormedCell else 24
+    check_step(model, lambda: torch.randint(100, (4, time)), next_token, sgd, dtype)
+
+
+class Block(nn.Module):
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = (s.view(b, t, 4, d // 4).transpose(1, 2) for s in self.qkv(self.first(x)).split(d, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Transformer(nn.Module):
+    def __init__(self, vocabulary: int, d: int, tied: bool) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, d), nn.Embedding(32, d)
+        self.blocks, self.norm = nn.Sequential(Block(d), Block(d)), nn.LayerNorm(d)
+        self.head = nn.Linear(d, vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.blocks(self.tokens(i) + self.positions(torch.arange(i.shape[1])))))
+
+
+@pytest.mark.parametrize(("vocabulary", "d", "tied"), [(160, 64, True), (160, 64, False), (100, 32, True), (500, 128, True)])
+def test_transformer(vocabulary: int, d: int, tied: bool) -> None:
+    """Which weights of norms were wrong depended on the sizes."""
+    check_step(
+        lambda: Transformer(vocabulary, d, tied), lambda: torch.randint(vocabulary, (4, 24)), next_token, sgd, torch.float32
+    )
+
+
+# compilation that did not end ------------------------------------------------------------------------------------
+
+
+class ResidualOfShifted(nn.Module):
+    def __init__(self, d: int = 64) -> None:
+        super().__init__()
+        self.positions, self.norm, self.linear = nn.Parameter(torch.randn(1, 24, d)), nn.LayerNorm(d), nn.Linear(d, d)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.positions
+        return x + self.linear(self.norm(x))
+
+
+def test_one_sample() -> None:
+    """With a batch of one, the positions have the shape of the activations."""
+    check_step(ResidualOfShifted, lambda: torch.randn(1, 24, 64), mean_square)
+
+
+class OverChannels(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Scale(nn.Module):
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((d,), 0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gain
+
+
+class NormedResidual(nn.Module):
+    def __init__(self, norm: Callable[[], nn.Module], scale: bool, tied: bool) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(40, 64), nn.Linear(64, 40, bias=False)
+        scales = [Scale(64), Scale(64)] if scale else []
+        self.inner = nn.Sequential(norm(), nn.Linear(64, 64), nn.Softplus(), *scales)
+        self.norm = nn.LayerNorm(64)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(i)
+        return self.head(self.norm(x + self.inner(x)))
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "group": lambda: OverChannels(nn.GroupNorm(2, 64)),
+    "batch": lambda: OverChannels(nn.BatchNorm1d(64)),
+    "layer": lambda: nn.LayerNorm(64),
+}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("norm", NORMS)
+def test_norm_in_a_residual(norm: str, scale: bool, tied: bool) -> None:
+    """Updates with momentum, of norms over one axis and over another."""
+    check_step(
+        lambda: NormedResidual(NORMS[norm], scale, tied),
+        lambda: torch.randint(40, (2, 24)),
+        next_token,
+        momentum,
+        torch.float32,
+    )
