@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import quickfuse
 from differentiate.twins import check, compiled, leaf
 from quickfuse.bench import operators
 
@@ -191,3 +192,20 @@ def test_measured_operators_are_kernels_forward_and_backward(name, caplog) -> No
             rtol=1e-4, atol=1e-4,
         )  # fmt: skip
     assert "operator by operator" not in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_maximum_of_what_a_norm_gave(dtype: torch.dtype) -> None:
+    """Where the maximum was is found by comparing for equality: the operand must not be computed again with other rounding."""
+    x = torch.randn(4, 6, 4, 8, dtype=dtype)
+    w = torch.rand(6, dtype=dtype)
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.instance_norm(x, weight=w).amax((2, 3)).square().sum() + F.batch_norm(x, None, None, w, training=True).amin()
+
+    gradients = []
+    for function in (loss, quickfuse.compile(loss)):
+        inputs = [t.clone().requires_grad_() for t in (x, w)]
+        function(*inputs).backward()
+        gradients.append([t.grad for t in inputs])
+    torch.testing.assert_close(gradients[1], gradients[0])

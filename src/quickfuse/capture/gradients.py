@@ -98,6 +98,7 @@ def grad(
         if tensor.source is not None:
             i.outside.guard_requires_grad(tensor)
             _check_hooks(i, tensor)
+    i.graph.history.check_inside(i.graph.graph, ends, wanted, lambda call: call.operands_with_gradients(i))
     structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
     found = _call(i, ends, wanted, weights, options, structure)
     results = tuple([None if place is None else found[place] for place in places])

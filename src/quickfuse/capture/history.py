@@ -58,6 +58,23 @@ class History:
         self._free(reached, leaves, keep)
         return list(leaves.values())
 
+    def check_inside(
+        self, graph: torch.fx.Graph, outputs: list[TensorProxy], wanted: list[TensorProxy], follow: Follow
+    ) -> None:
+        """Whether the graph shows all that gradients of `outputs` flow through on their way to `wanted`.
+
+        Raises:
+            Unsupported: where they leave it by a tensor computed before it, and may reach a wanted one there.
+        """
+        outside = [tensor for tensor in wanted if tensor.source is not None]
+        if not outside:
+            return
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        for node in self._reached(order, outputs, follow)[1]:
+            tensor = self._tensors[node]
+            if any(other is not tensor for other in outside):
+                self._leaf(node)
+
     def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:
         """The inputs of a nested graph that gradients of `outputs` flow to."""
         order = {node: k for k, node in enumerate(graph.nodes)}

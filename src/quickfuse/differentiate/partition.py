@@ -18,6 +18,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from ..ir.cost_model import COSTS
@@ -25,6 +26,8 @@ from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
 from .recompute import Recipe, is_cheap, is_slow, is_view_target, memory_root, recipe_of, size_of, tensors_before
+
+aten = torch.ops.aten
 
 #: Bytes count before the number of tensors.
 _SCALE = 1 << 16
@@ -85,6 +88,24 @@ def _ends_of_chains(joint: Joint) -> set[Node]:
     return ends
 
 
+#: Comparisons that one rounding more or less decides: the gradient of a maximum goes where the maximum was.
+_EXACT = frozenset({aten.eq.Tensor, aten.ne.Tensor})
+
+
+def _compared_exactly(joint: Joint) -> set[Node]:
+    """The forward values on which comparisons for equality depend: they must not be computed again by another formula."""
+    waiting = [operand for node in joint.graph.nodes if node.target in _EXACT for operand in node.all_input_nodes]
+    found: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            call = node.args[0] if node.target is operator.getitem else node
+            if is_cheap(call.target):  # type: ignore[union-attr]
+                waiting += tensors_before(node)
+    return found
+
+
 class _Partition:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
@@ -98,6 +119,7 @@ class _Partition:
         saved_roots = {memory_root(n) for n in joint.saved}
         self.kept_in_eager = joint.saved | {n for n in saved_roots if n.op == "placeholder"}
         self.ends = _ends_of_chains(joint)
+        self.exact = _compared_exactly(joint)
 
     def choose(self) -> Plan:
         needed = self._needed()
@@ -161,7 +183,7 @@ class _Partition:
         if node.op == "placeholder" or node in self.ends:
             return None
         recipe = self.plan.recipes.get(node) or recipe_of(node, self.elements)
-        if recipe is not None and not node.meta["backward"]:
+        if recipe is not None and not node.meta["backward"] and node not in self.exact:
             self.plan.recipes[node] = recipe
             return list(recipe.operands)
         if node.target is operator.getitem:
