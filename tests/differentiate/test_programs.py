@@ -196,12 +196,13 @@ def test_measured_operators_are_kernels_forward_and_backward(name, caplog) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_maximum_of_what_a_norm_gave(dtype: torch.dtype) -> None:
-    """Where the maximum was is found by comparing for equality: the operand must not be computed again with other rounding."""
+    """Where the maximum was is found by comparing for equality: its operand must not be computed again otherwise."""
     x = torch.randn(4, 6, 4, 8, dtype=dtype)
     w = torch.rand(6, dtype=dtype)
 
     def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return F.instance_norm(x, weight=w).amax((2, 3)).square().sum() + F.batch_norm(x, None, None, w, training=True).amin()
+        largest = F.instance_norm(x, weight=w).amax((2, 3))
+        return largest.square().sum() + F.batch_norm(x, None, None, w, training=True).amin()
 
     gradients = []
     for function in (loss, quickfuse.compile(loss)):
