@@ -77,7 +77,8 @@ class _Hoisting:
         elif isinstance(node, Op):
             parts = [self.axes[id(arg)] for arg in node.args]
             axes = None if None in parts else frozenset().union(*[part for part in parts if part is not None])
-            cost = OPERATION_COSTS.get(node.name, 1 if node.dtype is torch.float64 else 0) + sum(self.costs[id(a)] for a in node.args)
+            simple = 1 if node.dtype is torch.float64 else 0
+            cost = OPERATION_COSTS.get(node.name, simple) + sum(self.costs[id(arg)] for arg in node.args)
         self.axes[id(node)], self.costs[id(node)] = axes, cost
 
     def _is_worth_it(self, node: Expr) -> bool:

@@ -229,7 +229,8 @@ class KernelBody:
         if self.ordered or not self.inner:
             return [[*range(len(self.stores))]]
         pass_of = _PassOrder(self).of_store
-        return [[k for k, number in pass_of.items() if number == one] for one in range(1 + max(pass_of.values(), default=-1))]
+        count = 1 + max(pass_of.values(), default=-1)
+        return [[k for k, number in pass_of.items() if number == one] for one in range(count)]
 
     @cached_property
     def last(self) -> list[int]:

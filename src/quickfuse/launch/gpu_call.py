@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ _names: dict[KernelBody, str] = {}
 class GpuCall:
     """A kernel call on a GPU, ready to run: `launch(stream, *scalars)`."""
 
-    device_type = "cuda"
+    device_type: Literal["cuda"] = "cuda"
     current_stream: Callable[[int], int]
 
     def __init__(self, call: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> None:
@@ -32,10 +33,11 @@ class GpuCall:
         self._cells = placer.cells
         values = _as_they_stand(self._cells, self._picks)
         self._call = CudaKernelCall(call, emit(call.body, name), values=values)
-        self.table = _UploadedTable(call, self._call, placer)
+        table = _UploadedTable(call, self._call, placer)
+        placer.tables.append(table)
         self.launch = self._call.run
         self.rows_changed = self._call.rows_changed
-        self.words_of = self.table.words_of
+        self.words_of = table.words_of
         rows = self._call.rows
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         self.current_stream = torch._C._cuda_getCurrentRawStream
