@@ -33,11 +33,11 @@ class GpuCall:
         self._cells = placer.cells
         values = _as_they_stand(self._cells, self._picks)
         self._call = CudaKernelCall(call, emit(call.body, name), values=values)
-        table = _UploadedTable(call, self._call, placer)
-        placer.tables.append(table)
+        self.table = _UploadedTable(call, self._call, placer)
+        placer.tables.append(self.table)
         self.launch = self._call.run
         self.rows_changed = self._call.rows_changed
-        self.words_of = table.words_of
+        self.words_of = self.table.words_of
         rows = self._call.rows
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         self.current_stream = torch._C._cuda_getCurrentRawStream

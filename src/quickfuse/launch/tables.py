@@ -152,8 +152,8 @@ class CpuCall:
     def __init__(self, call: KernelCall, address: int, placer: Placer) -> None:
         count = len(call.members)
         rows = np.array([row_template(call.body, m) for m in call.members], dtype=np.int64).reshape(count, -1)
-        table = MemberTable(call, rows, placer)
-        placer.tables.append(table)
+        self.table = MemberTable(call, rows, placer)
+        placer.tables.append(self.table)
         units = np.array([CPU.units(call.body, m.sizes) for m in call.members], dtype=np.int64)
         self._starts = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
         self._rows = rows
@@ -168,7 +168,7 @@ class CpuCall:
         elements = sum(m.numel for m in call.members)
         self.parallel = cpu.threads_for(elements, 1) > 1
         self.launch = cpu.bind_block(address, releases_gil=elements > CPU.long_running)
-        self.words_of = table.words_of
+        self.words_of = self.table.words_of
 
 
 #: Temporaries of as many bytes are kept.
