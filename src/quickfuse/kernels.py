@@ -11,9 +11,10 @@ from . import config, logs
 from .differentiate.expand import expand
 from .emit.sources import emit_cpu, emit_gpu
 from .ir.kernel import Schedule
+from .ir.launching import Launch
 from .ir.values import TensorMeta
 from .launch import bind
-from .launch.tables import CpuCall, Placer
+from .launch.tables import Placer
 from .lower import lower
 from .schedule import schedule as make_schedule
 from .verify import Place, check_placement, copied, verify
@@ -21,7 +22,7 @@ from .verify import Place, check_placement, copied, verify
 
 def kernels_of(
     graph: Graph, picks: list[int], checked: list[TensorMeta], free: Collection[int] = ()
-) -> tuple[Schedule, list[CpuCall], Placer]:
+) -> tuple[Schedule, list[Launch], Placer]:
     """A graph's schedule, the launchers of its kernels, and what places addresses in their tables.
 
     `picks` are the positions of the graph's tensor inputs among the `checked` tensors; for `free` see `lower`.

@@ -478,7 +478,9 @@ def test_constants_are_told_apart_by_sign_and_type() -> None:
         (pointwise_body("cpu", 1, (Slot(F32, (1,), "w"),), (), ((0, Const(0, I32)),)), "a store of torch.int32"),
         (pointwise_body("cpu", 0, (Slot(F64, (), "r", by_value=True),), (), ()), "by value"),
         (
-            pointwise_body("cpu", 1, (Slot(torch.complex64, (1,), "rw"),), (), ((0, op("neg", SlotLoad(0, torch.complex64))),)),
+            pointwise_body(
+                "cpu", 1, (Slot(torch.complex64, (1,), "rw"),), (), ((0, op("neg", SlotLoad(0, torch.complex64))),)
+            ),
             "complex64",
         ),
     ],

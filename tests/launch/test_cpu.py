@@ -199,7 +199,7 @@ def test_the_loop_is_made_of_vectors() -> None:
     update = op("sub", p, op("mul", rate, op("div", g, op("add", op("sqrt", square), Const(1e-8, f32)))))
     slots = (Slot(f32, (1,), "rw"), Slot(f32, (1,), "r"), Slot(f32, (1,), "rw"))
     body = pointwise_body("cpu", 1, slots, (f64,), ((0, update), (2, square)))
-    loop = function_assembly(body, "kernel.loop")
+    loop = function_assembly(body, "kernel.unit")
     bits = cpu.host_description()["vector_bits"]
     assert {512: "%zmm", 256: "%ymm", 128: "%xmm"}[bits] in loop
     assert "divss" not in loop and "sqrtss" not in loop and "call" not in loop
@@ -211,7 +211,7 @@ def test_the_loop_is_made_of_vectors() -> None:
 def test_functions_run_on_vectors() -> None:
     value = Op("sin", (SlotLoad(0, torch.float32),), torch.float32)
     slots = (Slot(torch.float32, (1,), "r"), Slot(torch.float32, (1,), "w"))
-    loop = function_assembly(pointwise_body("cpu", 1, slots, (), ((1, value),)), "kernel.loop")
+    loop = function_assembly(pointwise_body("cpu", 1, slots, (), ((1, value),)), "kernel.unit")
     assert "_ZGV" in loop and "call" in loop
 
 

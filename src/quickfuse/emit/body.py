@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..ir.kernel import KernelCall, Schedule
+from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, HostScalar, Number, View, buffers_in
 from ..ir.nodes import outputs_of
 from ..ir.segment import Segment
@@ -63,7 +64,7 @@ def _is_constant(value: Any) -> bool:
     return type(value) is tuple and all(type(v) in (int, float, bool) for v in value)
 
 
-def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: Any) -> Body:
+def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], placer: Placement) -> Body:
     """Launch a schedule's kernels, or run the captured graph where they cannot be launched."""
     position = {source: k for k, source in enumerate(tensor_order(segment))}
     inputs = [
@@ -78,7 +79,7 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Any], placer: 
     return body
 
 
-def joined_body(segment: Segment, call: Callable[..., Any], placer: Any) -> Body:
+def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | None) -> Body:
     """Run a graph that needs gradients as one operation of autograd; `placer` is that of its forward kernels, if any."""
     names = _output_names(segment)
     targets = f"{', '.join(names)}, = " if names else ""
@@ -112,8 +113,8 @@ class KernelBodyWriter:
     def __init__(
         self,
         schedule: Schedule,
-        calls: list[Any],
-        placer: Any,
+        calls: list[Launch],
+        placer: Placement,
         inputs: list[str],
         names: list[str],
         eager: str,

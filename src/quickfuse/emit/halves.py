@@ -22,6 +22,7 @@ from torch.fx import Graph, Node
 
 from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import Schedule
+from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, View, buffers_in
 from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
@@ -69,7 +70,7 @@ class _HalfWriter(KernelBodyWriter):
 
 
 def kernel_half(
-    name: str, graph: Graph, schedule: Schedule, calls: list[Any], placer: Any, restarts: bool = False,
+    name: str, graph: Graph, schedule: Schedule, calls: list[Launch], placer: Placement, restarts: bool = False,
     consumes: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """A function that launches kernels. Tables of addresses are the caller's business.

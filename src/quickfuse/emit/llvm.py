@@ -1,60 +1,48 @@
 """`emit`: a kernel body -> LLVM IR text for the CPU.
 
-The module has one function a level, from the one that Python calls down to the loop over elements:
+The module has one function a level, from the one that Python calls down to a unit of work:
 
     NAME          all members; hands NAME.member to `quickfuse_run`, the launcher's driver, which splits the work units
                   over threads and walks over members
-    NAME.member   units [begin, end) of one member: loads its addresses and sizes, walks over its outer axes
-    NAME.loop     the last axis: vectors of elements, and a masked vector for what is left; with reductions
-    NAME.row      the reduced axes (`llvm_rows.py`), or
-    NAME.block    the reduced axes for some blocks of columns (`llvm_columns.py`)
+    NAME.member   units [begin, end) of one member: loads its addresses and sizes, walks over its parallel axes
+    NAME.unit     one unit: a row of the last axis, all passes over a row that is reduced or gone through in order, or the
+    same for
+                  a block of rows that vectors lie across; written by the walker
 
-The last two are in `llvm_serial.py` for what goes along an axis in order: scans and scatters.
-
-What a unit of work is, `KernelBody.units` says.
+What a unit of work is, `CpuTarget.units` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quickfuse.emit.llvm_access import stride_word
-from quickfuse.emit.llvm_columns import BLOCKS_TOGETHER, column_function
-from quickfuse.emit.llvm_loop import loop_function
+from quickfuse.emit.llvm_builder import LLVMBuilder
+from quickfuse.emit.llvm_flow import Flow
 from quickfuse.emit.llvm_math import Module, host_target, memory_type
-from quickfuse.emit.llvm_rows import row_function
-from quickfuse.emit.llvm_serial import serial_function
-from quickfuse.emit.llvm_view import BodyView
+from quickfuse.emit.plan import Plan
+from quickfuse.emit.walker import Walker
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import short
-from quickfuse.ir.kernel import KernelBody
+from quickfuse.ir.kernel import KernelBody, StoreKind
 from quickfuse.ir.target import CpuTarget
 
-#: A thread's share of a loop over elements is a multiple of this many, so that vectors are not cut in two.
-SHARE_MULTIPLE = 64
 #: The arguments of a kernel.
 ARGUMENTS = "ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads"
 
 
-def emit(kernel: KernelBody, name: str, target: CpuTarget | None = None) -> str:
+def emit(body: KernelBody, name: str, target: CpuTarget | None = None) -> str:
     """The LLVM IR of `void name(i64* rows, i64* starts, i64 n_members, i64* scalars, i64 n_threads)`.
 
     `rows` is the members' table (see `ir/kernel.py`), `starts` holds the n_members + 1 prefix sums of their work units,
     `scalars` one 64-bit word for each scalar argument. `void name_block(i64* block)` is the same function with its five
-    arguments in memory, which costs Python less to call. `target` is this machine's vector unit unless given.
+    arguments in memory, which costs Python less to call. `target` is this machine unless given.
     """
-    body = BodyView(kernel)
     _check(body)
     module = Module(target or host_target())
-    if not body.reduced:
-        loop = loop_function(body, name, module)
-    elif body.serial:
-        loop = serial_function(body, name, module)
-    elif body.columns:
-        loop = column_function(body, name, module)
-    else:
-        loop = row_function(body, name, module)
-    functions = [*_entry(name, body), *_member(name, body), *loop]
+    builder = LLVMBuilder(Plan(body), module)
+    Walker(builder.plan, builder).unit()
+    functions = [*_entry(name, body, module.target), *_Member(body, module).function(name)]
+    functions += builder.function(f"@{name}.unit({', '.join(_unit_parameters(body))})")
     header = [
         f"; s{k}: {short(slot.dtype)} {slot.access}, strides {slot.strides}, at word {body.slot_word(k)} of a row"
         for k, slot in enumerate(body.slots)
@@ -66,26 +54,25 @@ def emit(kernel: KernelBody, name: str, target: CpuTarget | None = None) -> str:
     )
 
 
-def _check(body: BodyView) -> None:
+def _check(body: KernelBody) -> None:
     if body.device_type != "cpu":
         raise Unsupported(f"CPU code for a kernel on {body.device_type}")
     if any(slot.by_value for slot in body.slots):
         raise Unsupported("operands by value in a CPU kernel")
-    for slot, value in body.stores:
-        if body.slots[slot].access == "flag" or (body.serial and not body.columns):
+    if body.ordered and len(body.inner) != 1:
+        raise Unsupported("several axes in order")
+    for k, store in enumerate(body.stores):
+        if store.kind is not StoreKind.ASSIGN:
             continue
-        axis = body.rows_ndim - 1 if body.columns else body.ndim - 1
-        if body.ndim and body.slots[slot].strides[axis] == 0 and (body.columns or not body.once_a_row(slot)):
+        once = k in body.last and body.vector in body.inner
+        if body.vector >= 0 and body.slots[store.slot].strides[body.vector] == 0 and not once:
             raise Unsupported("a store that does not move along the innermost axis")
-        if value.dtype != body.slots[slot].dtype:
-            raise Unsupported(f"a store of {value.dtype} to a buffer of {body.slots[slot].dtype}")
+        if store.value.dtype != body.slots[store.slot].dtype:
+            raise Unsupported(f"a store of {store.value.dtype} to a buffer of {body.slots[store.slot].dtype}")
 
 
-# --- the levels above the loop ---
-
-
-def _entry(name: str, body: BodyView) -> list[str]:
-    share_multiple = SHARE_MULTIPLE if body.ndim == 1 and not body.reduced else 1
+def _entry(name: str, body: KernelBody, target: CpuTarget) -> list[str]:
+    share_multiple = target.share_multiple if body.ndim == 1 and not body.inner else 1
     constants = f"ptr @{name}.member, i64 {body.row_words}, i64 {share_multiple}"
     return [
         "; member function, words a row, what a thread's share is a multiple of, then the arguments of the kernel",
@@ -113,130 +100,92 @@ def _entry(name: str, body: BodyView) -> list[str]:
     ]
 
 
-def _member(name: str, body: BodyView) -> list[str]:
-    """Goes through the axes that units of work count, and calls what does one unit; for one axis without reductions,
-    where an element is a unit, for all units at once."""
-    define = f"define internal void @{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end, ptr %memo) #0 {{"
-    axes = range(body.rows_ndim if body.reduced else body.ndim - 1)
-    head = [define, "entry:", *_row_loads(body, axes)]
-    if not axes:
-        bounds = [] if body.reduced else ["i64 %begin", "i64 %end"] if body.ndim else ["ptr %memo"]
-        return [*head, _call(name, body, [f"%s{k}" for k in range(len(body.slots))], bounds), "  ret void", "}", ""]
-    lines = [*head, *_first_index(axes), "  br label %iteration", "iteration:"]
-    lines.append("  %u = phi i64 [ %begin, %entry ], [ %u.next, %iteration ]")
-    lines += [f"  %i{k} = phi i64 [ %i{k}.first, %entry ], [ %i{k}.next, %iteration ]" for k in axes]
-    moved = axes[:-1] if body.columns else axes
-    pointers = []
-    for k, slot in enumerate(body.slots):
-        pointer = f"%s{k}"
-        for axis in moved:
-            stride = slot.strides[axis]
-            if stride == 0:
-                continue
-            offset = f"%i{axis}"
-            if stride is None:
-                offset = f"%s{k}.offset{axis}"
-                lines.append(f"  {offset} = mul i64 %i{axis}, %s{k}.stride{axis}")
-            lines.append(f"  %s{k}.at{axis} = getelementptr {memory_type(slot.dtype)}, ptr {pointer}, i64 {offset}")
-            pointer = f"%s{k}.at{axis}"
-        pointers.append(pointer)
-    bounds = [f"i64 %i{k}" for k in moved]
-    units = "1"
-    if body.columns:
-        if not body.serial:
-            units = "%blocks"
-            lines += _blocks_together(axes[-1])
-        lines += _column_bounds(axes[-1], body.column_block, units)
-        bounds += ["i64 %c.begin", "i64 %c.end"]
-    elif not body.reduced:
-        bounds = ["i64 0", f"i64 %size{body.ndim - 1}", *bounds]
-    return [
-        *lines,
-        _call(name, body, pointers, bounds),
-        *_next_index(axes, units),
-        f"  %u.next = add i64 %u, {units}",
-        "  %more = icmp slt i64 %u.next, %end",
-        "  br i1 %more, label %iteration, label %done",
-        "done:",
-        "  ret void",
-        "}",
-        "",
-    ]
+def _unit_parameters(body: KernelBody) -> list[str]:
+    """The addresses of the slots at the unit's first element, the member's row, the scalars, the index of each parallel
+    axis; and where vectors lie along one of them, from where to where in its place, or for a body without axes the memo."""
+    slots = [f"ptr noalias %s{k}" for k in range(len(body.slots))]
+    outer = [f"i64 %i{axis}" for axis in body.parallel if axis != body.vector]
+    bounds = ["i64 %begin", "i64 %end"] if body.vector in body.parallel else [] if body.axes else ["ptr noalias %memo"]
+    return [*slots, "ptr noalias %row", "ptr noalias %scalars", *outer, *bounds]
 
 
-def _blocks_together(axis: int) -> list[str]:
-    """How many blocks from %i{axis} on are gone through together."""
-    return [
-        f"  %blocks.row = sub i64 %size{axis}, %i{axis}",
-        "  %blocks.left = sub i64 %end, %u",
-        *_least("%blocks.few", "%blocks.row", "%blocks.left"),
-        *_least("%blocks", "%blocks.few", str(BLOCKS_TOGETHER)),
-    ]
+class _Member(Flow):
+    """Goes through the axes that units of work count, and calls what does one unit; for one axis that is not reduced, where
+    an element is a unit, for all units at once."""
 
+    def __init__(self, body: KernelBody, module: Module) -> None:
+        super().__init__(module)
+        self.body = body
+        #: The axes that units count. Of those that vectors lie across the last one counts blocks of rows.
+        self.axes = [*body.parallel] if body.inner else [*range(body.ndim - 1)]
+        self.moved = [axis for axis in self.axes if axis != body.vector]
 
-def _least(name: str, one: str, two: str) -> list[str]:
-    return [f"  {name}.first = icmp slt i64 {one}, {two}", f"  {name} = select i1 {name}.first, i64 {one}, i64 {two}"]
+    def function(self, name: str) -> list[str]:  # type: ignore[override]
+        slots = range(len(self.body.slots))
+        self.pointers = [self.load_word(self.entry, self.body.slot_word(k), "ptr", f"s{k}") for k in slots]
+        sizes = [self.load_word(self.entry, axis, name=f"size{axis}") for axis in range(self.body.ndim)]
+        self.strides = {(k, axis): self.load_word(self.entry, self.body.stride_word(k, axis), name=f"s{k}.stride")
+                        for k in slots for axis in self.moved if self.body.slots[k].strides[axis] is None}  # fmt: skip
+        if not self.axes:
+            bounds = [] if self.body.inner else ["%begin", "%end"] if self.body.axes else ["%memo"]
+            self._call(name, self.pointers, bounds)
+        else:
+            self._units(name, sizes)
+        return super().function(f"@{name}.member(ptr %row, ptr %scalars, i64 %begin, i64 %end, ptr %memo)")
 
+    def _units(self, name: str, sizes: list[str]) -> None:
+        entry, target, body = self.entry, self.module.target, self.body
+        counts = list(sizes)
+        block = target.block(body)
+        if body.across:
+            up = entry.let(f"add i64 {sizes[body.vector]}, {block - 1}")
+            counts[body.vector] = entry.let(f"udiv i64 {up}, {block}")
+        starts, rest = [], "%begin"
+        for axis in reversed(self.axes):
+            starts.append(("i64", entry.let(f"urem i64 {rest}, {counts[axis]}", f"i{axis}")))
+            rest = entry.let(f"udiv i64 {rest}, {counts[axis]}")
+        step = "%units" if body.across else "1"
 
-def _column_bounds(axis: int, block: int, units: str) -> list[str]:
-    """The columns of so many blocks from %i{axis} on."""
-    return [
-        f"  %c.begin = mul i64 %i{axis}, {block}",
-        f"  %c.many = mul i64 {units}, {block}",
-        "  %c.next = add i64 %c.begin, %c.many",
-        *_least("%c.end", "%c.next", "%columns"),
-    ]
+        def unit(u: str, indices: list[str]) -> list[str]:
+            """Do the units from u on, and move the indices by as many, with carries from the last to the first."""
+            index = dict(zip(reversed(self.axes), indices, strict=True))
+            bounds = ["0", sizes[-1]] if not body.inner else []
+            if body.across:
+                bounds = self._columns(u, index[body.vector], counts[body.vector], sizes[body.vector], block)
+            self._call(name, self._moved_pointers(index), [*(index[axis] for axis in self.moved), *bounds])
+            carry, ends = step, []
+            for axis in reversed(self.axes):
+                total = self.numbers.let(f"add i64 {index[axis]}, {carry}")
+                over = self.numbers.let(f"icmp eq i64 {total}, {counts[axis]}")
+                ends.append(self.numbers.let(f"select i1 {over}, i64 0, i64 {total}", f"i{axis}"))
+                carry = self.numbers.let(f"zext i1 {over} to i64")
+            return ends
 
+        self.repeat("unit", "%begin", "%end", step, starts, unit)
 
-def _row_loads(body: BodyView, axes: range) -> list[str]:
-    """Name the words of a row: sizes, then each slot's address and its dynamic strides along `axes`.
+    def _columns(self, u: str, index: str, count: str, size: str, block: int) -> list[str]:
+        """From where to where the blocks lie that are gone through together from unit u on: %units of them."""
+        code = self.numbers
+        left = self.least(code, code.let(f"sub i64 {count}, {index}"), code.let(f"sub i64 %end, {u}"))
+        together = self.least(code, left, str(self.module.target.together(self.body)))
+        code.lines.append(f"  %units = add i64 {together}, 0")
+        begin = code.let(f"mul i64 {index}, {block}")
+        past = code.let(f"add i64 {begin}, {code.let(f'mul i64 %units, {block}')}")
+        return [begin, self.least(code, past, size)]
 
-    The size of the last axis of columns is a number of blocks.
-    """
-    lines = []
+    def _moved_pointers(self, index: dict[int, str]) -> list[str]:
+        pointers = []
+        for k, (slot, pointer) in enumerate(zip(self.body.slots, self.pointers, strict=True)):
+            for axis in self.moved:
+                if slot.strides[axis] != 0:
+                    offset = index[axis]
+                    if slot.strides[axis] is None:
+                        offset = self.numbers.let(f"mul i64 {offset}, {self.strides[k, axis]}")
+                    pointer = self.numbers.let(f"getelementptr {memory_type(slot.dtype)}, ptr {pointer}, i64 {offset}")
+            pointers.append(pointer)
+        return pointers
 
-    def load(name: str, type_: str, word: int) -> None:
-        lines.append(f"  {name}.at = getelementptr i64, ptr %row, i64 {word}")
-        lines.append(f"  {name} = load {type_}, ptr {name}.at")
-
-    for axis in axes if body.reduced else range(body.ndim) if axes else ():
-        load("%columns" if body.columns and axis == axes[-1] else f"%size{axis}", "i64", axis)
-    if body.columns:
-        lines.append(f"  %columns.up = add i64 %columns, {body.column_block - 1}")
-        lines.append(f"  %size{axes[-1]} = udiv i64 %columns.up, {body.column_block}")
-    for k, slot in enumerate(body.slots):
-        load(f"%s{k}", "ptr", body.slot_word(k))
-        for axis in axes:
-            if slot.strides[axis] is None:
-                load(f"%s{k}.stride{axis}", "i64", stride_word(body, k, axis))
-    return lines
-
-
-def _first_index(axes: range) -> list[str]:
-    """The outer indices of unit %begin."""
-    lines, rest = [], "%begin"
-    for axis in reversed(axes):
-        lines.append(f"  %i{axis}.first = urem i64 {rest}, %size{axis}")
-        lines.append(f"  %units{axis} = udiv i64 {rest}, %size{axis}")
-        rest = f"%units{axis}"
-    return lines
-
-
-def _next_index(axes: range, units: str) -> list[str]:
-    """Move the outer indices by so many units, with carries from the last to the first."""
-    lines, carry = [], units
-    for axis in reversed(axes):
-        lines += [
-            f"  %i{axis}.sum = add i64 %i{axis}, {carry}",
-            f"  %i{axis}.over = icmp eq i64 %i{axis}.sum, %size{axis}",
-            f"  %i{axis}.next = select i1 %i{axis}.over, i64 0, i64 %i{axis}.sum",
-            f"  %carry{axis} = zext i1 %i{axis}.over to i64",
-        ]
-        carry = f"%carry{axis}"
-    return lines
-
-
-def _call(name: str, body: BodyView, pointers: Sequence[str], indices: Sequence[str]) -> str:
-    function = "loop" if not body.reduced else "block" if body.columns else "row"
-    args = [*(f"ptr {pointer}" for pointer in pointers), "ptr %row", "ptr %scalars", *indices]
-    return f"  call void @{name}.{function}({', '.join(args)})"
+    def _call(self, name: str, pointers: list[str], rest: Sequence[str]) -> None:
+        words = [f"{'ptr' if word == '%memo' else 'i64'} {word}" for word in rest]
+        args = [*(f"ptr {pointer}" for pointer in pointers), "ptr %row", "ptr %scalars", *words]
+        self.scope.lines.append(f"  call void @{name}.unit({', '.join(args)})")

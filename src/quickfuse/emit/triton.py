@@ -22,14 +22,15 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import torch
 
+from quickfuse.emit.plan import Plan
+from quickfuse.emit.walker import Builder, Walker
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Op, short
-from quickfuse.ir.kernel import ArgScalar, KernelBody, Slot, SlotLoad, StoreKind, walk
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Slot, SlotLoad, walk
 
 #: What a dtype is in registers. Bools are stored as bytes.
 TRITON_TYPES: dict[torch.dtype, str] = {
@@ -112,8 +113,6 @@ def emit(body: KernelBody, name: str) -> str:
     """
     if body.device_type != "cuda":
         raise Unsupported(f"Triton code for the device type {body.device_type}")
-    if any(store.kind is not StoreKind.ASSIGN for store in body.stores):
-        raise Unsupported("reductions, scans, scatters and checked indices in Triton")
     functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)
     text = "\n\n\n".join("\n".join(function) for function in functions)
     return "\n".join([*_header(body, text), "", "", text, ""])
@@ -138,52 +137,66 @@ def _header(body: KernelBody, text: str) -> list[str]:
 # Expressions
 
 
-@dataclass
-class _Computation:
-    """The statements that compute a body's values, with one name for each distinct value."""
+class TritonBuilder(Builder[str]):
+    """The statements that compute a block of values and store them, with one name for each distinct value.
 
-    body: KernelBody
-    lines: list[str] = field(default_factory=list)
-    _named: dict[str, str] = field(default_factory=dict)
-    _count: Counter[str] = field(default_factory=Counter)
+    `address` gives the address of a slot's elements, and the mask for loads of them, if they need one.
+    """
 
-    def add(self, expr: Expr) -> str:
-        """The name of the value of `expr`; appends the statements that are missing."""
-        names: dict[int, str] = {}
-        for node in walk(expr):
-            names[id(node)] = self._leaf(node) if not isinstance(node, Op) else self._operation(node, names)
-        return names[id(expr)]
+    def __init__(self, body: KernelBody, address: Callable[[int], tuple[str, str]]) -> None:
+        self.body = body
+        self.address = address
+        self._loads: dict[int, str] = {}
+        self._lines: list[str] = []
+        self._named: dict[str, str] = {}
+        self._count: Counter[str] = Counter()
+        Walker(Plan(body), self).unit()
 
-    def _leaf(self, node: Expr) -> str:
-        if isinstance(node, SlotLoad):
-            return f"s{node.slot}"
-        if isinstance(node, ArgScalar):
+    @property
+    def lines(self) -> list[str]:
+        return [*(line for _, line in sorted(self._loads.items())), *self._lines]
+
+    def vectors(self, body: Callable[[], object], has_loop: bool = False) -> None:
+        body()  # a block has all axes in it
+
+    def leaf(self, expr: Expr) -> str:
+        if isinstance(expr, SlotLoad):
+            if not self.body.slots[expr.slot].by_value:
+                loaded = f"tl.load({', '.join(filter(None, self.address(expr.slot)))})"
+                self._loads[expr.slot] = f"s{expr.slot} = {_from_memory(loaded, expr.dtype)}"
+            return f"s{expr.slot}"
+        if isinstance(expr, ArgScalar):
             # A bool argument arrives as a byte.
-            return self._name(f"a{node.arg} != 0", "b") if node.dtype == torch.bool else f"a{node.arg}"
-        if isinstance(node, Index):
-            return self._name(f"index{node.axis}.to(tl.int64)", "i")
-        if isinstance(node, Const):
-            return self._name(_constant(node), "c")
-        raise Unsupported(f"Triton code for {type(node).__name__}")
+            return self._name(f"a{expr.arg} != 0", "b") if expr.dtype == torch.bool else f"a{expr.arg}"
+        if isinstance(expr, Index):
+            return self._name(f"index{expr.axis}.to(tl.int64)", "i")
+        if isinstance(expr, Const):
+            return self._name(_constant(expr), "c")
+        raise Unsupported(f"Triton code for {type(expr).__name__}")
 
-    def _operation(self, node: Op, names: dict[int, str]) -> str:
-        args = [names[id(arg)] for arg in node.args]
-        if node.name == "cast":
-            code = _cast(args[0], node.args[0].dtype, node.dtype)
-        elif node.name == "bitcast":
-            code = _bitcast(args[0], node.args[0].dtype, node.dtype)
-        elif self.body.ndim == 0 and node.name == "pow" and node.dtype == torch.float32:
+    def operation(self, op: Op, args: Sequence[str]) -> str:
+        if op.name == "cast":
+            code = _cast(args[0], op.args[0].dtype, op.dtype)
+        elif op.name == "bitcast":
+            code = _bitcast(args[0], op.args[0].dtype, op.dtype)
+        elif self.body.ndim == 0 and op.name == "pow" and op.dtype == torch.float32:
             code = _POWER_OF_ONCE.format(*args)
         else:
-            code = _template(node).format(*args)
+            code = _template(op).format(*args)
         return code if code.isidentifier() else self._name(code, "t")
+
+    def assign(self, slot: int, value: str) -> None:
+        # Where all lanes store to one element, the member has only that one: the mask selects its lane.
+        address, mask = self.address(slot)
+        address = address if mask else f"{address} + lane * 0"
+        self._lines.append(f"tl.store({address}, {_to_memory(value, self.body.slots[slot].dtype)}, mask)")
 
     def _name(self, code: str, letter: str) -> str:
         # Equal statements have equal values: each is written once, however often the expression occurs.
         if code not in self._named:
             self._named[code] = f"{letter}{self._count[letter]}"
             self._count[letter] += 1
-            self.lines.append(f"{self._named[code]} = {code}")
+            self._lines.append(f"{self._named[code]} = {code}")
         return self._named[code]
 
 
@@ -265,11 +278,6 @@ def _to_memory(value: str, dtype: torch.dtype) -> str:
 # What both forms of kernel share
 
 
-def _loaded_slots(body: KernelBody) -> list[int]:
-    """The slots whose elements are read, in order."""
-    return sorted({node.slot for node in walk(*body.roots) if isinstance(node, SlotLoad)})
-
-
 def _in_memory(body: KernelBody) -> list[tuple[int, Slot]]:
     return [(k, slot) for k, slot in enumerate(body.slots) if not slot.by_value]
 
@@ -282,14 +290,6 @@ def _value_lines(body: KernelBody, mask: str = "") -> list[str]:
             word = f"tl.load(values + member * {body.value_words} + {body.value_word(k)}{mask})"
             lines.append(f"s{k} = {word}" + (".to(tl.float64, bitcast=True)" if slot.dtype == torch.float64 else ""))
     return lines
-
-
-def _compute_and_store(body: KernelBody, store: Callable[[int, str], str]) -> list[str]:
-    """Statements that compute every value and then store it; `store` writes one store of a named value."""
-    computation = _Computation(body)
-    results = [(store.slot, computation.add(store.value)) for store in body.stores]
-    stores = [store(slot, _to_memory(name, body.slots[slot].dtype)) for slot, name in results]
-    return [*computation.lines, *stores]
 
 
 def _function(name: str, parameters: list[str], lines: list[str]) -> list[str]:
@@ -319,10 +319,7 @@ def _each_member(body: KernelBody, name: str) -> list[list[str]]:
         *(f"p{k} = tl.load(row + {word}, mask, 0).to({pointer_type})" for k, word, pointer_type in pointers),
         *_value_lines(body, ", mask"),
     ]
-    for k in _loaded_slots(body):
-        if not body.slots[k].by_value:
-            lines.append(f"s{k} = {_from_memory(f'tl.load(p{k}, mask)', body.slots[k].dtype)}")
-    lines += _compute_and_store(body, lambda slot, value: f"tl.store(p{slot}, {value}, mask)")
+    lines += TritonBuilder(body, lambda slot: (f"p{slot}", "mask")).lines
     return [_function(name, ["rows", "values", "members", *_scalars(body), "BLOCK: tl.constexpr"], lines)]
 
 
@@ -413,19 +410,12 @@ def _elements(body: KernelBody) -> list[str]:
         "mask = lane < left",
         *_index_lines(body),
     ]
-    for k in _loaded_slots(body):
-        slot = body.slots[k]
-        if slot.by_value:
-            continue
-        offset = _offset(k, slot)
-        loaded = f"tl.load(p{k} + {offset}, mask)" if offset else f"tl.load(p{k})"
-        lines.append(f"s{k} = {_from_memory(loaded, slot.dtype)}")
 
-    def store(k: int, value: str) -> str:
-        # Where all lanes store to one element, the member has only that one: the mask selects its lane.
-        return f"tl.store(p{k} + {_offset(k, body.slots[k]) or 'lane * 0'}, {value}, mask)"
+    def address(slot: int) -> tuple[str, str]:
+        offset = _offset(slot, body.slots[slot])
+        return (f"p{slot} + {offset}", "mask") if offset else (f"p{slot}", "")
 
-    return [*lines, *_compute_and_store(body, store)]
+    return [*lines, *TritonBuilder(body, address).lines]
 
 
 def _uses_index(body: KernelBody) -> bool:

@@ -77,6 +77,10 @@ class CpuTarget:
         scatters = all(store.kind in (StoreKind.ASSIGN, StoreKind.SCATTER) for store in body.stores)
         return self.scatter_block if body.ordered and scatters else self.column_block
 
+    def together(self, body: KernelBody) -> int:
+        """How many such units, at most, are gone through together."""
+        return 1 if body.ordered else self.blocks_together
+
     def units(self, body: KernelBody, sizes: Sequence[int]) -> int:
         """Units of work of a member, which threads share: elements (one axis), iterations of all axes but the last (more
         axes), or members (no axes); with axes that are not parallel rows, or blocks of rows that vectors lie across."""

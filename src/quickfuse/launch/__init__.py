@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .. import logs
 from ..ir.convolution import SteadyConvolution
 from ..ir.kernel import KernelBody, KernelCall, Schedule
+from ..ir.launching import Launch
 from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
 from . import bulk_reads, cpu, unchanged
@@ -29,18 +30,18 @@ def bind(
     checked: list[TensorMeta],
     emit_cpu: Callable[[KernelBody, str], str],
     emit_gpu: Callable[[KernelBody, str], str],
-) -> tuple[list[CpuCall], Placer]:
+) -> tuple[list[Launch], Placer]:
     """Compile what is not compiled yet and prepare every kernel call of a schedule."""
     placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
-    calls = []
+    calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
-            on_cpu = step.device.type == "cpu"
-            call = CpuCall(step, _cpu_kernels[step.body], placer) if on_cpu else _bind_gpu(step, placer, emit_gpu)
-            placer.tables.append(call.table)
-            calls.append(call)
+            if step.device.type == "cpu":
+                calls.append(CpuCall(step, _cpu_kernels[step.body], placer))
+            else:
+                calls.append(_bind_gpu(step, placer, emit_gpu))
         elif isinstance(step.target, SteadyConvolution):
             step.target = packed(step.target, step.args[1].meta.span_bytes)
     logs.count("kernel launches", len(calls))
@@ -61,10 +62,10 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
     logs.count("distinct kernels", len(new))
 
 
-def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> CpuCall:
+def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> Launch:
     from .gpu_call import GpuCall
 
-    return GpuCall(step, placer, emit)  # type: ignore[return-value]
+    return GpuCall(step, placer, emit)
 
 
 __all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "tensor_check", "unchanged"]

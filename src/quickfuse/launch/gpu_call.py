@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ _names: dict[KernelBody, str] = {}
 class GpuCall:
     """A kernel call on a GPU, ready to run: `launch(stream, *scalars)`."""
 
-    device_type = "cuda"
+    device_type: Literal["cuda"] = "cuda"
     current_stream: Callable[[int], int]
 
     def __init__(self, call: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> None:
@@ -33,6 +34,7 @@ class GpuCall:
         values = _as_they_stand(self._cells, self._picks)
         self._call = CudaKernelCall(call, emit(call.body, name), values=values)
         self.table = _UploadedTable(call, self._call, placer)
+        placer.tables.append(self.table)
         self.launch = self._call.run
         self.rows_changed = self._call.rows_changed
         self.words_of = self.table.words_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import heapq
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -152,12 +152,13 @@ class MemberTable:
 class CpuCall:
     """A kernel call on the CPU, ready to run: `launch(block_address)`."""
 
-    device_type = "cpu"
+    device_type: Literal["cpu"] = "cpu"
 
     def __init__(self, call: KernelCall, address: int, placer: Placer) -> None:
         count = len(call.members)
         rows = np.array([row_template(call.body, m) for m in call.members], dtype=np.int64).reshape(count, -1)
         self.table = MemberTable(call, rows, placer)
+        placer.tables.append(self.table)
         units = np.array([CPU.units(call.body, m.sizes) for m in call.members], dtype=np.int64)
         self._starts = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
         self._rows = rows

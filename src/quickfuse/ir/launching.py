@@ -1,0 +1,78 @@
+"""What the generated glue needs of kernels that are ready to run, and of what knows where their operands are."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from .loop import Buffer
+from .values import TensorMeta
+
+Words = ctypes.Array[ctypes.c_int64]
+
+
+class BoundCall(Protocol):
+    """A kernel call with its table of members, of which `words` are the 64-bit words."""
+
+    words: Words
+
+    def words_of(self, buffer: Buffer, /) -> list[tuple[int, int]]:
+        """For a buffer that is made in each call: the words where its address has to be put, and what is to be added to it,
+        in bytes."""
+
+
+class CpuLaunch(BoundCall, Protocol):
+    """`launch(block_address)` runs a kernel with `arguments`; scalars go to `floats` or `integers`, by their type. If it is
+    `parallel`, the number of threads is the last argument."""
+
+    device_type: Literal["cpu"]
+    block_address: int
+    parallel: bool
+    arguments: Words
+    floats: ctypes.Array[ctypes.c_double]
+    integers: Words
+
+    def launch(self, block_address: int, /) -> None: ...
+
+
+class GpuLaunch(BoundCall, Protocol):
+    """`launch(stream, *scalars)` runs a kernel. `rows_changed()` is called where words were written; `gather()` before a
+    launch, if it `gathers` host numbers."""
+
+    device_type: Literal["cuda"]
+    gathers: bool
+
+    def launch(self, stream: int, /, *scalars: float) -> None: ...
+    def current_stream(self, device: int, /) -> int: ...
+    def rows_changed(self) -> None: ...
+    def gather(self) -> None: ...
+
+
+Launch = CpuLaunch | GpuLaunch
+
+
+class Placement(Protocol):
+    """Where the buffers of a schedule are. `position` gives the index of each input among the checked tensors; `written` are
+    the inputs that kernels change, and `overlapping` says whether memory of theirs belongs to another input as well."""
+
+    tables: list[Any]
+    position: dict[Buffer, int]
+    written: set[Buffer]
+    overlapping: bool
+
+    def note_changes(self, tensors: list[Any], /) -> bool:
+        """Tell autograd that the kernels change inputs. Returns whether one must not be changed by them."""
+
+    def maker(self, meta: TensorMeta, /) -> Callable[[], torch.Tensor]:
+        """What makes new tensors."""
+
+    def is_resident(self, buffer: Buffer) -> bool:
+        """Whether a temporary has its memory already."""
+
+    def cell_address(self, buffer: Buffer) -> int: ...
+    def place(self, addresses: np.ndarray) -> None:
+        """Write the inputs' addresses into all tables."""
