@@ -165,6 +165,9 @@ def _check_body(body: KernelBody, name: str) -> None:
             demand(body.slots[node.slot].access in ("r", "rw"), f"s{node.slot} is loaded, which its slot does not say")
         if isinstance(node, Reduced):
             demand(node.reduction < len(body.reductions), f"there is no r{node.reduction}")
+    for k, reduction in enumerate(body.reductions):
+        used = [node.reduction for node in walk(reduction.value) if isinstance(node, Reduced)]
+        demand(max(used, default=-1) < k, f"r{k} is made of itself, or of one that comes after")
     for scatter in body.scatters:
         previous = [node.slot for node in walk(scatter.value) if isinstance(node, SlotPrevious)]
         demand(set(previous) <= {scatter.slot}, f"what s{scatter.slot} held is taken from another slot")
