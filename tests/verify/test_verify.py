@@ -108,3 +108,16 @@ def test_it_is_off_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quickfuse.config, "verify", False)
     monkeypatch.setattr(kernels, "verify", None)
     quickfuse.compile(step)(torch.randn(20, 70))
+
+
+def test_what_has_overwritten_an_input_is_told() -> None:
+    def function(x: X, y: X) -> tuple[X, X]:
+        results = (x @ y).exp(), x.t().sum(1)
+        x.mul_(2)
+        return results
+
+    program, schedule = made(function, torch.randn(6, 6), torch.randn(6, 6))
+    changing = next(step for step in schedule.steps if isinstance(step, KernelCall) and "mul" in str(step.body))
+    schedule.steps = [changing, *(step for step in schedule.steps if step is not changing)]
+    with pytest.raises(ScheduleError, match=r"which reads a0 after kernel\d.*a0\[i0\] = mul\(a0\[i0\], 2.0:f32\)"):
+        verify(program, schedule)

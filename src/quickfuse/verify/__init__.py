@@ -3,8 +3,8 @@
 Program and schedule are run on hashes in place of numbers, every element of every buffer: `program` as the docstrings of
 `ir/loop.py` say, `schedule` as it would really run. Equal hashes mean that each load sees exactly the store that the program
 says. In order: `loops` and `bodies` read loops and kernels into one form (`nest`), `execute` runs that, with `calls` for
-PyTorch's operators and `picks` for computed offsets; `races` looks at what runs at a time, and `placement` at buffers that
-share memory.
+PyTorch's operators, `picks` for computed offsets and `known` for what is computed from indices alone; `races` looks at what
+runs at a time, and `placement` at buffers that share memory. `changes` finds out why a value is wrong.
 """
 
 from __future__ import annotations

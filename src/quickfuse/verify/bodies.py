@@ -173,6 +173,9 @@ def _check_body(body: KernelBody, name: str) -> None:
         if isinstance(node, Reduced):
             combined = node.reduction < len(body.stores) and body.stores[node.reduction].kind in _COMBINING
             demand(combined, f"there is no r{node.reduction}")
+    for k, store in enumerate(body.stores):
+        used = [node.reduction for node in walk(store.value) if isinstance(node, Reduced)] if store.kind in _COMBINING else []
+        demand(max(used, default=-1) < k, f"r{k} is made of itself, or of one that comes after")
 
 
 def _check_member(call: KernelCall, number: int, member: Member) -> None:

@@ -127,10 +127,10 @@ class Execution:
                 added = _sum(spread(value.hashes, reduce.combine, value.dtype), box.shape, reduce.axes)
                 part = box.of(totals[reduce.number])
                 part += added
-            self._assign(phase, box, values)
-            self._keep(phase, shape, box, values)
             for number, scatter in enumerate(phase.scatters):
                 digests[number] += self._scattered(scatter, box, values)
+            self._keep(phase, shape, box, values)
+            self._assign(phase, box, values)  # last: values may be views of what is in memory
         for reduce in phase.reduces:
             dtype = phase.instructions[reduce.value].dtype
             self.reduced[reduce.number] = Value(dtype, combined(totals[reduce.number], reduce.combine, dtype))
@@ -160,13 +160,13 @@ class Execution:
     def _check_stores(self, phase: Phase, shape: Shape) -> None:
         for assign in phase.assigns:
             operand = self.nest.operands[assign.operand]
-            if assign.to_flag:
-                continue
             region, contents = self._regions[assign.operand], self.target(operand.buffer)
             first, last = region.bounds
             if first < 0 or last >= contents.size:
                 raise ScheduleError("bounds", f"elements {first} to {last} of {operand.buffer} are stored to, which has "
                                     f"{contents.size}\n  in {self._text(assign)}")  # fmt: skip
+            if assign.to_flag:
+                continue
             if not region.is_injective():
                 raise ScheduleError("twice", f"several indices of {shape} mean one element of {operand.buffer}\n  in "
                                     f"{self._text(assign)}")  # fmt: skip

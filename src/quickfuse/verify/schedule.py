@@ -7,13 +7,16 @@ first statement that is wrong is the one that is named.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from quickfuse.ir.kernel import KernelCall, Schedule
-from quickfuse.ir.loop import Buffer, Extern, buffers_in
+from quickfuse.ir.loop import Buffer, Extern, buffers_in, views_in
 
 from .bodies import Kernels
-from .calls import run_call
+from .calls import region_of, run_call
+from .changes import Change, changes_of, loads_of, overwritten
 from .execute import Execution
 from .memory import Contents, Memory, Region
 from .nest import Assign, Nest, Phase, ScatterTo
@@ -32,8 +35,9 @@ class Run:
         self.kernels = Kernels()
         self.draws = 0
         self.called: list[Extern] = []
-        #: The first store to an input, as text.
+        #: The first store to an input, as text; and all of them, by input.
         self.changed = ""
+        self.changes: dict[Buffer, list[Change]] = {}
         self.allocated = {*schedule.temps, *buffers_in(schedule.program.outputs)}
 
     def run(self) -> None:
@@ -68,6 +72,9 @@ class Run:
             self._check_kinds(nest)
         for nest in nests:
             Execution(nest, self.memory.__getitem__, self.memory.__getitem__, launch.busy, self._stored).run()
+        for nest in nests:
+            for buffer, change in changes_of(nest):
+                self.changes.setdefault(buffer, []).append(change)
 
     def _check_kinds(self, nest: Nest) -> None:
         """That temporaries have memory, and that no input changes before it is known that nothing fails."""
@@ -99,24 +106,25 @@ class Run:
             raise ScheduleError("twice", f"a call runs once more: {text}")
         self.called.append(call)
         turn, self.draws = self.draws, self.draws + call.draws
+        loads = [(view.buffer, region_of(view)) for view in views_in((call.args, call.kwargs)) if 0 not in view.shape]
         for contents, region in run_call(call, self.memory.__getitem__, self.memory, turn):
             if contents.size:
-                self._compare(contents, region, text)
+                self._compare(contents, region, lambda: text + overwritten(loads, self.changes))
 
     # --- comparisons ---
 
     def _stored(self, nest: Nest, phase: Phase, assign: Assign, contents: Contents) -> None:
         if not assign.to_flag and contents.buffer not in self.expected.scattered:
             region = nest.operands[assign.operand].region(phase.shape(nest.shape))
-            self._compare(contents, region, lambda: nest.describe(assign.statement))
+            loads = loads_of(nest)
+            self._compare(contents, region, lambda: nest.describe(assign.statement) + overwritten(loads, self.changes))
 
-    def _compare(self, contents: Contents, region: Region, text: object) -> None:
+    def _compare(self, contents: Contents, region: Region, text: Callable[[], str]) -> None:
         """What has been stored to a region with what the program stores there, if it is a buffer of the program's."""
         expected = self.expected.after.get(contents.buffer)
         if expected is None:
             if contents.is_input:
-                statement = text() if callable(text) else text
-                raise ScheduleError("value", f"{contents.buffer} keeps its value in the program" + both("-", str(statement)))
+                raise ScheduleError("value", f"{contents.buffer} keeps its value in the program" + both("-", text()))
             return
         mine, theirs = region.of(contents.hashes), region.of(expected.hashes)
         if np.array_equal(mine, theirs) and (not contents.is_input or region.of(expected.written).all()):
@@ -124,8 +132,7 @@ class Run:
         wrong = (mine != theirs) | ~region.of(expected.written)
         at = int(np.broadcast_to(region.positions(), wrong.shape)[wrong][0])
         count = f"{int(wrong.sum())} of {wrong.size} elements differ, the first is element {at} of {contents.buffer}"
-        statement = text() if callable(text) else text
-        raise ScheduleError("value", count + both(self.expected.statement(contents.buffer, at), str(statement)))
+        raise ScheduleError("value", count + both(self.expected.statement(contents.buffer, at), text()))
 
     def _check_calls(self) -> None:
         for call in self.expected.calls:
