@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_bodies import pointwise_body
 from quickfuse.ir.expr import Const, Expr, Load, Op, Place, pick
-from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, Slot, SlotLoad, SlotPlace, StoreKind
+from quickfuse.ir.kernel import KernelCall, Member, Schedule, Slot, SlotLoad, SlotPlace, StoreKind
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 from quickfuse.lower import lower
@@ -42,7 +43,7 @@ def store(count: int, access: Access, value: Expr) -> Loop:
 def kernel(stores: list[tuple[int, Expr]], modes: str, *members: tuple[int, list[tuple[Buffer, int]]]) -> KernelCall:
     """A kernel over one axis; `modes` are the accesses of its slots, and members have a size and operands with offsets."""
     slots = tuple([Slot(F32, (1,), mode) for mode in modes.split()])
-    body = KernelBody("cpu", 1, slots, (), tuple(stores))
+    body = pointwise_body("cpu", 1, slots, (), stores)
     return KernelCall(body, [
         Member((n,), tuple([b for b, _ in operands]), tuple([o for _, o in operands]), ((1,),) * len(operands))
         for n, operands in members

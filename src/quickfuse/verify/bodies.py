@@ -174,7 +174,8 @@ def _check_body(body: KernelBody, name: str) -> None:
             combined = node.reduction < len(body.stores) and body.stores[node.reduction].kind in _COMBINING
             demand(combined, f"there is no r{node.reduction}")
     for k, store in enumerate(body.stores):
-        used = [node.reduction for node in walk(store.value) if isinstance(node, Reduced)] if store.kind in _COMBINING else []
+        leaves = walk(store.value) if store.kind in _COMBINING else []
+        used = [node.reduction for node in leaves if isinstance(node, Reduced)]
         demand(max(used, default=-1) < k, f"r{k} is made of itself, or of one that comes after")
 
 
