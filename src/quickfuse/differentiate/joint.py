@@ -130,7 +130,8 @@ class _Tracing:
                 self.values[node] = self._input(node, node in skipped)
             elif node.op == "output":
                 if self.tail is not None:
-                    return TailResults(self.tail, self.recorder, self.inputs, self.values, self.marks.node_of).of(node.args[0])
+                    results = TailResults(self.tail, self.recorder, self.inputs, self.values, self.marks.node_of)
+                    return results.of(node.args[0])
                 return [self._of(value) for value in node.args[0]]
             elif node not in skipped:
                 self.values[node] = self._call_or_fail(node)
