@@ -37,6 +37,19 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
         Unsupported: with the reason, where gradients are left to eager.
     """
     made = differentiate(segment.graph)
+    try:
+        return _joined(segment, checked, run, made)
+    except NothingToDifferentiate:
+        raise
+    except Unsupported:
+        if not made.has_tail:
+            raise
+    return _joined(segment, checked, run, differentiate(segment.graph, whole=True))
+
+
+def _joined(
+    segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated
+) -> tuple[glue_source.Body, int]:
     if not segment.only_eager and not made.differentiable and not any(r.with_grad and r.of_input for r in made.results):
         raise NothingToDifferentiate("no output has a gradient")
     if logs.enabled("joint"):
@@ -62,7 +75,8 @@ def compile_halves(
     see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
-    forward = _half("forward", made.forward, picks, checked, bool(made.mutated), ours, bool(made.mutated) and restarts)
+    only_kernels = made.has_tail or bool(made.mutated)
+    forward = _half("forward", made.forward, picks, checked, only_kernels, ours, bool(made.mutated) and restarts)
     lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
     forward_half = Half(forward[0], None, tensor_check, forward[1], forward[2], [])
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from quickfuse.differentiate import layouts
 from quickfuse.differentiate.layouts import Out
 from quickfuse.differentiate.plain_shapes import RULES
 from quickfuse.differentiate.traced import Memory, make_traced
@@ -49,7 +50,7 @@ def agrees(function: Any, *args: Any, **kwargs: Any) -> bool:
             return make_traced(meta_of(value), Memory(None, meta_of(value)), (), None)  # type: ignore[arg-type]
         return [traced(v) for v in value] if isinstance(value, list) else value
 
-    found = RULES[function](*[traced(a) for a in args], **kwargs)
+    found = {**layouts.RULES, **RULES}[function](*[traced(a) for a in args], **kwargs)
     if found is NotImplemented:
         return False
     real = function(*args, **kwargs)
@@ -151,3 +152,19 @@ print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 def test_nothing_large_is_imported() -> None:
     found = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_images() -> None:
+    """With the channels last, also where one image could be either."""
+    for batch in (1, 2):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(batch, 12, 8, 6).to(memory_format=layout)
+            for rule, args in (
+                (aten.pixel_shuffle.default, (2,)), (aten.channel_shuffle.default, (3,)),
+                (aten.native_group_norm.default, (torch.ones(12), None, batch, 12, 48, 3, 1e-5)),
+                (aten.native_group_norm.default, (None, None, batch, 12, 48, 4, 1e-5)),
+            ):  # fmt: skip
+                assert agrees(rule, x, *args)
+            _, mean, rstd = aten.native_group_norm(x, torch.ones(12), None, batch, 12, 48, 3, 1e-5)
+            args = (mean, rstd, torch.ones(12), batch, 12, 48, 3, [True] * 3)
+            assert agrees(aten.native_group_norm_backward.default, torch.randn_like(x), x, *args)

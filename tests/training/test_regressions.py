@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import quickfuse
 from training.check import check
 from training.execute import Program
 
@@ -258,3 +259,146 @@ def test_norm_in_a_residual(norm: str, scale: bool, tied: bool) -> None:
         momentum,
         torch.float32,
     )
+
+
+# gradients that were lost, or led to the wrong places ------------------------------------------------------------
+
+
+def test_gradient_through_what_is_outside_of_the_graph() -> None:
+    """The norm ran between two graphs: the gradient of its weight flows through the second one's input."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.BatchNorm1d(4, momentum=None), nn.Linear(4, 3)).to(dtype)
+        parameters = [*model.parameters()]
+
+        def step(x: torch.Tensor) -> Any:
+            return torch.autograd.grad(model(x).pow(2).sum(), parameters, allow_unused=True)
+
+        return step, [(torch.randn(5, 4).to(dtype),)] * 2, {"model": model}
+
+    finding = check(Program(setup)).finding
+    assert finding is None, str(finding)
+
+
+def test_leaf_that_becomes_a_result() -> None:
+    """The same tensor as a leaf, and then as the result of another: a gradient may flow on from there."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4).to(dtype)
+        leaf = torch.randn(3, 4).to(dtype).requires_grad_()
+
+        def step(x: torch.Tensor) -> Any:
+            return torch.autograd.grad((x * model.weight[:3]).sum(), [model.weight], allow_unused=True)
+
+        return step, [(leaf,), (model(leaf),)], {"model": model}
+
+    finding = check(Program(setup)).finding
+    assert finding is None, str(finding)
+
+
+def test_batch_norm_in_a_step_that_accumulates() -> None:
+    """Its running statistics were taken for leaves by the second backward."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)).to(dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            for part in x.chunk(2):
+                loss = model(part).pow(2).mean()
+                (loss / 2).backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step, [(torch.randn(8, 4).to(dtype),)] * 2, {"model": model, "optimizer": optimizer}
+
+    finding = check(Program(setup)).finding
+    assert finding is None, str(finding)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.01),
+    "ASGD": lambda p: torch.optim.ASGD(p, lr=0.01),
+    "Rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
+    "Adamax in lists": lambda p: torch.optim.Adamax(p, lr=0.01, foreach=True),
+    "AMSGrad in lists": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, foreach=True),
+    "rate in a tensor": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01)),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers_that_compute_with_numbers(optimizer: str) -> None:
+    """What follows the last gradient needs no trace: the whole step ran operator by operator instead."""
+    check_step(
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)),
+        lambda: torch.randn(4, 8), mean_square, OPTIMIZERS[optimizer],
+    )  # fmt: skip
+
+
+def returned_beside_updates(model: nn.Module, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
+    """Steps that return tensors which share memory with what is updated, or with each other."""
+    weight = next(model.parameters())
+
+    def step(make: Callable[[torch.Tensor], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            model.zero_grad()
+            out = model(x)
+            loss = out.pow(2).mean()
+            early = weight.detach().t() if make is views_of_weights else None
+            loss.backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.sub_(p.grad, alpha=0.1)
+            return early, make(out), loss.detach()
+
+        return run
+
+    def views_of_weights(out: torch.Tensor) -> Any:
+        return weight.detach().flatten(), weight.grad
+
+    def views_of_outputs(out: torch.Tensor) -> Any:
+        part = out.detach() * 2
+        return part, part[0], part.t()
+
+    def changed_outputs(out: torch.Tensor) -> Any:
+        part = out.detach()
+        part.mul_(2)
+        return part, out.detach() + 1
+
+    def changed_gradients(out: torch.Tensor) -> Any:
+        weight.grad.mul_(3)
+        return weight.grad, weight.grad.t()
+
+    makers = (views_of_weights, views_of_outputs, changed_outputs, changed_gradients)
+    return {make.__name__: step(make) for make in makers}
+
+
+@pytest.mark.parametrize("kind", ["views_of_weights", "views_of_outputs", "changed_outputs", "changed_gradients"])
+def test_results_that_share_memory(kind: str) -> None:
+    """What a step returns beside its updates is what eager returns, and shares memory with the same tensors."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model, x = nn.Linear(4, 4).to(dtype), torch.randn(3, 4).to(dtype)
+        run = returned_beside_updates(model, x)[kind]
+        return run, [(), ()], {"model": model}
+
+    finding = check(Program(setup)).finding
+    assert finding is None, str(finding)
+    runs = []
+    for compiler in (lambda function: function, quickfuse.compile):
+        model = nn.Linear(4, 4)
+        results = leaves_of(compiler(returned_beside_updates(model, torch.ones(3, 4))[kind])())
+        places = [t.untyped_storage().data_ptr() for t in (*results, *model.parameters(), model.weight.grad)]
+        runs.append([places.index(place) for place in places])
+    assert runs[0] == runs[1]
+
+
+def leaves_of(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, tuple | list):
+        return [leaf for element in value for leaf in leaves_of(element)]
+    return [value] if isinstance(value, torch.Tensor) else []

@@ -98,11 +98,27 @@ def grad(
         if tensor.source is not None:
             i.outside.guard_requires_grad(tensor)
             _check_hooks(i, tensor)
-    i.graph.history.check_inside(i.graph.graph, ends, wanted, lambda call: call.operands_with_gradients(i))
+    _check_ends(i, ends, wanted)
     structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
     found = _call(i, ends, wanted, weights, options, structure)
     results = tuple([None if place is None else found[place] for place in places])
     return results if names is None else i.mark_created(dict(zip(names, results, strict=True)))
+
+
+def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
+    """See to it that no gradient flows out of the graph, and from there to the tensors that it is wanted for."""
+    from_outside = [tensor for tensor in wanted if tensor.source is not None]
+    reached = i.graph.history.ends(i.graph.graph, outputs) if from_outside else []
+    if all(any(end is tensor for tensor in wanted) for end in reached) and len(from_outside) == 1:
+        return
+    for end in reached:
+        if not is_leaf(end):
+            raise Unsupported(
+                "gradients through what was computed outside of the graph",
+                "call torch.autograd.grad where the whole computation is in one graph, or outside of the compiled function",
+            )
+        if end.source is not None and end.cls is not torch.nn.Parameter:
+            i.outside.guard("is", end.source.attr("is_leaf"), True)
 
 
 def _call(

@@ -58,23 +58,6 @@ class History:
         self._free(reached, leaves, keep)
         return list(leaves.values())
 
-    def check_inside(
-        self, graph: torch.fx.Graph, outputs: list[TensorProxy], wanted: list[TensorProxy], follow: Follow
-    ) -> None:
-        """Whether the graph shows all that gradients of `outputs` flow through on their way to `wanted`.
-
-        Raises:
-            Unsupported: where they leave it by a tensor computed before it, and may reach a wanted one there.
-        """
-        outside = [tensor for tensor in wanted if tensor.source is not None]
-        if not outside:
-            return
-        order = {node: k for k, node in enumerate(graph.nodes)}
-        for node in self._reached(order, outputs, follow)[1]:
-            tensor = self._tensors[node]
-            if any(other is not tensor for other in outside):
-                self._leaf(node)
-
     def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:
         """The inputs of a nested graph that gradients of `outputs` flow to."""
         order = {node: k for k, node in enumerate(graph.nodes)}
@@ -83,10 +66,18 @@ class History:
             raise Unsupported("a leaf that requires gradients, made inside of a checkpoint")
         return found
 
+    def ends(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> list[TensorProxy]:
+        """The inputs and the new leaves that gradients of `outputs` may flow to."""
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        _, found = self._reached(order, outputs, strict=False)
+        return [self._tensors[node] for node in sorted(found, key=order.__getitem__)]
+
     def _reached(
-        self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy], follow: Follow | None = None
+        self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy], follow: Follow | None = None, strict: bool = True
     ) -> tuple[dict[torch.fx.Node, int], set[torch.fx.Node]]:
-        """What gradients of `outputs` flow through, with the place in the graph up to which writes count; and the ends."""
+        """What gradients of `outputs` flow through, with the place in the graph up to which writes count; and the ends.
+        `strict`: raise where they cannot be followed, instead of taking all operands for reached.
+        """
         found: set[torch.fx.Node] = set()
         reached: dict[torch.fx.Node, int] = {}
         stack = [(tensor.node, len(order)) for tensor in outputs if tensor.node is not None]
@@ -102,9 +93,10 @@ class History:
             if node.op == "placeholder" or made_leaf:
                 found.add(node)
                 continue
-            _check_followed(node)
+            if strict:
+                _check_followed(node)
             operands = node.meta.get("reaches", node.all_input_nodes)
-            if "custom" in node.meta:
+            if "custom" in node.meta and strict:
                 if follow is None:
                     raise Unsupported("backward() through a torch.autograd.Function inside of a checkpoint")
                 operands = follow(self.applications[node])

@@ -1,4 +1,4 @@
-"""Rules for the metadata of convolutions, normalisations and strided views.
+"""Rules for the metadata of convolutions, normalisations, shuffled images and strided views.
 
 The layout of their results depends on the device, and PyTorch's own rules for them are slow.
 """
@@ -140,6 +140,21 @@ def _layer_norm_backward(
     )
 
 
+def _group_norm(x: Any, weight: Any, bias: Any, n: int, c: int, size: int, groups: int, eps: float) -> Spec:
+    if x.meta.device.type != "cpu":
+        return NotImplemented
+    return _like(x), _statistics(x, (n, groups), weight), _statistics(x, (n, groups), weight)
+
+
+def _group_norm_backward(
+    grad: Any, x: Any, mean: Any, rstd: Any, weight: Any, n: int, c: int, size: int, groups: int, mask: Any
+) -> Spec:
+    if x.meta.device.type != "cpu":
+        return NotImplemented
+    parameter = _statistics(x, (c,), weight)
+    return _like(x) if mask[0] else None, parameter if mask[1] else None, parameter if mask[2] else None
+
+
 def _like(x: Any) -> Out:
     """A result laid out as normalisations do it: contiguous, with the channels last if the operand's are."""
     return laid_out(x.meta.shape, memory_format_of(x), x.meta)
@@ -162,6 +177,20 @@ def _statistics(x: Any, shape: Any, weight: Any) -> Out:
     if x.meta.device.type != "cpu" and dtype.itemsize < 4:
         dtype = torch.float32
     return laid_out(shape, None, TensorMeta(dtype, (), (), x.meta.device))
+
+
+# --- images ---
+
+
+def _pixel_shuffle(x: Any, factor: int) -> Spec:
+    *batch, channels, height, width = x.meta.shape
+    if x.meta.device.type != "cpu" or len(batch) != 1:
+        return NotImplemented
+    return laid_out((*batch, channels // factor**2, height * factor, width * factor), memory_format_of(x), x.meta)
+
+
+def _channel_shuffle(x: Any, groups: int) -> Spec:
+    return _like(x) if x.meta.device.type == "cpu" and x.meta.ndim == 4 else NotImplemented
 
 
 # --- linear algebra ---
@@ -200,6 +229,10 @@ RULES: dict[Any, Callable[..., Spec]] = {
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
+    aten.pixel_shuffle.default: _pixel_shuffle,
+    aten.channel_shuffle.default: _channel_shuffle,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.convolution_backward.default: _convolution_backward,

@@ -48,17 +48,17 @@ class Tail:
     def root(self, node: Node) -> Node:
         """The node in whose memory the tensor of `node` lies: one of `nodes`, or of `uses`."""
         while node in self.skipped:
-            call, index = node, 0
+            call: Any = node
+            index: Any = 0
             if node.target is operator.getitem and _has_several(node.args[0]):
-                call, index = node.args  # type: ignore[assignment]
+                call, index = node.args
             effects: Effects | None = call.meta.get("effects")
             memory = effects.memory if effects is not None else ()
             if not any(operand is not None for operand in memory):
                 return node
             if index >= len(memory):
                 raise NoTail
-            operand = memory[index]
-            if operand is None:
+            if (operand := memory[index]) is None:
                 return node
             node = _operands(call)[operand]
         return node

@@ -82,6 +82,7 @@ class Differentiated:
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
     backward graph for given differentiable outputs (by their number among these) without a gradient; `backward` takes none
     for those in `used_up`, whose gradients the graph has taken itself: it has the message of what backward raises for them.
+    `has_tail`: forward ends with operators as they were captured, which change tensors in place.
     """
 
     forward: Graph
@@ -100,6 +101,7 @@ class Differentiated:
     eager_bytes: int = 0
     variant: Callable[[frozenset[int]], Variant] | None = None
     used_up: dict[int, str] = field(default_factory=dict)
+    has_tail: bool = False
 
 
 @dataclass(eq=False, slots=True)
