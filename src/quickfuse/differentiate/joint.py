@@ -176,18 +176,15 @@ class _Tracing:
         return made
 
     def _number(self, node: Node, args: Any, meta: NumberMeta) -> Any:
-        """Arithmetic on numbers stays as it is."""
+        """Arithmetic on numbers stays as it is. Its result has a mark of its own, not what it gives for the operands' marks:
+        `abs(n)` and `n` are equal for these, and not for all numbers."""
         if node.target == "item":
             made = self.graph.create_node("call_method", "item", (self.recorder.node_of(args[0]),), {})
-            made.meta.update(node.meta)
-            return self.marks.number(made, meta.kind)
-        operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
-        value = node.target(*args)  # type: ignore[operator]
-        if self.marks.is_known(value):
-            return value
-        made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
+        else:
+            operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
+            made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
         made.meta.update(node.meta)
-        return self.marks.note(made, value)
+        return self.marks.number(made, meta.kind)
 
     def _of(self, arguments: Any) -> Any:
         """A node's arguments, with what operands came to in this trace."""
