@@ -63,6 +63,9 @@ _ALWAYS = (
     "fft_hfftn fft_ihfftn"
 )
 
+#: What layers of attention call in evaluation. Without data these return results that the CPU's kernels leave out.
+_FAST_PATHS = "_native_multi_head_attention _transformer_encoder_layer_fwd"
+
 #: LAPACK counts from 1 in the integers that these get, and believes them.
 _COUNT_FROM_ONE = frozenset("lu_unpack linalg_lu_solve lu_solve linalg_ldl_solve".split())
 
@@ -115,6 +118,11 @@ def _but_channels(function: Callable[..., Any], args: Any, kwargs: Any, tensors:
     return lambda ndim: [0, *range(2, ndim)] if ndim == images > 1 else ()
 
 
+def _batch_and_sequence(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """The axes of sequences of vectors but the vectors' own."""
+    return lambda ndim: (0, 1) if ndim == 3 else ()
+
+
 def _but_padded(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
     """The axes that `F.pad` leaves alone."""
     padding = args[1] if len(args) > 1 else kwargs.get("pad")
@@ -136,6 +144,7 @@ def _policies() -> Iterator[tuple[Any, _Policy]]:
         *((name, _Policy(_but_joined)) for name in ("cat", "concat", "concatenate")),
         ("group_norm", _Policy(_but_channels)),
         ("pad", _Policy(_but_padded)),
+        *((name, _Policy(_batch_and_sequence, _LARGEST_ALWAYS)) for name in _FAST_PATHS.split()),
         *((name, _Policy(_none)) for name in _NO_AXIS.split()),
         *((name, _Policy(_none, _LARGEST_ALWAYS)) for name in _ALWAYS.split()),
     ]
