@@ -15,6 +15,7 @@ from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import UnsupportedAt
 from ..ir.modes import MODE_CHANGES, modes_restored
+from ..ir.nodes import outputs_of
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import Marks, check_use, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
@@ -215,7 +216,7 @@ class _Tracing:
             if tensor is not None and tensor.requires_grad != meta.requires_grad:
                 raise Unsupported("an input that begins to require gradients")
         plan = OutputPlan(results)
-        outputs = self._output_nodes(plan)
+        outputs = self._output_nodes(plan, results)
         wanted = [k for k, meta in enumerate(metas) if isinstance(meta, TensorMeta) and meta.requires_grad]
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         tangents, values = [], []
@@ -260,8 +261,11 @@ class _Tracing:
                 found[number] = str(error)
         return found
 
-    def _output_nodes(self, plan: OutputPlan) -> list[Node]:
-        """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own."""
+    def _output_nodes(self, plan: OutputPlan, results: list[Any]) -> list[Node]:
+        """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own, and all have
+        the strides that capture found, on axes with one element, too."""
+        captured = outputs_of(self.source)
+        metas = {id(tensor): node.meta["val"] for tensor, node in zip(results, captured, strict=True)}
         nodes = []
         owners: dict[Node, Any] = {}
         for tensor in plan.tensors:
@@ -269,6 +273,9 @@ class _Tracing:
             root = memory_root(node)
             if root.op == "placeholder" or owners.setdefault(root, tensor.memory) is not tensor.memory:
                 node = self.recorder.emit(torch.ops.aten.clone.default, node)
+            meta = metas.get(id(tensor))
+            if isinstance(meta, TensorMeta) and meta.stride != tensor.meta.stride and tensor.meta.looks_like(meta):
+                node = self.recorder.copy_laid_out(node, meta.stride)
             nodes.append(node)
         return nodes
 
