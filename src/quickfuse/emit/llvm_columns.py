@@ -327,7 +327,7 @@ class _Columns(RowCode):
                 if k in self.parts:
                     total = code.binary("fadd", "float", value, before)
                 else:
-                    total = self.combined(code, reduction, value, before)
+                    total = self.combined(code, reduction, before, value)  # of equal elements, the first one counts
                 self._store(code, array, element, index, total)
             stored = [(k, self._value(code, self.store_roots[k], here, index, mask, values)) for k in one_pass.stores]
             for k, value in stored:

@@ -251,7 +251,7 @@ class _Serial:
             of = self.body.reductions[k]
             value = self._lanes_of(self.inner, self.reduction_roots[k])
             combine = Op(of.operation, (of.value, of.value), of.value.dtype)
-            self.running[k] = emit_op(self.inner, combine, [f"%acc{k}", value])
+            self.running[k] = emit_op(self.inner, combine, [value, f"%acc{k}"])  # of equal elements, the last one counts
         return self.running[k]
 
     # --- scatters ---
