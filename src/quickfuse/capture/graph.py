@@ -83,6 +83,8 @@ class GraphBuilder:
         self.mutated: set[str] = set()
         self.grad_enabled = torch.is_grad_enabled()
         self.differentiable = False
+        #: The names of the program's blocks that a profiler is to show.
+        self.labels: list[str] = []
         self.changes_modes = False
         self.operators = 0
         self.grad_at_start = self.emitted_grad = self.grad_enabled
