@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -23,7 +24,7 @@ from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .joining import joined
 from .kernels import kernels_of
-from .launch import Apart, ContentsReader, bulk_reads, tensor_check, unchanged
+from .launch import Apart, ContentsReader, bulk_reads, labelled, tensor_check, unchanged
 from .stretches import in_stretches
 
 
@@ -49,6 +50,9 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
     if logs.enabled("graph"):
         logs.emit("graph", readable(segment.graph))
     body, kernels, without = _body(segment, [meta for _, meta in _expected(segment)], backend)
+    if segment.labels:
+        body.lines[:] = ["with _labelled():", *(f"    {line}" for line in body.lines or ["pass"])]
+        body.constants["_labelled"] = partial(labelled, segment.labels)
     segment.examples = []  # the user's tensors
     with logs.stage("glue"):
         glue, run = glued(segment, body, function)

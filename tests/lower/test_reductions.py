@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from exact import check as check_exactly
 from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import Compiled, check, compile_for_test
@@ -156,6 +157,25 @@ def _refuses(function: Function, x: X) -> bool:
     except (RuntimeError, IndexError):
         return True
     return False
+
+
+EMPTY: dict[str, Function] = {
+    **{f"{name} of all": lambda x, name=name: getattr(x, name)() for name in "max min amax amin argmax argmin".split()},
+    **{f"{name} of an axis": lambda x, name=name: getattr(x, name)(0) for name in "max min amax amin argmax argmin".split()},
+    "amax of axes": lambda x: x.amax((0, -1)), "aminmax": lambda x: torch.aminmax(x), "median": lambda x: x.median(),
+    "maximum norm": lambda x: torch.linalg.vector_norm(x, math.inf), "mode": lambda x: x.mode(0), "std": lambda x: x.std(),
+    "sum": lambda x: x.sum(0), "prod": lambda x: x.prod(), "mean": lambda x: x.mean(), "any": lambda x: x.bool().any(0),
+    "all": lambda x: x.bool().all(), "softmax": lambda x: x.softmax(0), "logsumexp": lambda x: x.logsumexp(0),
+    "unused": lambda x: (x.max(0), x + 1)[1], "topk": lambda x: x.topk(1, 0), "cummax": lambda x: x.cummax(0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)], ids=str)
+@pytest.mark.parametrize("name", EMPTY)
+def test_tensors_without_elements(name: str, shape: tuple[int, ...], grad: bool) -> None:
+    """Nothing is the largest of no elements: eager raises, also where nothing uses the result."""
+    check_exactly(EMPTY[name], torch.empty(shape, requires_grad=grad))
 
 
 @pytest.mark.parametrize("shape", [(1 << 20,), (1000003,), (1024, 300), (3, 100, 1000), (300000, 2), (70000, 5)])

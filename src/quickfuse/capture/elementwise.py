@@ -21,7 +21,7 @@ _UNARY = (
     "digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit nan_to_num neg "
     "negative positive rad2deg reciprocal relu relu6 round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan "
     "tanh trunc isnan isinf isfinite isneginf isposinf bitwise_not invert clone zero gelu silu mish softplus elu selu celu "
-    "leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink logsigmoid threshold "
+    "leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink threshold "
     "zeros_like ones_like full_like float double half bfloat16 int long short char byte bool fill"
 )
 _BINARY = (
@@ -29,7 +29,10 @@ _BINARY = (
     "nextafter maximum minimum fmax fmin logaddexp logaddexp2 xlogy heaviside ldexp eq ne lt le gt ge greater greater_equal "
     "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
     "bitwise_right_shift lerp addcmul addcdiv where clamp clamp_min clamp_max clip float_power "
-    "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos"
+    "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos "
+    "gcd lcm xlog1py zeta chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+    "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+    "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p"
 )
 #: Copies, conversions and a few more: where the operand's elements fill their memory, the result has its very strides.
 _KEEPS_LAYOUT = frozenset(
@@ -46,7 +49,7 @@ def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool
     """Whether the rules of this module hold for an operator."""
     if kwargs.get("out") is not None or "memory_format" in kwargs or "device" in kwargs:
         return False
-    name = getattr(function, "__name__", "")
+    name = getattr(function, "__name__", "").removeprefix("special_")
     return name in _DUNDER or name in _COPIES or name in _NAMES or name.strip("_") in _NAMES
 
 
@@ -106,6 +109,14 @@ def result_stride(shape: tuple[int, ...], operands: list[TensorMeta]) -> tuple[i
 def is_contiguous(meta: TensorMeta) -> bool:
     """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
     return meta.numel == 0 or _agrees(meta, contiguous_stride(meta.shape))
+
+
+def layout_is_simple(metas: list[TensorMeta]) -> bool:
+    """Whether `result_stride` holds for every elementwise operator: for contiguous operands, and for operands of one layout
+    in which each stride means something."""
+    if all(meta.stride == contiguous_stride(meta.shape) for meta in metas):
+        return True
+    return len({(meta.shape, meta.stride) for meta in metas}) == 1 and 1 not in metas[0].shape
 
 
 def _agrees(meta: TensorMeta, stride: tuple[int, ...]) -> bool:

@@ -11,6 +11,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.effects import Effects
 from ..ir.guard import NumberExpr
+from ..ir.modes import filling_of_memory
 from ..ir.nodes import new_node
 from ..ir.segment import GraphInput
 from ..ir.source import Source
@@ -82,6 +83,8 @@ class GraphBuilder:
         self.mutated: set[str] = set()
         self.grad_enabled = torch.is_grad_enabled()
         self.differentiable = False
+        #: The names of the program's blocks that a profiler is to show.
+        self.labels: list[str] = []
         self.changes_modes = False
         self.operators = 0
         self.grad_at_start = self.emitted_grad = self.grad_enabled
@@ -221,6 +224,9 @@ class GraphBuilder:
                 return structure
         if follows_default_dtype(structure, tensors):
             self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+        if name_of(target) in _WITHOUT_CONTENTS:
+            for setting in filling_of_memory().items():
+                self._guard("state", None, setting)
         if name_of(target).strip("_").removeprefix("foreach_") in _RANGE_CHECKED or "alpha" in kwargs:
             self._guard_range((args, kwargs), structure, tensors)
         if self.grad_enabled:
@@ -441,3 +447,6 @@ class GraphBuilder:
 
 #: Operators that convert their numbers to the tensor's dtype first, and raise where one is beyond its range.
 _RANGE_CHECKED = frozenset("fill full full_like new_full masked_fill clamp clamp_min clamp_max clip pow where".split())
+
+#: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.
+_WITHOUT_CONTENTS = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())

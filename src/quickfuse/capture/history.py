@@ -132,3 +132,19 @@ def _check_followed(node: torch.fx.Node) -> None:
         raise Unsupported("backward() through a functional transform")
     if node.target is torch.autograd.grad:
         raise Unsupported("backward() through gradients")
+    if _has_sparse_gradients(node):
+        raise Unsupported("backward() that makes a sparse gradient")
+
+
+#: Operators that can be asked for sparse gradients -> the position of the argument that does, and its name.
+_SPARSE_FLAGS: dict[Any, tuple[int, str]] = {
+    torch.nn.functional.embedding: (6, "sparse"), torch.embedding: (4, "sparse"),
+    torch.nn.functional.embedding_bag: (7, "sparse"), torch.embedding_bag: (5, "sparse"),
+    torch.gather: (3, "sparse_grad"), "gather": (3, "sparse_grad"),
+}  # fmt: skip
+
+
+def _has_sparse_gradients(node: torch.fx.Node) -> bool:
+    """Whether a call asks for sparse gradients of its operands."""
+    position, name = _SPARSE_FLAGS.get(node.target, (0, ""))
+    return bool(name) and bool(node.kwargs.get(name) or (len(node.args) > position and node.args[position]))

@@ -19,9 +19,9 @@ from ..errors import Unsupported
 from ..ir.modes import AUTOCAST_DEVICES
 from ..ir.values import TensorMeta
 from .data_dependent import reason_of
-from .elementwise import broadcast, is_elementwise, keeps_layout, result_stride, run_on_one_element
+from .elementwise import broadcast, is_elementwise, keeps_layout, layout_is_simple, result_stride, run_on_one_element
 from .mutation import is_in_place, name_of, returns_nothing
-from .probes import probe, run_empty
+from .probes import probe, run_empty, run_on_layouts
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
 from .shape_rules import shape_rule
 from .stand_ins import is_leaf, outside_inference_mode, run_without_data
@@ -91,10 +91,16 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
     if is_known and name.startswith("_fused_") and returns_nothing(function):  # they have no form without data
         return Result(())
     if is_known and tensors and is_elementwise(function, kwargs):
-        empty = any(0 in t.meta.shape for t in tensors)
-        result = run_empty(function, args, kwargs, tensors, grad, device) if empty else None
+        result = None
+        if any(0 in t.meta.shape for t in tensors):
+            result = run_empty(function, args, kwargs, tensors, grad, device)
+        elif not layout_is_simple([t.meta for t in tensors]):
+            result = run_on_layouts(function, args, kwargs, tensors, grad, device)
         return result or _elementwise(function, args, kwargs, tensors, grad, device)
-    result = probe(function, args, kwargs, tensors, grad, device)
+    result = None
+    if is_known and tensors and all(0 in t.meta.shape for t in tensors) and kwargs.get("generator") is None:
+        result = run_empty(function, args, kwargs, tensors, grad, device)
+    result = result or probe(function, args, kwargs, tensors, grad, device)
     result = result or run_without_data(function, args, kwargs, tensors, grad, device)
     if isinstance(function, _OVERLOADS) and _has_side_effects(function):
         return replace(result, written=tuple(range(len(tensors))))

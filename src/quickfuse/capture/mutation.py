@@ -68,6 +68,8 @@ def _written(target: Any) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, 
     positions: dict[int, None] = {}
     names: dict[str, None] = {}
     for overload in _overloads(target if isinstance(target, str) else name_of(target)):
+        if not _is_registered(overload):
+            continue
         for position, argument in enumerate(overload._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write and not argument.is_out:
                 names[argument.name] = None
@@ -96,10 +98,16 @@ def returns_new_memory(target: Any) -> bool:
 
 
 def _has_kernel(overload: Any, key: Any) -> bool:
+    return _is_registered(overload) and bool(overload.has_kernel_for_dispatch_key(key))
+
+
+def _is_registered(overload: Any) -> bool:
+    """Whether tensors are ever passed to an overload: TorchScript alone knows some, such as the one that sorts lists."""
     try:
-        return bool(overload.has_kernel_for_dispatch_key(key))
-    except RuntimeError:  # an overload that TorchScript alone knows
+        overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    except RuntimeError:
         return False
+    return True
 
 
 def returns_nothing(target: Any) -> bool:

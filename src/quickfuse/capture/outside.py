@@ -286,7 +286,7 @@ class Outside:
         self.function_classes |= is_function_class(cls)
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
             raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
-        if value.layout != torch.strided or value.is_neg() or value.is_conj() or value.is_quantized:
+        if value.layout != torch.strided or value.is_nested or value.is_neg() or value.is_conj() or value.is_quantized:
             raise Unsupported(f"a tensor that is not plain strided memory ({source})")
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
             raise Unsupported(f"a tensor inside a functional transform ({source})")

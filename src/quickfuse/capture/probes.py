@@ -9,6 +9,7 @@ which axes of the operands they are.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta, contiguous_stride
-from .results import Result, SameTensor, View, map_structure, tensors_in
+from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .stand_ins import StandIns, call
 from .values import TensorProxy
 
@@ -32,7 +33,7 @@ _ANY_AXIS = (
     "margin_ranking_loss triplet_margin_loss cosine_embedding_loss multi_margin_loss poisson_nll_loss linear bilinear "
     "matmul mm bmm mv dot vdot inner outer ger addmm addmv addr addbmm baddbmm einsum gather scatter scatter_add "
     "scatter_reduce index_select index_add index_copy index_fill take_along_dim masked_fill masked_scatter sort "
-    "argsort topk kthvalue flip fliplr flipud roll tril triu renorm one_hot adaptive_avg_pool1d adaptive_avg_pool2d "
+    "msort argsort topk kthvalue flip fliplr flipud roll tril triu renorm one_hot adaptive_avg_pool1d adaptive_avg_pool2d "
     "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d angle grid_sample nonzero_static lu_unpack frexp isreal "
     "linalg_svd svd linalg_svdvals linalg_qr qr linalg_eigh linalg_eigvalsh linalg_eig linalg_eigvals linalg_cholesky "
     "cholesky linalg_cholesky_ex cholesky_inverse cholesky_solve linalg_inv inverse linalg_inv_ex linalg_solve "
@@ -54,14 +55,17 @@ _NO_AXIS = (
     "diff cdist block_diag cartesian_prod tensordot chain_matmul diag diag_embed vander hstack vstack dstack "
     "column_stack row_stack glu rot90 native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
     "trapezoid trapz cumulative_trapezoid arange linspace logspace tril_indices triu_indices local_response_norm "
-    "lp_pool1d lp_pool2d isin"
+    "lp_pool1d lp_pool2d isin logsigmoid log_sigmoid"
 )
 #: The same, where PyTorch has no rule for tensors without data, or one with other strides than the CPU's kernels.
 _ALWAYS = (
     "cov corrcoef histogram histogramdd istft ctc_loss combinations fft_fft fft_ifft fft_rfft fft_irfft fft_hfft "
     "fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_hfft2 fft_ihfft2 fft_fftn fft_ifftn fft_rfftn fft_irfftn "
-    "fft_hfftn fft_ihfftn"
+    "fft_hfftn fft_ihfftn fft_fftshift fft_ifftshift"
 )
+
+#: What layers of attention call in evaluation. Without data these return results that the CPU's kernels leave out.
+_FAST_PATHS = "_native_multi_head_attention _transformer_encoder_layer_fwd"
 
 #: LAPACK counts from 1 in the integers that these get, and believes them.
 _COUNT_FROM_ONE = frozenset("lu_unpack linalg_lu_solve lu_solve linalg_ldl_solve".split())
@@ -115,6 +119,11 @@ def _but_channels(function: Callable[..., Any], args: Any, kwargs: Any, tensors:
     return lambda ndim: [0, *range(2, ndim)] if ndim == images > 1 else ()
 
 
+def _batch_and_sequence(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """The axes of sequences of vectors but the vectors' own."""
+    return lambda ndim: (0, 1) if ndim == 3 else ()
+
+
 def _but_padded(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
     """The axes that `F.pad` leaves alone."""
     padding = args[1] if len(args) > 1 else kwargs.get("pad")
@@ -136,6 +145,7 @@ def _policies() -> Iterator[tuple[Any, _Policy]]:
         *((name, _Policy(_but_joined)) for name in ("cat", "concat", "concatenate")),
         ("group_norm", _Policy(_but_channels)),
         ("pad", _Policy(_but_padded)),
+        *((name, _Policy(_batch_and_sequence, _LARGEST_ALWAYS)) for name in _FAST_PATHS.split()),
         *((name, _Policy(_none)) for name in _NO_AXIS.split()),
         *((name, _Policy(_none, _LARGEST_ALWAYS)) for name in _ALWAYS.split()),
     ]
@@ -169,20 +179,53 @@ def probe(
     for axes in dict.fromkeys((policy.axes(function, args, kwargs, tensors), _no_axis)):
         lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
         lengths.first_index = int(getattr(function, "__name__", "") in _COUNT_FROM_ONE)
-        result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest)
-        if result is not None:
-            return result
+        with contextlib.suppress(_Raised):
+            result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest)
+            if result is not None:
+                return result
     return None
 
 
 def run_empty(
     function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
 ) -> Result | None:
-    """The same for an elementwise operator on tensors without elements, whose strides follow no rule."""
+    """The same for tensors without elements, some or all of them. Where none has any the operator's exceptions are eager's
+    own: whether it refuses empty operands, PyTorch's rules for tensors without data often do not know.
+
+    Raises:
+        OperatorFailed: where the operator raises.
+        Unsupported: where it warns.
+    """
     if device.type not in ("cpu", "cuda"):
         return None
     lengths = Lengths(args, kwargs, [t.meta for t in tensors], _no_axis)
-    return _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
+    try:
+        return _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
+    except _Raised as raised:
+        if any(t.meta.numel for t in tensors) or _asks_for_data(function, args, kwargs):
+            return None
+        error = raised.__cause__
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+
+
+def run_on_layouts(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
+) -> Result | None:
+    """The same for an elementwise operator whose operands' layouts decide about the result's in ways that differ between
+    operators: a number is an operand of some and an argument of others, and some take their operands in another order."""
+    if device.type not in ("cpu", "cuda"):
+        return None
+    for axes in (range, _no_axis):
+        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
+        with contextlib.suppress(_Raised):
+            result = _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
+            if result is not None:
+                return result
+    return None
+
+
+class _Raised(Exception):
+    """The operator raised, perhaps because of the lengths or the contents of the tensors that it was given."""
 
 
 def _run(
@@ -207,8 +250,8 @@ def _run(
         return lengths.original(operands.result(returned, tensors, device))
     except Unsupported:
         raise
-    except Exception:  # the operator's own, perhaps because of the lengths or the contents
-        return None
+    except Exception as error:
+        raise _Raised from error
     finally:
         torch.set_num_threads(threads)
 
@@ -230,13 +273,18 @@ def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any) -> bool
 
 
 def _is_index_of_integers(index: Any) -> bool:
-    """Whether an index copies what integers in tensors select; masks ask for data, and other indices make views."""
+    """Whether an index copies what integers in tensors or lists select; masks ask for data, and other indices make views."""
     parts = index if type(index) is tuple else (index,)
-    found = [part for part in parts if type(part) is TensorProxy]
-    rest = [part for part in parts if type(part) is not TensorProxy]
-    whole = all(part is None or part is Ellipsis or part == slice(None) for part in rest if type(part) is not list)
-    integers = all(part.meta.dtype in (torch.int64, torch.int32) for part in found)
-    return bool(found) and integers and whole and not any(type(part) is list for part in rest)
+    found = [part for part in parts if type(part) in (TensorProxy, list)]
+    rest = [part for part in parts if type(part) not in (TensorProxy, list)]
+    whole = all(part is None or part is Ellipsis or part == slice(None) for part in rest)
+    return bool(found) and whole and all(map(_holds_integers, found))
+
+
+def _holds_integers(index: Any) -> bool:
+    if type(index) is list:
+        return bool(index) and all(type(element) is int for element in index)
+    return index.meta.dtype in (torch.int64, torch.int32)
 
 
 def _short_arguments(

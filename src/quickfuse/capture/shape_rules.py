@@ -183,6 +183,17 @@ def _normal(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> R
     return Result(TensorMeta(dtype, shape, contiguous_stride(shape), tensors[0].meta.device, needs_grad))
 
 
+def _contiguous(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+    """`F.rrelu` and `torch.poisson`, whose results are contiguous whatever their operand is."""
+    x = args[0] if args else kwargs.get("input")
+    if type(x) is not TensorProxy or len(tensors) != 1 or not x.meta.dtype.is_floating_point:
+        return None
+    if any(kwargs.get(name) is not None for name in ("inplace", "generator", "out")) or len(args) > 4:
+        return None
+    stride = contiguous_stride(x.meta.shape)
+    return Result(TensorMeta(x.meta.dtype, x.meta.shape, stride, x.meta.device, grad and x.meta.requires_grad))
+
+
 def _multinomial(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
     options = {name: value for name, value in kwargs.items() if name != "generator"}
     given = _bind("input num_samples replacement", args, options)
@@ -266,6 +277,7 @@ _RULES: dict[Any, Rule] = {
     torch.empty_like: _like(0), torch.zeros_like: _like(0), torch.ones_like: _like(0), torch.rand_like: _like(0),
     torch.randn_like: _like(0), torch.full_like: _like(1),
     torch.randint_like: _like(1, 2),
+    _F.rrelu: _contiguous, torch.rrelu: _contiguous, torch.poisson: _contiguous,
     torch.eye: _eye, torch.as_strided: _as_strided, torch.Tensor.as_strided: _as_strided,
     **{getattr(torch.Tensor, name): rule for name, rule in CONVERSIONS.items()},
 }  # fmt: skip

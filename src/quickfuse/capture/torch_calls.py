@@ -81,8 +81,12 @@ def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
     i.graph.grad_enabled = i.truth(mode)
 
 
-def _no_context(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    """A context manager that only matters to the profiler."""
+def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
+    """`torch.profiler.record_function`, which only matters to the profiler. Kernels know nothing of blocks of the program, so
+    that the label is that of the whole graph."""
+    name = i.outside.contents(name)
+    if type(name) is str:
+        i.graph.labels.append(name)
     return i.mark_created(contextlib.nullcontext())
 
 
@@ -147,7 +151,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.as_tensor: as_tensor,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._set_grad_enabled: _set_grad_enabled,
-    torch.autograd.profiler.record_function: _no_context,
+    torch.autograd.profiler.record_function: _label,
     torch.get_default_dtype: _default_dtype,
     torch.cuda.is_available: _state(torch.cuda.is_available),
     torch.backends.cuda.is_built: _state(torch.backends.cuda.is_built),

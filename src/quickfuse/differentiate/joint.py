@@ -15,6 +15,7 @@ from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import UnsupportedAt
 from ..ir.modes import MODE_CHANGES, modes_restored
+from ..ir.nodes import outputs_of
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import Marks, check_use, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
@@ -197,18 +198,15 @@ class _Tracing:
         return made
 
     def _number(self, node: Node, args: Any, meta: NumberMeta) -> Any:
-        """Arithmetic on numbers stays as it is."""
+        """Arithmetic on numbers stays as it is. Its result has a mark of its own, not what it gives for the operands' marks:
+        `abs(n)` and `n` are equal for these, and not for all numbers."""
         if node.target == "item":
             made = self.graph.create_node("call_method", "item", (self.recorder.node_of(args[0]),), {})
-            made.meta.update(node.meta)
-            return self.marks.number(made, meta.kind)
-        operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
-        value = node.target(*args)  # type: ignore[operator]
-        if self.marks.is_known(value):
-            return value
-        made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
+        else:
+            operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
+            made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
         made.meta.update(node.meta)
-        return self.marks.note(made, value)
+        return self.marks.number(made, meta.kind)
 
     def _of(self, arguments: Any) -> Any:
         """A node's arguments, with what operands came to in this trace."""
@@ -239,7 +237,7 @@ class _Tracing:
             if tensor is not None and tensor.requires_grad != meta.requires_grad:
                 raise Unsupported("an input that begins to require gradients")
         plan = OutputPlan(results)
-        outputs = self._output_nodes(plan)
+        outputs = self._output_nodes(plan, results)
         wanted = [k for k, meta in enumerate(metas) if isinstance(meta, TensorMeta) and meta.requires_grad]
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         tangents, values = [], []
@@ -286,8 +284,11 @@ class _Tracing:
                 found[number] = str(error)
         return found
 
-    def _output_nodes(self, plan: OutputPlan) -> list[Node]:
-        """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own."""
+    def _output_nodes(self, plan: OutputPlan, results: list[Any]) -> list[Node]:
+        """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own, and all have
+        the strides that capture found, on axes with one element, too."""
+        captured = outputs_of(self.source)
+        metas = {id(tensor): node.meta["val"] for tensor, node in zip(results, captured, strict=True)}
         nodes = []
         owners: dict[Node, Any] = {}
         for tensor in plan.tensors:
@@ -298,6 +299,9 @@ class _Tracing:
             root = memory_root(node)
             if root.op == "placeholder" or owners.setdefault(root, tensor.memory) is not tensor.memory:
                 node = self.recorder.emit(torch.ops.aten.clone.default, node)
+            meta = metas.get(id(tensor))
+            if isinstance(meta, TensorMeta) and meta.stride != tensor.meta.stride and tensor.meta.looks_like(meta):
+                node = self.recorder.copy_laid_out(node, meta.stride)
             nodes.append(node)
         return nodes
 

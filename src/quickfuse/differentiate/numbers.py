@@ -8,7 +8,6 @@ another simple function of it, become numbers of the graph.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -42,7 +41,7 @@ class Marks:
         self.values: dict[Node, Any] = {}
 
     def number(self, node: Node, kind: type) -> Any:
-        """The mark for a number that is an input.
+        """The mark for a number that is an input, or is computed from inputs.
 
         Raises:
             Unsupported: for a bool, which has no value to spare.
@@ -54,27 +53,12 @@ class Marks:
             value = 15485863 + 104729 * self._count + 1299709 * self._seed
         else:
             raise Unsupported("a truth value that changes")
-        return self.note(node, value)
-
-    def is_known(self, value: Any) -> bool:
-        """Whether a node computes this number already: the other trace will tell whether that is an accident."""
-        return (type(value), value) in self.nodes
-
-    def note(self, node: Node, value: Any) -> Any:
-        """Remember the mark of a number's node."""
-        if type(value) not in (int, float) or self.is_known(value) or _is_usual(value):
-            raise Unsupported("numbers that cannot be told apart")
         self.nodes[type(value), value] = node
         self.values[node] = value
         return value
 
     def node_of(self, value: Any) -> Node | None:
         return self.nodes.get((type(value), value))
-
-
-def _is_usual(value: Any) -> bool:
-    """Whether a program may well have this number as a constant."""
-    return abs(value) < 1000 if type(value) is int else not math.isfinite(value) or value == int(value)
 
 
 def check_use(node: Node, differentiated: bool) -> None:

@@ -86,6 +86,11 @@ class Recorder(TorchDispatchMode):
         """Add a node; operands are nodes. Its metadata is worked out."""
         return self._node(function, args, kwargs, spec_of(function, *map_leaves(_stand_in, (args, kwargs))))
 
+    def copy_laid_out(self, node: Node, stride: tuple[int, ...]) -> Node:
+        """A copy of what `node` computes, with these strides."""
+        meta = node.meta["val"]
+        return self._node(aten.clone.default, (node,), {}, Out(TensorMeta(meta.dtype, meta.shape, stride, meta.device), 0))
+
     def _node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
         node = new_node(self.graph, "call_function", function, args, kwargs)
         node.meta["val"] = _metas(spec)

@@ -307,10 +307,12 @@ class LLVMBuilder(Flow, Builder[Value]):
         return self._vector(self.vectors_code.splat(neutral, value_type(dtype)), dtype)
 
     def combine(self, reduction: int, accumulator: Value, value: Value) -> Value:
-        """In a reduction the new element comes first, so that the accumulator waits for as little as possible."""
+        """Of equal elements, such as zeros of different signs, the first operand counts: for scans the last element, as in
+        eager, and for sums over rows, which vectors lie across, the first one."""
         store = self.body.stores[reduction]
         op = Op(store.operation, (store.value, store.value), store.value.dtype)
-        return self.operation(op, [accumulator, value] if store.kind is StoreKind.SCAN else [value, accumulator])
+        first_counts = store.kind is StoreKind.REDUCE and self.body.across
+        return self.operation(op, [accumulator, value] if first_counts else [value, accumulator])
 
     def total(self, reduction: int, accumulator: Value) -> Value:
         code, dtype = self.vectors_code, self.body.stores[reduction].value.dtype

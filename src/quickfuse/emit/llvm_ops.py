@@ -45,8 +45,6 @@ INTRINSICS: dict[str, dict[str, str]] = {
     "trunc": {"f": "trunc"},
     "round": {"f": "roundeven"},
     "copysign": {"f": "copysign"},
-    "fmax": {"f": "maxnum", "s": "smax", "u": "umax", "b": "umax"},
-    "fmin": {"f": "minnum", "s": "smin", "u": "umin", "b": "umin"},
 }
 #: Operations of floats that are functions of libm, by the same name.
 LIBM = frozenset(
@@ -234,16 +232,18 @@ def _fma(code: Code, op: Op, args: list[str]) -> str:
     return code.binary(add, element, code.binary(multiply, element, args[0], args[1]), args[2], "fma")
 
 
-def _extremum(comparison: str, intrinsic: str) -> Rule:
-    """`maximum` and `minimum`: NaN wins. With a NaN the comparison selects `y`; one in `x` is selected after that."""
+def _extremum(comparison: str, intrinsic: str, nan_wins: bool = True) -> Rule:
+    """`maximum` and `minimum`, `fmax` and `fmin`: `x` where both are equal, as are zeros of different signs. With a NaN the
+    comparison selects `x`; after that a NaN in `y` is selected, or `y` where `x` is one."""
 
     def rule(code: Code, op: Op, args: list[str]) -> str:
         element, kind = _element(op)
         if kind != "f":
             return code.intrinsic(("s" if kind == "s" else "u") + intrinsic, element, args)
         x, y = args
-        chosen = code.select(code.binary(f"fcmp {comparison}", element, x, y), element, x, y)
-        return code.select(code.binary("fcmp uno", element, x, x), element, x, chosen, f"{intrinsic}imum")
+        chosen = code.select(code.binary(f"fcmp {comparison}", element, y, x), element, y, x)
+        of = y if nan_wins else x
+        return code.select(code.binary("fcmp uno", element, of, of), element, y, chosen, f"{intrinsic}imum")
 
     return rule
 
@@ -445,6 +445,8 @@ RULES: dict[str, Rule] = {
     "fma": _fma,
     "maximum": _extremum("ogt", "max"),
     "minimum": _extremum("olt", "min"),
+    "fmax": _extremum("ogt", "max", nan_wins=False),
+    "fmin": _extremum("olt", "min", nan_wins=False),
     "rsqrt": _rsqrt,
     "isnan": _isnan,
     "isinf": _isinf,

@@ -37,8 +37,8 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
     "abs": (1, "|x|"),
     "sign": (1, "-1, 0 or 1; NaN gives 0, as torch.sign"),
     "fma": (3, "x * y + z, rounded once where the hardware can; operators that eager fuses so say it, no other is"),
-    "maximum": (2, "NaN if either is NaN"),
-    "minimum": (2, "NaN if either is NaN"),
+    "maximum": (2, "NaN if either is NaN; on CPUs x if both are equal, such as 0.0 and -0.0"),
+    "minimum": (2, "NaN if either is NaN; on CPUs x if both are equal"),
     "fmax": (2, "the other one if one is NaN"),
     "fmin": (2, "the other one if one is NaN"),
     # float functions

@@ -1,4 +1,4 @@
-"""Settings of PyTorch that a graph may change while it runs: grad mode and autocast."""
+"""Settings of PyTorch: those that a graph may change while it runs, and what new memory holds."""
 
 from __future__ import annotations
 
@@ -106,3 +106,12 @@ class _Settings:
 def _nesting() -> int:
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
+
+
+def filling_of_memory() -> dict[str, bool]:
+    """The settings that tell whether new memory is filled with values that are no result of anything, and their values."""
+    deterministic: Any = torch.utils.deterministic
+    return {
+        "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
+        "torch.utils.deterministic.fill_uninitialized_memory": deterministic.fill_uninitialized_memory,
+    }

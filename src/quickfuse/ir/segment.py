@@ -187,7 +187,7 @@ class Segment:
     `performed` that of captured instructions. `examples` are the values of `inputs` in the captured call, until the
     segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
-    graph, if so. `inference`: it runs in inference mode.
+    graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
     """
 
     code: CodeType
@@ -207,6 +207,7 @@ class Segment:
     changes_modes: bool = False
     only_eager: str = ""
     inference: bool = False
+    labels: tuple[str, ...] = ()
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

@@ -12,6 +12,7 @@ from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
 from . import bulk_reads, cpu, unchanged
 from .contents import Apart, ContentsReader
+from .labels import labelled
 from .memory import keep_freed_memory
 from .packed import packed
 from .tables import CpuCall, Placer
@@ -68,4 +69,4 @@ def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str]
     return GpuCall(step, placer, emit)
 
 
-__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "tensor_check", "unchanged"]
+__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "labelled", "tensor_check", "unchanged"]

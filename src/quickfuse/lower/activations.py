@@ -135,9 +135,9 @@ def hardshrink(x: Expr, limit: Expr) -> Expr:
 
 @pointwise("softshrink", numbers={"lambd": 0.5})
 def softshrink(x: Expr, limit: Expr) -> Expr:
-    zero = ops.like(x, 0)
+    """A number within the limits becomes a zero of its own sign."""
     shrunk = ops.where(ops.gt(x, limit), ops.sub(x, limit), ops.add(x, limit))
-    return ops.where(_within(x, limit), zero, shrunk)
+    return ops.where(_within(x, limit), ops.mul(x, ops.like(x, 0)), shrunk)
 
 
 def _within(x: Expr, limit: Expr) -> Expr:

@@ -231,14 +231,19 @@ def minimum(x: Expr, y: Expr) -> Expr:
     return ops.bit_and(x, y) if x.dtype is torch.bool else ops.minimum(x, y)
 
 
-@pointwise("fmax", operands=_BINARY)
-def fmax(x: Expr, y: Expr) -> Expr:
-    return ops.fmax(x, y) if is_float(x.dtype) else maximum.compute(x, y)
+@pointwise("fmax", operands=_BINARY, needs="common")
+def fmax(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
+    return ops.fmax(*_first_of_equals(x, y, common)) if is_float(x.dtype) else maximum.compute(x, y)
 
 
-@pointwise("fmin", operands=_BINARY)
-def fmin(x: Expr, y: Expr) -> Expr:
-    return ops.fmin(x, y) if is_float(x.dtype) else minimum.compute(x, y)
+@pointwise("fmin", operands=_BINARY, needs="common")
+def fmin(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
+    return ops.fmin(*_first_of_equals(x, y, common)) if is_float(x.dtype) else minimum.compute(x, y)
+
+
+def _first_of_equals(x: Expr, y: Expr, common: torch.dtype) -> tuple[Expr, Expr]:
+    """The operands, first the one that eager's `fmax` and `fmin` give for zeros of different signs."""
+    return (y, x) if common is torch.bfloat16 else (x, y)
 
 
 @evaluator("max")

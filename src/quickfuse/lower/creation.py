@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from quickfuse.ir.expr import Expr, Index, Scalar
+from quickfuse.ir.modes import filling_of_memory
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
-from .promotion import COMPUTE, is_float
+from .promotion import COMPUTE, check_supported, is_float
 from .rules import Evaluator, NoRule, evaluator, operand
 from .symbolic import Tensor
 from .transfer import on_device
@@ -25,10 +27,20 @@ def _constant(value: int) -> Evaluator:
 for _names, _value in {
     "zero zeros zeros_like new_zeros": 0,
     "ones ones_like new_ones": 1,
-    # Memory without contents may hold anything, so also zeros.
-    "empty empty_like empty_strided new_empty": 0,
 }.items():
     evaluator(_names)(_constant(_value))
+
+
+@evaluator("empty empty_like empty_strided new_empty new_empty_strided")
+def empty(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    """Memory without contents may hold anything, so also zeros. Where PyTorch fills it, so that reading it is noticed, it is
+    with what no program is likely to compute."""
+    if not all(filling_of_memory().values()):
+        return ops.const(0, meta.dtype)
+    if is_float(meta.dtype):
+        return ops.const(math.nan, meta.dtype)
+    check_supported(meta.dtype)
+    return ops.const(True if meta.dtype is torch.bool else torch.iinfo(meta.dtype).max, meta.dtype)
 
 
 def _filled(position: int, *names: str) -> Evaluator:

@@ -202,7 +202,8 @@ def _register_avg_pool(ndim: int) -> None:
 
 
 def sum_of(windows: Windows, dtype: torch.dtype) -> Expr:
-    return functools.reduce(ops.add, windows.elements_or(0, dtype))
+    """Eager begins with 0.0: where all elements are -0.0, the sum is 0.0."""
+    return functools.reduce(ops.add, windows.elements_or(0, dtype), ops.const(0, dtype))
 
 
 def _count(windows: Windows, dtype: torch.dtype, with_padding: bool) -> Expr:

@@ -42,7 +42,7 @@ def _avg_pool_backward(
         raise NoRule
     dtype, shape = COMPUTE[meta.dtype], grad.meta.shape
     value = source(ctx, grad, 2 if math.prod(most) > 1 else 32)
-    total: Expr | None = None
+    total: Expr = ops.const(0, dtype)  # as in eager: where all terms are -0.0, the sum is 0.0
     for place in itertools.product(*map(range, most)):
         axes: list[int | Expr] = list(range(first))
         inside, fixed, varying = None, 1, None
@@ -64,8 +64,7 @@ def _avg_pool_backward(
             count = ops.mul(count, ops.via(varying, dtype))
         term = ops.div(ops.via(at(value, axes, len(shape), inside), dtype), count)
         term = ops.where(inside, term, ops.const(0, dtype)) if inside is not None else term
-        total = term if total is None else ops.add(total, term)
-    assert total is not None
+        total = ops.add(total, term)
     return made(ctx, meta, ops.via(total, meta.dtype))
 
 

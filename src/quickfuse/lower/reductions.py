@@ -108,6 +108,8 @@ rule("all", "input dim=None keepdim=False")(_logical("and"))
 
 
 def _extremum(space: Space, value: Expr, largest: bool) -> Expr:
+    if not space.count:  # eager raises: nothing is the largest of no elements
+        raise NoRule
     return space.largest(value) if largest else space.least(value)
 
 

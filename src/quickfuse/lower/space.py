@@ -69,7 +69,8 @@ class Space:
         if not self.count or not math.prod(self.shape):
             return ops.const(identity(combine, value.dtype), value.dtype)
         if self.count == 1:
-            return value
+            is_sum = combine in ("add", "sum") and is_float(value.dtype)  # which begins with 0.0: -0.0 alone becomes 0.0
+            return ops.add(value, ops.like(value, 0)) if is_sum else value
         return self._in_two_stages(value, combine) or self._stored(value, combine, self.shape, self.axes)
 
     def _stored(self, value: Expr, combine: str, shape: Shape, axes: Shape) -> Expr:
