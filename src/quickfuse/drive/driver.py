@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, cast
 
+from ..errors import QuickfuseError
 from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 from . import native
@@ -86,7 +87,15 @@ class Driver:
                 barren = 0
             if place in self.left_to_python:
                 continue
-            outcome = self._run_segment(key, frames)
+            try:
+                outcome = self._run_segment(key, frames)
+            except QuickfuseError:
+                raise
+            except BaseException as error:  # a signal handler's, or Ctrl-C: the program's own handlers are to see it
+                top.position += 1
+                if not unwind(frames, error):
+                    raise
+                continue
             if outcome is NO_SEGMENT:
                 continue
             for frame in frames:
