@@ -15,7 +15,7 @@ import inspect
 import signal
 import threading
 from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 
 class _Heard:
@@ -58,22 +58,25 @@ class handlers_heard:
             number, heard = self._replaced.pop()
             if signal.getsignal(number) is heard:
                 signal.signal(number, heard.handler)
-        if any(error is raised for raised in self._raised):
-            self._raised.clear()
-        self.check()
+        raised = [*self._raised]
+        self._raised.clear()  # an exception that it keeps would keep it in turn
+        if raised and not any(error is other for other in raised):
+            _raise(raised[0])
 
     def check(self) -> None:
         """Raise the first exception of a handler so far, if there was one."""
-        if not self._raised:
-            return
-        error = self._raised[0]
-        self._raised.clear()
-        context = error.__context__
-        try:
-            raise error
-        finally:
-            error.__context__ = context  # not what was made of it meanwhile
-            del error
+        if self._raised:
+            _raise(self._raised[0])
+
+
+def _raise(error: BaseException) -> NoReturn:
+    """Raise an exception as it was raised before, whatever was made of it meanwhile."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+        del error
 
 
 def let_through(error: BaseException) -> None:

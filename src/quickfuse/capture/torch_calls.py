@@ -81,8 +81,12 @@ def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
     i.graph.grad_enabled = i.truth(mode)
 
 
-def _no_context(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    """A context manager that only matters to the profiler."""
+def _record_function(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """A context manager that only matters to the profiler. While one runs, Python enters and leaves it, between graphs."""
+    profiling = torch.autograd._profiler_enabled()
+    i.outside.guard("state", None, ("torch.autograd._profiler_enabled()", profiling))
+    if profiling and i.graph.may_break:
+        raise Unsupported("an annotation for the profiler, which is running")
     return i.mark_created(contextlib.nullcontext())
 
 
@@ -147,7 +151,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.as_tensor: as_tensor,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._set_grad_enabled: _set_grad_enabled,
-    torch.autograd.profiler.record_function: _no_context,
+    torch.autograd.profiler.record_function: _record_function,
     torch.get_default_dtype: _default_dtype,
     torch.cuda.is_available: _state(torch.cuda.is_available),
     torch.backends.cuda.is_built: _state(torch.backends.cuda.is_built),
