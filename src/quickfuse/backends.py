@@ -95,10 +95,9 @@ class _Checked:
             return
         if not isinstance(output, torch.Tensor):
             self._refuse(f"{_article(output)} as output {index}, which is a tensor")
-        made = (tuple(output.shape), output.dtype, output.device.type)
-        wanted = (tuple(expected.shape), expected.dtype, expected.device.type)
+        made, wanted = _described(output), _described(expected)
         if made != wanted:
-            self._refuse("output {} as {} {} on {}, not {} {} on {}".format(index, *made[1::-1], made[2], *wanted[1::-1], wanted[2]))
+            self._refuse(f"output {index} as {made}, not as {wanted}")
 
     def _refuse(self, what: str) -> NoReturn:
         raise BackendError(f"what the backend {self.name!r} made returned {what}")
@@ -117,6 +116,10 @@ class _Checked:
         finally:
             torch.set_rng_state(random_state)
         return False
+
+
+def _described(tensor: Any) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device.type}"
 
 
 def _article(value: Any) -> str:

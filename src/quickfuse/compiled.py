@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 from . import config, errors, logs
 from .capture import capture, may_be_handled, resume, user_function
@@ -459,14 +459,21 @@ def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, t
     if isinstance(function, MethodType):
         inner, bound = plain_function(function.__func__)
         return (None, ()) if inner is None else (inner, (*bound, function.__self__))
-    if isinstance(function, functools.partial) or isinstance(getattr(type(function), "__call__", None), FunctionType):
+    if isinstance(function, functools.partial) or isinstance(_call_method(function), FunctionType):
         return _called, (function,)
     return None, ()
 
 
-def _called(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _call_method(function: Any) -> Any:
+    return next((vars(cls)["__call__"] for cls in type(function).__mro__ if "__call__" in vars(cls)), None)
+
+
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """What is captured of a callable that is no function itself, and calls one."""
     return function(*args, **kwargs)
+
+
+_called = cast("FunctionType", _call)
 
 
 keep_peer_out(Compiled.__call__)

@@ -59,7 +59,7 @@ def _check(name: str, value: Any) -> None:
     kind = _KINDS[name]
     if type(value) is not kind:
         raise TypeError(f"quickfuse.config.{name} is of type {kind.__name__}, not {value!r}")
-    if kind is int and value < 0:
+    if type(value) is int and value < 0:
         raise ValueError(f"quickfuse.config.{name} is not negative: {value}")
     if name in _CHOICES and value not in _CHOICES[name]:
         raise ValueError(f"quickfuse.config.{name} is one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}")

@@ -105,7 +105,7 @@ def _installed_codes() -> set[CodeType]:
 
 
 def _takes_callers_frame(frame: FrameType) -> bool:
-    """Whether a frame was called with a number and the frame below, as signal handlers are: also one not installed any more."""
+    """Whether a frame was called with a number and the frame below, as signal handlers are, those of before included."""
     code = frame.f_code
     below = frame.f_back
     if below is None or (code.co_argcount < 2 and not code.co_flags & inspect.CO_VARARGS):

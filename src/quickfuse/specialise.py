@@ -26,7 +26,6 @@ from .kernels import kernels_of
 from .launch import Apart, ContentsReader, bulk_reads, tensor_check, unchanged
 from .stretches import in_stretches
 
-
 #: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
 _UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
 

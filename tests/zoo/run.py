@@ -94,7 +94,6 @@ def builder_of(library: str) -> Any:
 
 def _measure(library: str, name: str, path: Path, peer: bool) -> None:
     import torch
-
     from measure import equal_cases, measure
 
     warnings.simplefilter("ignore")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import linecache
 import math
 import re
 import threading
@@ -21,6 +20,7 @@ import torch
 
 from ..errors import BackendError, Unsupported
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState
+from ..ir.generated import generated_function
 from ..ir.guard import Guard
 from ..ir.segment import Existing, Segment
 from ..ir.source import Source
@@ -166,7 +166,8 @@ class Glue:
             elif watched:
                 locked = ["_before0 = None", "try:", *(f"    {line}" for line in locked), *_ON_ERROR_UNCHANGED]
             locked.insert(0, "if _lock._is_owned(): raise _RunNatively")
-        guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), f"except {_FETCH_ERRORS} as _error0: return _missed(_error0)"]
+        handler = f"except {_FETCH_ERRORS} as _error0: return _missed(_error0)"
+        guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), handler]
         lines = [*guarded, *locked, *epilogue.lines, f"return {result}"]
         if not segment.resumes:
             self._refuse_collisions("\n".join(lines))
@@ -210,12 +211,9 @@ class Glue:
 
     def function(self, like: FunctionType) -> Callable[..., Any]:
         """Compile the source to a function with the defaults and free variables of `like`."""
-        filename = f"<quickfuse {like.__qualname__} {id(self):x}>"
-        linecache.cache[filename] = (len(self.source), None, self.source.splitlines(keepends=True), filename)
         namespace = self.constants
         namespace["_CELLS"] = dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True))
-        exec(compile(self.source, filename, "exec"), namespace)
-        made: FunctionType = namespace[self._name()]
+        made = generated_function(self.source, like.__qualname__, namespace, self._name())
         if not self.segment.resumes:
             made.__defaults__ = like.__defaults__
             made.__kwdefaults__ = like.__kwdefaults__

@@ -68,7 +68,7 @@ def kept_from_peer(function: FunctionType) -> Any:
     return getattr(function, "_torchdynamo_orig_callable", None)
 
 
-def keep_peer_out(function: FunctionType) -> None:
+def keep_peer_out(function: Callable[..., Any]) -> None:
     """Have torch.compile call this function as it is, where compiled code calls it: neither what it does is followed, nor
     what it calls. PyTorch's compiler need not be imported for that, now or ever."""
     frames = torch._C._dynamo.eval_frame
