@@ -206,8 +206,9 @@ def test_torch_func(called_before: bool) -> None:
     compiled = warm(double, called_before, x)
     func: Any = torch.func
     for transform in (
-        lambda f: func.vmap(f)(torch.stack([x, y])), lambda f: func.grad(lambda z: f(z).sum())(y), lambda f: func.jvp(f, (y,), (x,)),
-        lambda f: func.functionalize(f)(y), lambda f: func.vjp(f, y)[1](x), lambda f: func.jacrev(f)(y), lambda f: func.hessian(f)(y),
+        lambda f: func.vmap(f)(torch.stack([x, y])), lambda f: func.grad(lambda z: f(z).sum())(y),
+        lambda f: func.jvp(f, (y,), (x,)), lambda f: func.functionalize(f)(y), lambda f: func.vjp(f, y)[1](x),
+        lambda f: func.jacrev(f)(y), lambda f: func.hessian(f)(y),
     ):  # fmt: skip
         torch.testing.assert_close(transform(compiled), transform(double))
     assert torch.allclose(compiled(y), double(y)) and compiled.graph_count == 1
@@ -294,7 +295,8 @@ def test_dropped_functions_leave_nothing() -> None:
     def counts() -> tuple[int, int]:
         gc.collect()
         gc.collect()  # what finalizers of the first time let go
-        return len([name for name in linecache.cache if "quickfuse" in str(name) or "eval_with_key" in str(name)]), len(gc.get_objects())
+        sources = [name for name in map(str, linecache.cache) if "quickfuse" in name or "eval_with_key" in name]
+        return len(sources), len(gc.get_objects())
 
     for k in range(20):
         one(k)

@@ -315,7 +315,7 @@ def test_what_a_backend_made_raises_later() -> None:
     for function in (lambda x: x + 1, changes, breaks):
         compiled = quickfuse.compile(function, backend=backend)
         for _ in range(2):
-            with pytest.raises(quickfuse.errors.BackendError, match="'backend' made raised RuntimeError: at run time") as raised:
+            with pytest.raises(quickfuse.errors.BackendError, match="made raised RuntimeError: at run time") as raised:
                 compiled(torch.randn(3))
             assert isinstance(raised.value.__cause__, RuntimeError)
 
@@ -336,7 +336,7 @@ def test_the_programs_own_failure_is_not_the_backends() -> None:
         (lambda gm: lambda *inputs: gm(*inputs)[:1], "1 outputs, not the graph's 2"),
         (lambda gm: lambda *inputs: (None, gm(*inputs)[1]), "None as output 0, which is a tensor"),
         (lambda gm: lambda *inputs: (gm(*inputs)[0], "text"), "a str as output 1, which is a tensor"),
-        (lambda gm: lambda *inputs: (gm(*inputs)[0], torch.ones(5)), r"output 1 as torch.float32 of shape \(5,\) on cpu, not as"),
+        (lambda gm: lambda *inputs: (gm(*inputs)[0], torch.ones(5)), r"output 1 as torch.float32 of shape \(5,\) on cpu"),
         (lambda gm: lambda *inputs: (gm(*inputs)[0].double(), gm(*inputs)[1]), "output 0 as torch.float64"),
         (lambda gm: lambda: (1, 2), "raised TypeError"),
     ],

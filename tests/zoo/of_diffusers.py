@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import Case
+
+from zoo.measure import Case
 
 _STEP = torch.tensor([10])
 _UNET = {
-    "sample_size": 16, "in_channels": 4, "out_channels": 4, "layers_per_block": 1, "block_out_channels": (16, 32), "norm_num_groups": 8,
+    "sample_size": 16, "in_channels": 4, "out_channels": 4, "layers_per_block": 1, "block_out_channels": (16, 32),
+    "norm_num_groups": 8,
 }  # fmt: skip
 _CROSS = {
     **_UNET, "cross_attention_dim": 32, "attention_head_dim": 8, "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
@@ -80,11 +82,13 @@ _MODELS: dict[str, Callable[[], Case]] = {
         "decoder_norm_types": "rms_norm", "decoder_act_fns": "silu"}, _latent(1, 3, 32, 32)),
     "DiTTransformer2DModel": lambda: _made(
         "DiTTransformer2DModel", {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4, "num_layers": 2,
-        "sample_size": 8, "patch_size": 2, "num_embeds_ada_norm": 8}, _latent(2, 4, 8, 8), torch.tensor([3, 4]), torch.tensor([1, 2])),
+        "sample_size": 8, "patch_size": 2, "num_embeds_ada_norm": 8}, _latent(2, 4, 8, 8), torch.tensor([3, 4]),
+        torch.tensor([1, 2])),
     "PixArtTransformer2DModel": lambda: _made(
         "PixArtTransformer2DModel", {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4, "out_channels": 8,
         "num_layers": 2, "sample_size": 8, "patch_size": 2, "cross_attention_dim": 16, "caption_channels": 8,
-        "use_additional_conditions": False}, _latent(2, 4, 8, 8), encoder_hidden_states=_latent(2, 5, 8), timestep=torch.tensor([3, 4]),
+        "use_additional_conditions": False}, _latent(2, 4, 8, 8), encoder_hidden_states=_latent(2, 5, 8),
+        timestep=torch.tensor([3, 4]),
         added_cond_kwargs={"resolution": None, "aspect_ratio": None}),
     "Transformer2DModel": lambda: _made(
         "Transformer2DModel", {"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 32, "num_layers": 2,

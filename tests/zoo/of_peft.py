@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from measure import Case
+
+from zoo.measure import Case
 
 _LINEAR = {"target_modules": ["q_proj", "v_proj"]}
 _ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 import torch
-from measure import Case
+
+from zoo.measure import Case
 
 #: Words in names of small models, the smallest first.
 _SMALL = "test_ zepto atto femto pico nano xxs xxtiny tiny xxsmall xs xsmall mini small lite".split()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from measure import Case
 
 from quickfuse.bench.zoo import vision_models
+from zoo.measure import Case
 
 _CLASSIFICATION = (
-    "alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 mnasnet1_0 "
-    "mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_400mf regnet_y_400mf regnet_y_800mf resnet18 resnet34 resnet50 "
-    "resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1 swin_t swin_v2_t vgg11 vgg11_bn vit_b_32 "
-    "wide_resnet50_2"
+    "alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 "
+    "mnasnet1_0 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_400mf regnet_y_400mf regnet_y_800mf "
+    "resnet18 resnet34 resnet50 resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1 "
+    "swin_t swin_v2_t vgg11 vgg11_bn vit_b_32 wide_resnet50_2 "
 ).split()
 _SEGMENTATION = "deeplabv3_mobilenet_v3_large deeplabv3_resnet50 fcn_resnet50 lraspp_mobilenet_v3_large".split()
 _DETECTION = (

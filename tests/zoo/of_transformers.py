@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from measure import Case
+
+from zoo.measure import Case
 
 #: What each number of a configuration becomes, by name.
 _SMALL: dict[str, Any] = {
@@ -19,11 +20,11 @@ _SMALL: dict[str, Any] = {
     **dict.fromkeys("decoder_hidden_size fpn_hidden_size mask_feature_size feature_size rnn_hidden_size".split(), 32),
     **dict.fromkeys("num_hidden_layers n_layer num_layers n_layers encoder_layers decoder_layers depth".split(), 2),
     **dict.fromkeys("num_encoder_layers num_decoder_layers num_blocks decoder_num_hidden_layers".split(), 2),
-    **dict.fromkeys("num_attention_heads n_head num_heads n_heads encoder_attention_heads decoder_attention_heads".split(), 4),
-    **dict.fromkeys("decoder_num_attention_heads attention_heads".split(), 4),
+    **dict.fromkeys("num_attention_heads n_head num_heads n_heads encoder_attention_heads attention_heads".split(), 4),
+    **dict.fromkeys("decoder_num_attention_heads decoder_attention_heads".split(), 4),
     "num_key_value_heads": 2, "head_dim": 8, "kv_channels": 8,
-    **dict.fromkeys("intermediate_size ffn_dim d_ff d_inner encoder_ffn_dim decoder_ffn_dim n_inner ffn_hidden_size".split(), 64),
-    **dict.fromkeys("dim_feedforward decoder_intermediate_size mlp_dim moe_intermediate_size".split(), 64),
+    **dict.fromkeys("intermediate_size ffn_dim d_ff d_inner encoder_ffn_dim decoder_ffn_dim n_inner".split(), 64),
+    **dict.fromkeys("ffn_hidden_size dim_feedforward decoder_intermediate_size mlp_dim moe_intermediate_size".split(), 64),
     "vocab_size": 99, "max_position_embeddings": 64, "n_positions": 64, "max_seq_len": 64, "n_ctx": 64, "type_vocab_size": 2,
     "image_size": 32, "patch_size": 8, "num_channels": 3, "sliding_window": 16, "attention_window": 8,
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,

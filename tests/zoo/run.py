@@ -2,9 +2,9 @@
 
     python tests/zoo/run.py [--libraries timm peft] [--only NAME ...] [--shard 1/4] [--seconds 300] [--fresh] [--report]
 
-Nothing is downloaded: models are small and have random weights. Each runs in a process of its own, which is given up after a
-time limit; what became of it is in build/zoo/LIBRARY/NAME.json as soon as it is known, so that a run that was stopped goes on
-where it was. In the end, and with `--report` at once, the table in benchmarks/results/zoo.md is written.
+Nothing is downloaded: models are small and have random weights. Each runs in a process of its own, which is given up after
+a time limit; what became of it is in build/zoo/LIBRARY/NAME.json as soon as it is known, so that a run that was stopped goes
+on where it was. In the end, and with `--report` at once, the table in benchmarks/results/zoo.md is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parent)]
 
 LIBRARIES = ("transformers", "timm", "torchvision", "diffusers", "peft")
 BUILD = ROOT / "build" / "zoo"
@@ -35,7 +35,7 @@ def main() -> None:
     if not options.report:
         for library in options.libraries:
             _run_library(library, options)
-    from table import write
+    from zoo.table import write
 
     write(BUILD, ROOT / "benchmarks" / "results" / "zoo.md")
 
@@ -89,12 +89,13 @@ def builder_of(library: str) -> Any:
         importlib.import_module(library)
     except ImportError:
         return None
-    return importlib.import_module(f"of_{library}")
+    return importlib.import_module(f"zoo.of_{library}")
 
 
 def _measure(library: str, name: str, path: Path, peer: bool) -> None:
     import torch
-    from measure import equal_cases, measure
+
+    from zoo.measure import equal_cases, measure
 
     warnings.simplefilter("ignore")
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
@@ -130,7 +131,8 @@ def _in_words(path: Path) -> str:
     found = json.loads(path.read_text())
     if "not built" in found:
         return f"not built: {found['not built'][:80]}"
-    ways = [f"{way} {f['outcome']} {f.get('graphs', '')}" for way, f in found.items() if isinstance(f, dict) and "outcome" in f]
+    known = {way: f for way, f in found.items() if isinstance(f, dict) and "outcome" in f}
+    ways = [f"{way} {f['outcome']} {f.get('graphs', '')}" for way, f in known.items()]
     return ", ".join([*ways, *([found["died"]] if "died" in found else [])])
 
 

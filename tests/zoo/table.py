@@ -13,23 +13,23 @@ _WAYS = ("eval", "gradients", "step")
 def write(build: Path, path: Path) -> None:
     """Write benchmarks/results/zoo.md from the results in `build`."""
     found = [json.loads(file.read_text()) for file in sorted(build.glob("*/*.json"))]
-    built = [model for model in found if "eval" in model]
+    built = [model for model in found if "eval" in model or "died" in model]
     lines = [
         "# Models of other libraries",
         "",
-        "Small models with random weights, compiled with the default backend, beside eager: evaluation, gradients of a call in",
-        "training mode, and a whole training step (loss, backward, SGD) in one function. Written by `make zoo`.",
+        "Small models with random weights, compiled with the default backend, beside eager: evaluation, gradients of a call",
+        "in training mode, and a whole training step (loss, backward, SGD) in one function. Written by `make zoo`.",
         "",
         *_versions(built),
         "",
-        "| library | models | right in all three | one graph in evaluation | one graph for a step | more graphs than torch.compile |",
+        "| library | models | right in all three | one graph in evaluation | one graph for a step | more than the peer |",
         "| --- | --- | --- | --- | --- | --- |",
         *[_summary(library, [m for m in built if m["library"] == library]) for library in _libraries(built)],
         "",
         "Graphs are those with operators; torch.compile's are counted beside them. Seconds are of the first call.",
         "",
-        "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | step | graphs | torch.compile |"
-        " first call, s |",
+        "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | step | graphs |"
+        " torch.compile | first call, s |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *[_row(model) for model in built],
         "",

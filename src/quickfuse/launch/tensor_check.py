@@ -37,8 +37,8 @@ _NAME = "quickfuse_check_tensors"
 _REQUIRES_GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
 _KEY_INCLUDED = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
 
-#: What a thread's dispatcher goes through while `torch.jit.trace` records, and inside of the transforms of `torch.func`, where
-#: tensors look like others from here. See `ir.modes.outer_tracer`.
+#: What a thread's dispatcher goes through while `torch.jit.trace` records, and inside of the transforms of `torch.func`:
+#: tensors there look like others from here. See `ir.modes.outer_tracer`.
 _TRACING_KEYS = ("Tracer", "FuncTorchDynamicLayerFrontMode")
 
 _GETTERS = ("get_data_ptr", "get_sizes", "get_strides", "get_dim", "get_dtype", "get_device_type", "get_device_index")
