@@ -17,16 +17,18 @@ from zoo import measure, run, table
 from zoo.measure import Case, equal_cases
 
 _SUBSET = {
-    "torchvision": "alexnet mobilenet_v3_small shufflenet_v2_x0_5 squeezenet1_1 resnet18 mnasnet0_5 lraspp_mobilenet_v3_large "
-    "fasterrcnn_mobilenet_v3_large_320_fpn",
+    "torchvision": "alexnet fasterrcnn_mobilenet_v3_large_320_fpn lraspp_mobilenet_v3_large mnasnet0_5 mobilenet_v3_small "
+    "resnet18 shufflenet_v2_x0_5 squeezenet1_1",
     "transformers": "albert bart bert clip distilbert electra gpt2 gemma llama mixtral opt qwen2 roberta swin t5 vit",
     "timm": "test_vit test_resnet test_efficientnet test_byobnet test_convnext test_mambaout",
-    "diffusers": "AutoencoderKL AutoencoderTiny DiTTransformer2DModel FluxTransformer2DModel PixArtTransformer2DModel UNet2DModel",
+    "diffusers": "AutoencoderKL AutoencoderTiny DiTTransformer2DModel FluxTransformer2DModel PixArtTransformer2DModel "
+    "UNet2DModel",
     "peft": "ia3 lora dora prompt",
 }
+_MODELS = [(library, name) for library, names in _SUBSET.items() for name in names.split()]
 
 
-@pytest.mark.parametrize(("library", "name"), [(library, name) for library, names in _SUBSET.items() for name in names.split()])
+@pytest.mark.parametrize(("library", "name"), _MODELS)
 def test_model(library: str, name: str) -> None:
     """Evaluation, gradients and a whole training step are eager's."""
     models = run.builder_of(library)
@@ -80,7 +82,8 @@ def test_outcomes() -> None:
 
 
 def test_the_table(tmp_path: Path) -> None:
-    way = {"outcome": "right", "graphs": 2, "operators": 9, "first_s": 0.5, "peer_graphs": 1, "breaks": [{"reason": "a call | x"}]}
+    way: dict[str, Any] = {"outcome": "right", "graphs": 2, "operators": 9, "first_s": 0.5, "peer_graphs": 1}
+    way["breaks"] = [{"reason": "a call | x"}]
     for name, found in (
         ("one", {"eval": way, "gradients": way, "step": {**way, "graphs": 1}}), ("two", {"not built": "ValueError"}),
         ("three", {"eval": way, "died": "more than 3 s"}), ("four", {"died": "signal 11"}),
