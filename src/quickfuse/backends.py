@@ -153,6 +153,7 @@ def _load(name: str) -> Backend:
         try:
             function = entry.load()
         except Exception as error:
+            let_through(error)
             raise BackendError(f"the backend {name!r}, published as {entry.value}, cannot be loaded: {error}") from error
         return Backend(name, function)
     raise ValueError(f"unknown backend {name!r}; the backends are {', '.join(list_backends())}")

@@ -73,9 +73,18 @@ def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
     wanted = [p for p in case.model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(wanted, lr=1e-3)
 
+    paths = _paths(case.model(*case.args, **case.kwargs))[:_IN_LOSS]
+    torch.manual_seed(2)
+
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = _loss(_tensors(case.model(*case.args, **case.kwargs)))
+        outputs = case.model(*case.args, **case.kwargs)
+        loss = torch.zeros(())
+        for path in paths:
+            value = outputs
+            for key in path:
+                value = value[key]
+            loss = loss + value.float().square().mean()
         loss.backward()
         optimizer.step()
         return loss
@@ -83,6 +92,20 @@ def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
     function = wrap(step)
     for _ in range(2):
         yield [function().detach(), *[p.detach().clone() for p in wanted]]
+
+
+#: How many of a model's results a step's loss is made of.
+_IN_LOSS = 3
+
+
+def _paths(structure: Any) -> list[tuple[Any, ...]]:
+    """The keys and indices that lead to results with gradients."""
+    if isinstance(structure, torch.Tensor):
+        return [()] if structure.requires_grad and structure.numel() else []
+    parts: Any = structure.items() if isinstance(structure, dict) else ()
+    if isinstance(structure, (list, tuple)):
+        parts = enumerate(structure)
+    return [(key, *path) for key, part in parts for path in _paths(part)]
 
 
 def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
@@ -97,19 +120,21 @@ def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
         held.append(quickfuse.compile(function))
         return held[0]  # type: ignore[no-any-return]
 
+    graphs: list[int] = []
     try:
         with _internal_errors() as internal:
-            made, seconds = _run(make, work, wrap)
+            made, seconds = _run(make, work, wrap, lambda: graphs.append(_compiled_of(held[0]).graph_count))
     except Exception as error:
         return {"outcome": "error", "detail": _short(error), "traceback": traceback.format_exc()[-3000:]}
-    compiled = getattr(held[0], "_compiled", held[0])
+    compiled = _compiled_of(held[0])
     distance = _farthest(made, wanted)
     right = distance <= TOLERANCE or _is_as_exact(make, work, made, wanted)
     return {
         "outcome": "internal error" if internal else "right" if right else "wrong",
         "detail": "; ".join(internal) if internal else "" if right else f"distance {distance:.2g}",
         "distance": distance,
-        "graphs": compiled.graph_count,
+        "graphs": graphs[0],
+        "graphs_later": compiled.graph_count - graphs[0],
         "operators": sum(s.segment.operators for s in compiled.specialisations),
         "kernels": sum(s.kernels for s in compiled.specialisations),
         "without_kernels": sorted({s.without_kernels for s in compiled.specialisations if s.without_kernels}),
@@ -151,8 +176,15 @@ def _farthest(made: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
     return max((_distance(a, b) for a, b in zip(made, wanted, strict=True)), default=0.0)
 
 
-def _run(make: Callable[[], Case], work: Any, wrap: Wrapper) -> tuple[list[torch.Tensor], list[float]]:
-    """All tensors that a way of use gives, and the seconds of each of its two calls."""
+def _compiled_of(function: Any) -> Any:
+    """The compiled function of a compiled function or module."""
+    return getattr(function, "_compiled", function)
+
+
+def _run(
+    make: Callable[[], Case], work: Any, wrap: Wrapper, after: Callable[[], None] = lambda: None
+) -> tuple[list[torch.Tensor], list[float]]:
+    """All tensors that a way of use gives, and the seconds of each of its two calls; `after` is called behind each."""
     case = make()
     torch.manual_seed(1)
     results: list[torch.Tensor] = []
@@ -162,6 +194,7 @@ def _run(make: Callable[[], Case], work: Any, wrap: Wrapper) -> tuple[list[torch
     for outputs in calls:
         seconds.append(time.perf_counter() - start)
         results += [t.detach().clone() for t in outputs]
+        after()
         start = time.perf_counter()
     return results, seconds
 
@@ -191,8 +224,9 @@ def _internal_errors() -> Iterator[list[str]]:
 
 
 def _peer_graphs(make: Callable[[], Case], work: Any) -> int | str:
-    """How many graphs torch.compile makes; what it raises, if it does."""
+    """How many graphs torch.compile makes at the first call; what it raises, if it does."""
     graphs: list[Any] = []
+    counts: list[int] = []
 
     def backend(module: torch.fx.GraphModule, example_inputs: Any) -> Any:
         graphs.append(module)
@@ -200,10 +234,10 @@ def _peer_graphs(make: Callable[[], Case], work: Any) -> int | str:
 
     try:
         torch._dynamo.reset()
-        _run(make, work, lambda function: torch.compile(function, backend=backend))
+        _run(make, work, lambda function: torch.compile(function, backend=backend), lambda: counts.append(len(graphs)))
     except Exception as error:
         return _short(error)
-    return len(graphs)
+    return counts[0]
 
 
 def _tensors(structure: Any) -> list[torch.Tensor]:

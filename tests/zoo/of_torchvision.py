@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -83,6 +84,9 @@ def _declare_nms() -> None:
     library.impl("nms", _nms, "CPU")
     _kernels.append(library)
     torchvision.ops.boxes._assert_has_ops = lambda: None
+    roi_align = torchvision.ops.roi_align
+    sources = sys.modules[roi_align.__module__]
+    sources._roi_align = sources._roi_align.__wrapped__  # type: ignore[attr-defined]  # torchvision compiles it otherwise
 
 
 def _nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:

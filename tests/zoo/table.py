@@ -26,7 +26,7 @@ def write(build: Path, path: Path) -> None:
         "| --- | --- | --- | --- | --- | --- |",
         *[_summary(library, [m for m in built if m["library"] == library]) for library in _libraries(built)],
         "",
-        "Graphs are those with operators; torch.compile's are counted beside them. Seconds are of the first call.",
+        "Graphs are those of the first call with operators; torch.compile's are counted beside them.",
         "",
         "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | step | graphs |"
         " torch.compile | first call, s |",
