@@ -10,12 +10,16 @@ TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/compil
          src/quickfuse/config.py src/quickfuse/errors.py src/quickfuse/logs.py src/quickfuse/cli.py \
          src/quickfuse/doctor.py src/quickfuse/bench src/quickfuse/ir benchmarks/update_readme.py
 
-.PHONY: help demo test conformance lint results clean
+ZOO_VENV ?= .venv-zoo
+ZOO ?=
+
+.PHONY: help demo test conformance zoo lint results clean
 
 help:
 	@echo "make demo     install into $(VENV) and compare eager, torch.compile and quickfuse on this machine"
 	@echo "make test     install into $(VENV) and run lint, types, import contract and tests"
 	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped)"
+	@echo "make zoo      compare models of other libraries with eager mode (hours; ZOO='--shard 1/4' and so on)"
 	@echo "make lint     only lint, types and import contract"
 	@echo "make results  measure the CPU benchmarks again; update the tables and the plot in README.md"
 	@echo "make clean    remove $(VENV) and caches"
@@ -31,6 +35,12 @@ conformance: $(VENV)/installed-test
 	$(BIN)/python tests/conformance/run.py $(CONFORMANCE)
 	$(BIN)/python tests/conformance/run.py --gradients $(CONFORMANCE)
 
+# In an environment of its own, since the libraries bring many others. Results so far are in build/zoo; the table is
+# benchmarks/results/zoo.md. `make zoo ZOO="--libraries timm --only resnet18"` runs single models again.
+zoo: $(ZOO_VENV)/installed
+	$(ZOO_VENV)/bin/python tests/zoo/run.py $(ZOO)
+	$(ZOO_VENV)/bin/python -m pytest -q tests/zoo
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(TYPED)
@@ -41,7 +51,7 @@ results: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/update_readme.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(ZOO_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 13) else \
@@ -56,3 +66,8 @@ $(VENV)/installed-bench: pyproject.toml | $(BIN)/python
 $(VENV)/installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[bench,test]"
 	@touch $@ $(VENV)/installed-bench
+
+$(ZOO_VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(ZOO_VENV)
+	$(ZOO_VENV)/bin/python -m pip install --quiet --editable ".[zoo]"
+	@touch $@

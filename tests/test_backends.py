@@ -305,8 +305,50 @@ def test_what_a_backend_made_raises_later() -> None:
 
         return run
 
-    with pytest.raises(RuntimeError, match="at run time"):
-        quickfuse.compile(lambda x: x + 1, backend=backend)(torch.randn(3))
+    def changes(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1) * 2
+
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        quickfuse.graph_break()
+        return x + 1
+
+    for function in (lambda x: x + 1, changes, breaks):
+        compiled = quickfuse.compile(function, backend=backend)
+        for _ in range(2):
+            with pytest.raises(quickfuse.errors.BackendError, match="made raised RuntimeError: at run time") as raised:
+                compiled(torch.randn(3))
+            assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_the_programs_own_failure_is_not_the_backends() -> None:
+    """The graph raises as well: the user gets that exception, with their own traceback."""
+    compiled = quickfuse.compile(lambda x, index: x[index] + 1, backend=lambda gm, example_inputs: gm.forward)
+    compiled(torch.ones(3), torch.tensor([1]))
+    with pytest.raises(IndexError, match="out of bounds") as raised:
+        compiled(torch.ones(3), torch.tensor([7]))
+    assert raised.traceback[-1].frame.code.name == "<lambda>"
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda gm: lambda *inputs: (*gm(*inputs), 1), "3 outputs, not the graph's 2"),
+        (lambda gm: lambda *inputs: gm(*inputs)[:1], "1 outputs, not the graph's 2"),
+        (lambda gm: lambda *inputs: (None, gm(*inputs)[1]), "None as output 0, which is a tensor"),
+        (lambda gm: lambda *inputs: (gm(*inputs)[0], "text"), "a str as output 1, which is a tensor"),
+        (lambda gm: lambda *inputs: (gm(*inputs)[0], torch.ones(5)), r"output 1 as torch.float32 of shape \(5,\) on cpu"),
+        (lambda gm: lambda *inputs: (gm(*inputs)[0].double(), gm(*inputs)[1]), "output 0 as torch.float64"),
+        (lambda gm: lambda: (1, 2), "raised TypeError"),
+    ],
+)
+def test_what_a_backend_made_returns_nonsense(made: Any, named: str) -> None:
+    def strange(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
+        return made(gm)
+
+    compiled = quickfuse.compile(lambda x: (x + 1, x * 2), backend=strange)
+    for _ in range(2):
+        with pytest.raises(quickfuse.errors.BackendError, match=f"'strange' made (returned )?{named}"):
+            compiled(torch.ones(3))
 
 
 # in torch.compile -------------------------------------------------------------------------------------------------

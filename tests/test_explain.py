@@ -141,7 +141,9 @@ def test_explain_what_is_not_captured() -> None:
     assert "generator" in broken.reason and broken.location.startswith(__file__)
     assert "Left to Python: the whole function" in str(explanation)
     explanation = quickfuse.explain(functools.partial(bar, torch.ones(3)))(torch.ones(3))
-    assert "a callable that is not a Python function" in str(explanation)
+    assert explanation.graph_count == 2
+    explanation = quickfuse.explain(torch.sin)(torch.ones(3))
+    assert "a callable without Python code" in str(explanation)
 
 
 def test_explain_says_why_there_are_no_kernels() -> None:

@@ -14,7 +14,10 @@ from .backends import list_backends, register_backend
 from .compile import compile, reset
 from .control import allow_in_graph, disable, graph_break, is_compiling, mark_dynamic
 from .explain.run import explain
+from .integrations import publish
 from .logs import set_logs
+
+publish()
 
 __version__ = "0.1.0"
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import torch
 
 from . import logs
 from .errors import BackendError
 from .explain.graphs import module_of
+from .ir.modes import preserving_modes
+from .ir.nodes import outputs_of
 from .ir.segment import Segment
+from .ir.values import TensorMeta
+from .signals import let_through
 
 Function = Callable[..., Any]
 ENTRY_POINTS = "torch_dynamo_backends"
@@ -51,21 +55,71 @@ class Backend:
                 "torch.fx.GraphModule and example inputs, and returns what is called in place of the graph: gm.forward, for "
                 "one that changes nothing"
             )
-        return _checked(self.name, compiled)
+        return _Checked(self.name, compiled, segment)
 
 
-def _checked(name: str, compiled: Function) -> Function:
-    """What a backend made, with a check that it returns what a graph returns: a lone tensor would be taken apart."""
+class _Checked:
+    """What a backend made of a graph, with a check that it does what the graph does.
 
-    def run(*inputs: Any) -> Any:
-        outputs = compiled(*inputs)
+    Raises:
+        BackendError: where it raises and the graph itself does not, or returns something else than the graph's outputs.
+    """
+
+    def __init__(self, name: str, compiled: Function, segment: Segment) -> None:
+        self.name = name
+        self.compiled = compiled
+        self.segment = segment
+        self.expected = [node.meta.get("val") for node in outputs_of(segment.graph)]
+        self.seen = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        try:
+            outputs = self.compiled(*inputs)
+        except Exception as error:
+            let_through(error)
+            if self._graph_raises(inputs):
+                raise
+            raise BackendError(f"what the backend {self.name!r} made raised {type(error).__name__}: {error}") from error
         if type(outputs) is not tuple and type(outputs) is not list:
-            raise BackendError(
-                f"what the backend {name!r} made returned {_article(outputs)}, not the tuple of outputs that a graph returns"
-            )
+            self._refuse(f"{_article(outputs)}, not the tuple of outputs that a graph returns")
+        if len(outputs) != len(self.expected):
+            self._refuse(f"{len(outputs)} outputs, not the graph's {len(self.expected)}")
+        if not self.seen:
+            for index, (output, expected) in enumerate(zip(outputs, self.expected, strict=True)):
+                self._check(index, output, expected)
+            self.seen = True
         return outputs
 
-    return run
+    def _check(self, index: int, output: Any, expected: Any) -> None:
+        if not isinstance(expected, TensorMeta):
+            return
+        if not isinstance(output, torch.Tensor):
+            self._refuse(f"{_article(output)} as output {index}, which is a tensor")
+        made, wanted = _described(output), _described(expected)
+        if made != wanted:
+            self._refuse(f"output {index} as {made}, not as {wanted}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise BackendError(f"what the backend {self.name!r} made returned {what}")
+
+    def _graph_raises(self, inputs: tuple[Any, ...]) -> bool:
+        """Whether the graph, run operator by operator, raises as well. Copies are changed where it changes its inputs."""
+        changed = [i.name in self.segment.mutated for i in self.segment.inputs]
+        copies = [v.detach().clone() if written else v for v, written in zip(inputs, changed, strict=True)]
+        random_state = torch.get_rng_state()
+        try:
+            with torch.no_grad():
+                preserving_modes(self.segment.run)(*copies)
+        except Exception as error:
+            let_through(error)
+            return True
+        finally:
+            torch.set_rng_state(random_state)
+        return False
+
+
+def _described(tensor: Any) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device.type}"
 
 
 def _article(value: Any) -> str:
@@ -99,6 +153,7 @@ def _load(name: str) -> Backend:
         try:
             function = entry.load()
         except Exception as error:
+            let_through(error)
             raise BackendError(f"the backend {name!r}, published as {entry.value}, cannot be loaded: {error}") from error
         return Backend(name, function)
     raise ValueError(f"unknown backend {name!r}; the backends are {', '.join(list_backends())}")

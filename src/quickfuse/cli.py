@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+import quickfuse
 from quickfuse import doctor as doctor_
 from quickfuse.bench import compile_time as compile_time_
 from quickfuse.bench import guards as guards_
@@ -53,6 +55,21 @@ OptimizerName = Annotated[str, typer.Option("--optimizer", help=f"One of {', '.j
 Shape = Annotated[str, typer.Option(help="The shape of each tensor.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a bar chart into this file (needs matplotlib).")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        _say(f"quickfuse {quickfuse.__version__} (PyTorch {torch.__version__}, Python {platform.python_version()})")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """A just-in-time compiler for PyTorch programs."""
 
 
 @bench.command()

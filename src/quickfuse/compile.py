@@ -44,26 +44,44 @@ def compile(
         dynamic: accepted for compatibility.
         backend: "quickfuse", "eager" (runs the captured graph), a registered name, or a callable
             `(graph_module, example_inputs) -> callable`.
-        mode: "default", "reduce-overhead" or "max-autotune".
-        options: `{"raise_internal_errors": True}` raises the compiler's own failures.
+        mode: "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs".
+        options: `{"raise_internal_errors": True}` raises the compiler's own failures. Options of torch.compile are accepted;
+            where one asks for something that is not done here, the log says so.
         disable: return `model` as it is.
 
     Raises:
         ValueError: for an unknown mode, option or backend; the message names the known ones.
-        TypeError: if `model` is not callable.
+        TypeError: if `model` is not callable, or a class; for options of the wrong type.
     """
     settings = Settings(fullgraph, dynamic, backend, mode, options)
 
     def decorate(function: Any) -> Any:
         if not callable(function):
             raise TypeError(f"quickfuse.compile needs a callable, not a {type(function).__name__}")
+        if isinstance(function, type):
+            raise TypeError(_for_a_class(function))
         if disable:
             return function
+        if isinstance(function, CompiledModule):
+            function = function._original
         if isinstance(function, torch.nn.Module):
             return CompiledModule(function, functools.partial(Compiled, settings=settings))
         return Compiled(function, settings)
 
     return decorate if model is None else decorate(model)
+
+
+def _for_a_class(cls: type) -> str:
+    name = cls.__name__
+    if issubclass(cls, torch.nn.Module):
+        return (
+            f"quickfuse.compile needs a module, not its class: quickfuse.compile({name}(...)), or put @quickfuse.compile "
+            "over its forward"
+        )
+    return (
+        f"quickfuse.compile needs a function, a method or a module, not the class {name}: compile the methods that matter, "
+        "with @quickfuse.compile over each, or an instance that can be called"
+    )
 
 
 def reset() -> None:

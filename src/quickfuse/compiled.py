@@ -8,27 +8,30 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import FunctionType, MethodType
-from typing import Any
+from types import CodeType, FunctionType, MethodType
+from typing import Any, cast
 
 from . import config, errors, logs
 from .capture import capture, may_be_handled, resume, user_function
+from .capture.failing import is_in_try
 from .control import disabled
 from .drive.driver import NO_SEGMENT, Driver
 from .emit import glue as glue_source
 from .emit.glue import MISS, Interrupted, RunNatively, Suspension
 from .errors import Unsupported
-from .explain.hints import hint_for
+from .explain.hints import hint_for, says_program_raises
 from .explain.recompiles import limit_message, report
 from .garbage import collected_later
 from .interrupted import suspended
 from .ir.frame import FrameState
 from .ir.guard import Guard
-from .ir.marks import kept_from_peer, mark_of
+from .ir.marks import keep_peer_out, kept_from_peer, mark_of
+from .ir.modes import outer_tracer
 from .ir.segment import Break, Segment
 from .ir.trace import summary
 from .report import save_report
 from .settings import Settings
+from .signals import handlers_heard
 from .specialise import Specialisation, helpers, specialise
 
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
@@ -119,6 +122,24 @@ class Compiled:
         """A copy of a method belongs to the copy of its object; functions are not copied."""
         return Compiled(copy.deepcopy(self.function, memo), self.settings)
 
+    # `inspect` takes an object with these for a function, and finds out that one is a coroutine or generator function.
+
+    @property
+    def __code__(self) -> CodeType:
+        return self.function.__code__
+
+    @property
+    def __defaults__(self) -> Any:
+        return self.function.__defaults__  # type: ignore[attr-defined]
+
+    @property
+    def __kwdefaults__(self) -> Any:
+        return self.function.__kwdefaults__  # type: ignore[attr-defined]
+
+    def __prepare_scriptable__(self) -> Callable[..., Any]:
+        """What `torch.jit.script` compiles."""
+        return self.function
+
     def __reduce__(self) -> Any:
         """Pickled by name where the name leads here, as functions are."""
         path = str(getattr(self, "__qualname__", ""))
@@ -151,8 +172,10 @@ class Compiled:
 
     def _native_after(self, failure: BaseException | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run natively where a specialisation could not, or failed: then the native run fails as well, or handles the
-        failure, or we did wrong."""
+        failure, or we did wrong. A `GraphBreak` says that capture saw the program raise."""
         result = self._native(args, kwargs)
+        if isinstance(failure, errors.GraphBreak):
+            raise failure
         if isinstance(failure, Exception) and not any(may_be_handled(s.segment) for s in self.entry.specialisations):
             if self._raise_internal_errors():
                 raise failure
@@ -174,7 +197,9 @@ class Compiled:
         with self._lock:
             added = _others(self.entry, tried)
             if self._plain is None or self._never is not None:
-                self._log_native(self._never or "")
+                self._refuse_or_log(self._never or "")
+            elif (other := outer_tracer()) is not None:
+                self._refuse_or_log(other)
             elif not added and self.native_reason is None and self._may_compile(self.entry, args):
                 plain, whole = self._plain, self.settings.fullgraph
                 specialisation = self._specialise(
@@ -214,7 +239,7 @@ class Compiled:
                 return NO_SEGMENT
             with self._lock:
                 added, made = _others(point, tried), None
-                if not added and point.capturable and self._may_compile(point, (), frames[-1]):
+                if not added and point.capturable and outer_tracer() is None and self._may_compile(point, (), frames[-1]):
                     made = self._specialise(point, (frames,), {}, lambda volatile: resume(frames, volatile))
             if added:
                 return self._run_segment(key, frames)
@@ -268,29 +293,36 @@ class Compiled:
         self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[[frozenset[str]], Segment]
     ) -> Specialisation | None:
         """Capture and compile a segment; None where there is none to be had."""
-        self._note_failed_guards(point, args, kwargs)
         assert self._plain is not None
-        try:
-            with logs.stage("capture"):
-                segment = begin(point.volatile)
-            if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
-                point.capturable = False
-                self._note_break(segment)
+        with handlers_heard() as heard:
+            self._note_failed_guards(point, args, kwargs)
+            try:
+                with logs.stage("capture"):
+                    segment = begin(point.volatile)
+                heard.check()
+                if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
+                    point.capturable = False
+                    self._note_break(segment)
+                    return None
+                specialisation = specialise(segment, self._plain, self.settings.backend)
+            except Unsupported as reason:
+                heard.check()
+                if self.settings.fullgraph:
+                    failure = self._graph_break(reason)
+                    if self._raises(reason):
+                        raise RunNatively from failure
+                    raise failure from None
+                self._give_up_after_failures(point, reason)
                 return None
-            specialisation = specialise(segment, self._plain, self.settings.backend)
-        except Unsupported as reason:
-            if self.settings.fullgraph:
-                raise self._graph_break(reason) from None
-            self._give_up_after_failures(point, reason)
-            return None
-        except errors.BackendError:
-            raise
-        except Exception as error:
-            if self._raise_internal_errors():
-                raise errors.InternalError(f"{type(error).__name__}: {error}") from error
-            point.capturable = False
-            self._report_internal_error(error)
-            return None
+            except errors.BackendError:
+                raise
+            except Exception as error:
+                heard.check()
+                if self._raise_internal_errors():
+                    raise errors.InternalError(f"{type(error).__name__}: {error}") from error
+                point.capturable = False
+                self._report_internal_error(error)
+                return None
         point.specialisations = [specialisation, *point.specialisations]
         point.useful |= segment.operators > 0
         if segment.pause is not None:
@@ -357,14 +389,29 @@ class Compiled:
         hint = hint_for(reason.reason, reason.hint)
         return errors.GraphBreak(reason.reason, hint, reason.location or self._beginning(), summary(reason.trace))
 
+    def _raises(self, reason: Unsupported) -> bool:
+        """Whether capture ended where the program raises, so that running it shows its exception."""
+        return says_program_raises(reason.reason) and not any(is_in_try(code, position) for code, position in reason.trace)
+
     def _beginning(self) -> str:
-        assert self._plain is not None
+        if self._plain is None:
+            return ""
         return f"{self._plain.__code__.co_filename}:{self._plain.__code__.co_firstlineno}"
 
     # saying so --------------------------------------------------------------------------------------------------
 
     def _raise_internal_errors(self) -> bool:
         return self.settings.raise_internal_errors or config.raise_internal_errors
+
+    def _refuse_or_log(self, reason: str) -> None:
+        """Say that this call is not captured.
+
+        Raises:
+            GraphBreak: where the whole function is to be one graph.
+        """
+        if self.settings.fullgraph:
+            raise self._graph_break(Unsupported(reason))
+        self._log_native(reason)
 
     def _log_native(self, reason: str, location: str = "") -> None:
         name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
@@ -376,17 +423,17 @@ class Compiled:
     def _report_internal_error(self, error: Exception) -> None:
         if not self.points:
             self.native_reason = f"internal error: {type(error).__name__}: {error}"
-        path = save_report(self.function, error)
         logs.log.warning(
-            "internal error while compiling %s (%s: %s); it runs natively. Details: %s",
-            getattr(self.function, "__qualname__", self.function), type(error).__name__, error, path,
+            "internal error while compiling %s (%s: %s); it runs natively. %s",
+            getattr(self.function, "__qualname__", type(self.function).__name__), type(error).__name__, error,
+            save_report(self.function, error),
         )  # fmt: skip
 
 
 def _why_never(function: FunctionType | None) -> str | None:
     """Why a function is never captured, if so."""
     if function is None:
-        return "a callable that is not a Python function"
+        return "a callable without Python code"
     mark = mark_of(function)
     if mark is not None and mark.kind == "disabled":
         return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
@@ -407,11 +454,29 @@ def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, t
         kept = kept_from_peer(function)
         own = kept is not None and (function.__module__ or "").partition(".")[0] == "torch"
         return plain_function(kept) if own else (function, ())
+    if isinstance(function, Compiled):
+        return function._plain, function._bound
     if isinstance(function, MethodType):
         inner, bound = plain_function(function.__func__)
-        return inner, (*bound, function.__self__)
+        return (None, ()) if inner is None else (inner, (*bound, function.__self__))
+    if isinstance(function, functools.partial) or isinstance(_call_method(function), FunctionType):
+        return _called, (function,)
     return None, ()
 
+
+def _call_method(function: Any) -> Any:
+    return next((vars(cls)["__call__"] for cls in type(function).__mro__ if "__call__" in vars(cls)), None)
+
+
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What is captured of a callable that is no function itself, and calls one."""
+    return function(*args, **kwargs)
+
+
+_called = cast("FunctionType", _call)
+
+
+keep_peer_out(Compiled.__call__)
 
 #: All that a user holds, for `reset()`.
 _live: weakref.WeakSet[Compiled] = weakref.WeakSet()

@@ -7,6 +7,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from types import ModuleType
+from typing import Any
 
 #: Guard on the value of every Python float, instead of passing it as an argument (what torch.compile does at first).
 specialize_floats: bool = False
@@ -35,3 +38,40 @@ raise_internal_errors: bool = False
 #: Check each schedule against the loops that it was made from, element by element (see `verify/`). A schedule that is wrong
 #: is an internal error, and the function runs natively. The environment variable `QUICKFUSE_VERIFY=1` turns it on, too.
 verify: bool = os.environ.get("QUICKFUSE_VERIFY", "0") not in ("", "0")
+
+
+class _Config(ModuleType):
+    """This module, with a check of what is assigned to it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("__"):  # what Python keeps in a module
+            _check(name, value)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"quickfuse.config.{name} cannot be deleted")
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse what is no setting, or has another type than the setting's default.
+
+    Raises:
+        AttributeError: for an unknown name; the message lists the known ones.
+        TypeError, ValueError: for a value that the setting cannot have.
+    """
+    if name not in _KINDS:
+        raise AttributeError(f"quickfuse.config has no setting {name!r}; the settings are {', '.join(_KINDS)}")
+    kind = _KINDS[name]
+    if type(value) is not kind:
+        raise TypeError(f"quickfuse.config.{name} is of type {kind.__name__}, not {value!r}")
+    if type(value) is int and value < 0:
+        raise ValueError(f"quickfuse.config.{name} is not negative: {value}")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        raise ValueError(f"quickfuse.config.{name} is one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}")
+
+
+_KINDS: dict[str, type] = {name: type(value) for name, value in [*globals().items()] if type(value) in (bool, int, str)}
+_KINDS = {name: kind for name, kind in _KINDS.items() if not name.startswith("_")}
+_CHOICES = {"on_recompile_limit": ("warn", "error")}
+
+sys.modules[__name__].__class__ = _Config

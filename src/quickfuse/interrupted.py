@@ -20,6 +20,7 @@ from .emit.glue import Interrupted, Suspension
 from .ir.modes import MODE_CHANGES
 from .ir.nodes import outputs_of
 from .ir.segment import Segment
+from .signals import handlers_heard
 from .specialise import glued
 
 _SETTINGS = MODE_CHANGES - {torch._C._set_grad_enabled}
@@ -37,10 +38,11 @@ def suspended(
         Exception: what the operator raised, where the program cannot go on.
     """
     error = halt.error
-    try:
-        result = _suspended(halt, capture_until, function, args, kwargs)
-    except Exception:
-        result = None  # the operator's own exception says more
+    with handlers_heard():
+        try:
+            result = _suspended(halt, capture_until, function, args, kwargs)
+        except Exception:
+            result = None  # the operator's own exception says more
     if type(result) is Suspension:
         return result
     context = error.__context__

@@ -24,6 +24,7 @@ from .kernels import kernels_of
 from .launch import tensor_check
 from .launch.joined import Half, JoinedCall
 from .report import save_report
+from .signals import handlers_heard
 
 #: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
 _STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
@@ -83,18 +84,20 @@ def compile_halves(
 
     @collected_later()
     def make_backward(absent: frozenset[int]) -> Half:
-        try:
-            if absent <= made.used_up.keys():
-                return _backward_half(made.backward, kept, lies)
-            assert made.variant is not None
-            return _backward_half(made.variant(absent).backward, kept, lies)
-        except Exception as error:
-            if config.raise_internal_errors or isinstance(error, Unsupported):
-                raise
-            path = save_report(run, error)
+        with handlers_heard() as heard:
+            try:
+                if absent <= made.used_up.keys():
+                    return _backward_half(made.backward, kept, lies)
+                assert made.variant is not None
+                return _backward_half(made.variant(absent).backward, kept, lies)
+            except Exception as raised:
+                heard.check()
+                if config.raise_internal_errors or isinstance(raised, Unsupported):
+                    raise
+                error = raised
             logs.log.warning(
-                "internal error while compiling a backward graph (%s: %s); eager computes the gradients. Details: %s",
-                type(error).__name__, error, path,
+                "internal error while compiling a backward graph (%s: %s); eager computes the gradients. %s",
+                type(error).__name__, error, save_report(run, error),
             )  # fmt: skip
             raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 

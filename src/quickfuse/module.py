@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .ir.marks import keep_peer_out
+
 #: What a compiled module has of its own. Everything else, PyTorch's own fields included, is the original's.
 _OWN = ("_original", "_compile_call", "_compiled", "_compiled_forward")
 
@@ -31,6 +33,8 @@ class CompiledModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The compiled `forward` of the original, without its hooks."""
+        if type(args) is torch.fx.Proxy:
+            raise TypeError("torch.fx cannot trace a compiled module: trace the module itself, and compile what comes of it")
         return self._compiled_forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -50,6 +54,10 @@ class CompiledModule(torch.nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__reduce__()
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """What `torch.jit.script` compiles."""
+        return self._original
 
     def __copy__(self) -> CompiledModule:
         return CompiledModule(copy.copy(self._original), self._compile_call)
@@ -115,3 +123,7 @@ class CompiledModule(torch.nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> CompiledModule:
         self._original._apply(fn, recurse)
         return self
+
+
+keep_peer_out(CompiledModule.__call__)
+keep_peer_out(CompiledModule.forward)

@@ -17,7 +17,7 @@ from .emit.body import graph_body, kernel_body, tensor_picks
 from .errors import Unsupported
 from .explain.graphs import readable
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
-from .ir.guard import float32
+from .ir.guard import Guard, float32
 from .ir.modes import in_inference_mode, preserving_modes
 from .ir.nodes import outputs_of
 from .ir.segment import Segment
@@ -26,6 +26,9 @@ from .joining import joined
 from .kernels import kernels_of
 from .launch import Apart, ContentsReader, bulk_reads, labelled, tensor_check, unchanged
 from .stretches import in_stretches
+
+#: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
+_UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
 
 
 class Specialisation:
@@ -49,6 +52,8 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         logs.emit("guards", "\n".join(f"{g}  # {g.location}" if g.location else str(g) for g in segment.guards))
     if logs.enabled("graph"):
         logs.emit("graph", readable(segment.graph))
+    if not glue_source.tensor_order(segment):  # whose check says so
+        segment.guards.append(_UNTRACED)
     body, kernels, without = _body(segment, [meta for _, meta in _expected(segment)], backend)
     if segment.labels:
         body.lines[:] = ["with _labelled():", *(f"    {line}" for line in body.lines or ["pass"])]
@@ -66,7 +71,7 @@ def glued(
     """The generated function of a segment of a call of `function`, around the part that computes."""
     grads = {g.source: g.value for g in segment.guards if g.kind == "requires_grad"}
     order = glue_source.tensor_order(segment)
-    check = tensor_check(_expected(segment), [grads.get(s) for s in order]) if order else None
+    check = tensor_check(_expected(segment), [grads.get(s) for s in order], alone=True) if order else None
     glue = glue_source.Glue(segment, body, check, helpers(), _identifier(function))
     return glue, glue.function(function)
 

@@ -12,13 +12,14 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 
 from . import logs
 from .differentiate import differentiate
 from .emit import glue as glue_source
 from .emit.body import graph_body
 from .errors import Unsupported
+from .ir.generated import graph_module
 from .ir.gradients import Differentiated, UnsupportedAt
 from .ir.modes import MODE_CHANGES
 from .ir.nodes import outputs_of
@@ -86,26 +87,35 @@ class _Splitter:
     def _subgraph(self, nodes: list[Node]) -> tuple[Graph, list[Node], list[Node], dict[Node, Node]]:
         """A graph of some nodes, the nodes that it takes and returns, and what each node is in it."""
         inside = set(nodes)
-        numbers = [n for n in self.segment.graph.nodes if n.op == "call_function" and _is_number(n) and n not in inside]
+        ordered = [n for node in nodes for n in (*self._numbers_for(node, inside), node)]
+        ordered = list(dict.fromkeys(ordered))
         graph = Graph()
         copies: dict[Node, Node] = {}
         operands = []
-        wanted = {operand for node in (*nodes, *numbers) for operand in node.all_input_nodes}.difference(inside, numbers)
+        wanted = {operand for node in ordered for operand in node.all_input_nodes}.difference(ordered)
         for node in self.segment.graph.nodes:
             if node in wanted:
                 operands.append(node)
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
-        for node in (*numbers, *nodes):
+        for node in ordered:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         results = [n for n in nodes if not _is_number(n) and any(user not in inside for user in n.users)]
         graph.output(tuple([copies[n] for n in results]))
         return graph, operands, results, copies
 
+    def _numbers_for(self, node: Node, inside: set[Node]) -> list[Node]:
+        """The calculations of numbers that a node needs and that are not among its own nodes, in order."""
+        found: list[Node] = []
+        for operand in node.all_input_nodes:
+            if operand.op == "call_function" and _is_number(operand) and operand not in inside:
+                found += [*self._numbers_for(operand, inside), operand]
+        return found
+
     def _compiled(self, graph: Graph, made: Differentiated, operands: list[Node]) -> Callable[..., Any]:
         tensors = [n for n in operands if not _is_number(n)]
         metas = [n.meta["val"] for n in tensors]
-        run = GraphModule(torch.nn.Module(), graph).forward
+        run = graph_module(graph).forward
         is_number = [_is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
         call, placer, kernels = compile_halves(
@@ -147,7 +157,7 @@ class _Splitter:
             for index, node in enumerate(results):
                 made[node] = graph.call_function(operator.getitem, (call, index))
         graph.output(torch.fx.map_arg(outputs_of(self.segment.graph), at))
-        return GraphModule(torch.nn.Module(), graph).forward
+        return graph_module(graph).forward
 
 
 def _has_own_gradients(node: Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -402,3 +403,30 @@ def test_two_devices_of_threads() -> None:
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not failures
+
+
+def test_numbers_on_both_sides_of_a_function_of_the_users() -> None:
+    """A number that is computed before the call, and one computed of it behind the call."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * 2
+
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        half = n // 2
+        y = Double.apply(x.sin() * half)
+        return y.cos() * (half * 3) + y
+
+    compiled = quickfuse.compile(function)
+    for n in (4, 6, 9):
+        mine, theirs = torch.rand(3, requires_grad=True), torch.rand(3, requires_grad=True)
+        theirs.data.copy_(mine.data)
+        compiled(mine, n).sum().backward()
+        function(theirs, n).sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert compiled.graph_count == 1

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.memo import Memo
 from ..ir.modes import AUTOCAST_DEVICES
 from ..ir.values import TensorMeta
 from .data_dependent import reason_of
@@ -32,7 +33,7 @@ _NATIVE = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescr
 
 _OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
-_memo: dict[Any, Result] = {}
+_memo = Memo()  # of `Result`
 
 
 def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:

@@ -13,12 +13,13 @@ import torch
 from torch.fx import Graph, Node
 
 from ..ir.arguments import map_leaves
+from ..ir.memo import Memo
 from ..ir.values import TensorMeta
 from .recompute import memory_root
 from .recorder import Recorder
 from .traced import TracedTensor, key_of
 
-_memo: dict[Any, Graph | None] = {}
+_memo = Memo()  # of `Graph | None`
 
 
 def expand(function: Callable[..., Any], args: Any, kwargs: Any) -> Graph | None:

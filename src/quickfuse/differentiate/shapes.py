@@ -16,6 +16,7 @@ import torch
 
 from .. import config
 from ..errors import InternalError, Unsupported
+from ..ir.memo import Memo
 from ..ir.values import TensorMeta
 from . import plain_shapes
 from .layouts import RULES, Out, Spec
@@ -25,7 +26,7 @@ from .traced import TracedTensor, key_of, map_traced, traced_in
 _META = torch.device("meta")
 
 
-_memo: dict[Any, Spec] = {}
+_memo = Memo()  # of `Spec`
 
 
 def spec_of(function: Any, args: Any, kwargs: Any) -> Spec:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
+from ..errors import QuickfuseError
 from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 from . import native
@@ -72,6 +73,21 @@ class Driver:
             raise
 
     def _run(self, frames: list[FrameState]) -> Any:
+        while True:
+            try:
+                return self._go_on(frames)
+            except QuickfuseError:
+                raise
+            except BaseException as error:
+                if not frames:  # the program's own, which passed all of its frames
+                    raise
+                # A signal handler's, or Ctrl-C, between two steps or in compiled code: the program's handlers are to see it.
+                frames[-1].position += 1
+                if not unwind(frames, error):
+                    raise
+
+    def _go_on(self, frames: list[FrameState]) -> Any:
+        """Run suspended frames to the result. The list is always of those that are suspended now."""
         barren = 0
         while True:
             returned = self._advance(frames)
@@ -92,10 +108,11 @@ class Driver:
             for frame in frames:
                 frame.forget()
             if type(outcome) is not self._suspension:
+                frames.clear()
                 return outcome
             if self._useful(key):
                 barren = 0
-            frames = cast("list[FrameState]", outcome)
+            frames[:] = outcome
 
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""

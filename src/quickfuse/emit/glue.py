@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import linecache
 import math
 import re
 import threading
@@ -19,12 +18,14 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
+from ..errors import BackendError, Unsupported
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState
+from ..ir.generated import generated_function
 from ..ir.guard import Guard
 from ..ir.segment import Existing, Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
+from ..signals import let_through
 from .assembly import assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
@@ -32,7 +33,7 @@ from .prologue import Prologue, all_are, any_has, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
 )
 
@@ -65,6 +66,19 @@ class Miss:
 MISS = Miss()
 
 
+def missed(error: Exception) -> Miss:
+    """A guard that cannot be evaluated does not hold. A signal handler's exception is none of a guard's."""
+    let_through(error)
+    return MISS
+
+
+def _let_through(error: Exception) -> None:
+    """Raise an exception that says nothing about the program: a signal handler's, or one about the backend."""
+    let_through(error)
+    if isinstance(error, BackendError):
+        raise error
+
+
 class Suspension(list[FrameState]):
     """What a specialisation returns where the program has to go on in Python: its frames, outermost first."""
 
@@ -74,7 +88,7 @@ class Suspension(list[FrameState]):
 _NATIVE: dict[str, Any] = {
     "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
     "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Interrupted": Interrupted,
-    "_Suspension": Suspension,
+    "_Suspension": Suspension, "_missed": missed, "_let_through": _let_through,
     "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
     "_any_has": any_has, "_all_are": all_are,
 }  # fmt: skip
@@ -152,7 +166,8 @@ class Glue:
             elif watched:
                 locked = ["_before0 = None", "try:", *(f"    {line}" for line in locked), *_ON_ERROR_UNCHANGED]
             locked.insert(0, "if _lock._is_owned(): raise _RunNatively")
-        guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), f"except {_FETCH_ERRORS}: return _MISS"]
+        handler = f"except {_FETCH_ERRORS} as _error0: return _missed(_error0)"
+        guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), handler]
         lines = [*guarded, *locked, *epilogue.lines, f"return {result}"]
         if not segment.resumes:
             self._refuse_collisions("\n".join(lines))
@@ -196,12 +211,9 @@ class Glue:
 
     def function(self, like: FunctionType) -> Callable[..., Any]:
         """Compile the source to a function with the defaults and free variables of `like`."""
-        filename = f"<quickfuse {like.__qualname__} {id(self):x}>"
-        linecache.cache[filename] = (len(self.source), None, self.source.splitlines(keepends=True), filename)
         namespace = self.constants
         namespace["_CELLS"] = dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True))
-        exec(compile(self.source, filename, "exec"), namespace)
-        made: FunctionType = namespace[self._name()]
+        made = generated_function(self.source, like.__qualname__, namespace, self._name())
         if not self.segment.resumes:
             made.__defaults__ = like.__defaults__
             made.__kwdefaults__ = like.__kwdefaults__
@@ -214,11 +226,12 @@ class Glue:
 
 #: In how many tensors changes are noted around kernels, which take no longer than that for many.
 _MOST_WATCHED = 8
-_ON_ERROR = ("except _Exception as _error0: raise _RunNatively from _error0",)
+_ON_ERROR = ("except _Exception as _error0:", "    _let_through(_error0)", "    raise _RunNatively from _error0")
 #: The same for a body that changes tensors: unless it did so already.
 _ON_ERROR_UNCHANGED = (
     "except _RunNatively: raise",
     "except _Exception as _error0:",
+    "    _let_through(_error0)",
     "    if _before0 != _versions(_tensors, _picks0): raise _Interrupted(_segment0, _error0) from None",
     "    raise _RunNatively from _error0",
 )

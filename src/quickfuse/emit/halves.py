@@ -11,7 +11,6 @@ use.
 
 from __future__ import annotations
 
-import linecache
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..ir.generated import generated_function
 from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch, Placement
@@ -189,10 +189,6 @@ def settle(tensor: torch.Tensor | None, shape: Any, stride: Any, dtype: torch.dt
 
 def _function(name: str, numbers: list[str], lines: list[str], constants: dict[str, Any]) -> Callable[..., Any]:
     source = f"def {name}({', '.join(['_tensors', *numbers])}):\n" + "".join(f"    {line}\n" for line in lines)
-    filename = f"<quickfuse {name} {id(constants):x}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = dict(constants)
-    exec(compile(source, filename, "exec"), namespace)
-    made: Callable[..., Any] = namespace[name]
+    made = generated_function(source, name, dict(constants), name)
     made.__dict__["source"] = source
     return made

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx.passes.shape_prop import TensorMetadata
 
+from ..ir.generated import graph_module
 from ..ir.modes import MODE_CHANGES
 from ..ir.trace import as_text, location_of
 from ..ir.values import TensorMeta, contiguous_stride
@@ -40,7 +41,7 @@ def present(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 def module_of(graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A captured graph as a module, for readers."""
-    return torch.fx.GraphModule(torch.nn.Module(), present(graph))
+    return graph_module(present(graph))
 
 
 def readable(graph: torch.fx.Graph) -> str:

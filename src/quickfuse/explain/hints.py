@@ -65,6 +65,13 @@ _COMPILED = [(re.compile(pattern), advice) for pattern, advice in _TABLE]
 
 _OTHERWISE = "move this line out of the compiled function, or keep it: the code before and after it is compiled all the same"
 
+_PROGRAM_RAISES = re.compile("an exception: |an operator that raises: |a call that does not fit the signature")
+
+
+def says_program_raises(reason: str) -> bool:
+    """Whether capture ended because the program raises there."""
+    return _PROGRAM_RAISES.match(reason) is not None
+
 
 def hint_for(reason: str, given: str = "") -> str:
     """What to write instead of what the compiler could not capture; `given` is what the reason's author knew of it."""

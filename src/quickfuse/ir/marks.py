@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+import torch
+
 #: The attribute of a class of callables that names what a call of an instance comes to in captured code.
 CAPTURED_AS = "__captured_as__"
 
@@ -64,3 +66,13 @@ def kept_from_peer(function: FunctionType) -> Any:
     if not str(function.__globals__.get("__name__")).startswith("torch._dynamo"):
         return None
     return getattr(function, "_torchdynamo_orig_callable", None)
+
+
+def keep_peer_out(function: Callable[..., Any]) -> None:
+    """Have torch.compile call this function as it is, where compiled code calls it: neither what it does is followed, nor
+    what it calls. PyTorch's compiler need not be imported for that, now or ever."""
+    frames = torch._C._dynamo.eval_frame
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = "compiled by quickfuse"  # type: ignore[attr-defined]
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))

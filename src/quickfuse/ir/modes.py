@@ -1,4 +1,4 @@
-"""Settings of PyTorch: those that a graph may change while it runs, and what new memory holds."""
+"""Settings of PyTorch: those that a graph may change while it runs or that forbid it to run, and what new memory holds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.fx
 
 #: The devices whose autocast state is followed.
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -115,3 +116,19 @@ def filling_of_memory() -> dict[str, bool]:
         "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
         "torch.utils.deterministic.fill_uninitialized_memory": deterministic.fill_uninitialized_memory,
     }
+
+
+def outer_tracer() -> str | None:
+    """What it is that records or changes the operators called in this thread, if anything does: it has to see them all, so
+    nothing is compiled for calls inside of it, and no compiled code runs."""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace records the operators"
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return "an active torch function or dispatch mode"
+    if torch.fx._symbolic_trace._is_fx_tracing_flag:
+        return "torch.fx records the operators"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func around the call"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation"
+    return None

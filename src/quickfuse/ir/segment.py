@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .bytecode import decode
+from .generated import graph_module
 from .guard import Guard, NumberExpr
 from .source import Source
 from .trace import Trace
@@ -215,7 +216,7 @@ class Segment:
     def module(self) -> torch.fx.GraphModule:
         """The graph as a module: made on first use, since PyTorch generates and compiles Python source for it."""
         if self._module is None:
-            self._module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+            self._module = graph_module(self.graph)
         return self._module
 
     def run(self, *inputs: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
+from collections import deque
 from collections.abc import Callable
 
 from .. import logs
@@ -18,10 +21,13 @@ from .packed import packed
 from .tables import CpuCall, Placer
 from .tensor_check import tensor_check
 
-#: Addresses of compiled CPU kernels, by body: the cache that makes 121 layers of one shape one kernel.
-_cpu_kernels: dict[KernelBody, int] = {}
+#: Compiled CPU kernels that are in use, by body: the cache that makes 121 layers of one shape one kernel.
+_cpu_kernels: weakref.WeakValueDictionary[KernelBody, cpu.LoadedKernel] = weakref.WeakValueDictionary()
+#: The last ones compiled, which are kept for a while when nothing uses them.
+_recent: deque[cpu.LoadedKernel] = deque(maxlen=1024)
+_serial = itertools.count()
 
-#: How many kernels LLVM compiles at a time: see `cpu.load_together`.
+#: How many kernels LLVM compiles at a time: see `cpu.load_kernels`.
 _TOGETHER = 8
 
 
@@ -35,14 +41,14 @@ def bind(
     """Compile what is not compiled yet and prepare every kernel call of a schedule."""
     placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
-    _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
+    compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
     calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
-            if step.device.type == "cpu":
-                calls.append(CpuCall(step, _cpu_kernels[step.body], placer))
-            else:
-                calls.append(_bind_gpu(step, placer, emit_gpu))
+            on_cpu = step.device.type == "cpu"
+            call = CpuCall(step, compiled[step.body], placer) if on_cpu else _bind_gpu(step, placer, emit_gpu)
+            placer.tables.append(call.table)
+            calls.append(call)
         elif isinstance(step.target, SteadyConvolution):
             step.target = packed(step.target, step.args[1].meta.span_bytes)
     logs.count("kernel launches", len(calls))
@@ -50,17 +56,21 @@ def bind(
     return calls, placer
 
 
-def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -> None:
-    """Compile the bodies that are not compiled yet, a few at a time."""
+def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -> dict[KernelBody, cpu.LoadedKernel]:
+    """The kernels of these bodies. Those that are not compiled yet are compiled now, a few at a time."""
     if bodies:
         keep_freed_memory()
-    new = [body for body in dict.fromkeys(bodies) if body not in _cpu_kernels]
+    kernels = {body: _cpu_kernels.get(body) for body in bodies}
+    new = [body for body, kernel in kernels.items() if kernel is None]
     for start in range(0, len(new), _TOGETHER):
-        names = {f"kernel{len(_cpu_kernels) + k}": body for k, body in enumerate(new[start : start + _TOGETHER])}
+        names = {f"kernel{next(_serial)}": body for body in new[start : start + _TOGETHER]}
         sources = [emit(body, name) for name, body in names.items()]
-        addresses = cpu.load_together(sources, [f"{name}_block" for name in names])
-        _cpu_kernels.update((body, addresses[f"{name}_block"]) for name, body in names.items())
+        made = cpu.load_kernels(sources, [f"{name}_block" for name in names])
+        kernels.update(zip(names.values(), made, strict=True))
+        _cpu_kernels.update(zip(names.values(), made, strict=True))
+        _recent.extend(made)
     logs.count("distinct kernels", len(new))
+    return kernels  # type: ignore[return-value]
 
 
 def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> Launch:

@@ -1,6 +1,7 @@
 """Load LLVM IR into this process and call it.
 
-    load             IR -> addresses of its functions (`load_together`: of several pieces)
+    load             IR -> addresses of its functions
+    load_kernels     IR -> kernels, several at a time, that are unloaded when nobody has them any more
     bind, bind_block address -> a Python callable
     threads_for      how many threads a launch is worth
     assembly         IR -> the machine code, to read
@@ -57,9 +58,9 @@ class _Engine:
         self.jit = llvm.create_lljit_compiler(self._create_target_machine(), use_jit_link=True)
         self.lock = threading.Lock()
         self.serial = itertools.count()
-        self.loaded: list[Any] = []  # LLVM unloads a library when its tracker is collected
         self.driver: dict[str, int] = {}
-        self.driver.update(self.link([DRIVER_IR], ["quickfuse_run"]))
+        addresses, self._driver_library = self.link([DRIVER_IR], ["quickfuse_run"])
+        self.driver.update(addresses)
 
     def _create_target_machine(self) -> llvm.TargetMachine:
         return self.llvm.Target.from_default_triple().create_target_machine(
@@ -85,7 +86,8 @@ class _Engine:
         passes.run(modules[0], self.pass_builder)
         return modules[0]
 
-    def link(self, sources: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    def link(self, sources: Sequence[str], names: Sequence[str]) -> tuple[dict[str, int], Any]:
+        """The addresses of functions, and what keeps them loaded: LLVM unloads a library when its tracker is collected."""
         module = self.parse(*sources)
         library = self.llvm.JITLibraryBuilder().add_object_img(self.target_machine.emit_object(module))
         for function in module.functions:
@@ -97,8 +99,7 @@ class _Engine:
             tracker = library.add_current_process().link(self.jit, f"quickfuse.{next(self.serial)}")
         except RuntimeError as error:  # code generation needed a run-time function, say float16 without F16C
             raise Unsupported(f"LLVM cannot link a kernel on this machine: {error}") from error
-        self.loaded.append(tracker)
-        return {name: int(tracker[name]) for name in names}
+        return {name: int(tracker[name]) for name in names}, tracker
 
     def _address_of(self, symbol: str) -> int:
         if symbol in self.driver:
@@ -131,20 +132,44 @@ def _engine() -> _Engine:
         return _engine_once()
 
 
+_stays: list[Any] = []
+
+
 def load(ir: str, names: Sequence[str]) -> dict[str, int]:
     """Compile LLVM IR for this machine and return the addresses of the functions `names`. They stay loaded.
 
     The IR may call `quickfuse_run` (see `cpu_driver.py`), libm, libmvec and OpenMP.
     """
-    return load_together([ir], names)
+    engine = _engine()
+    with engine.lock:
+        addresses, library = engine.link([ir], names)
+    _stays.append(library)
+    return addresses
 
 
-def load_together(sources: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """As `load`, for several pieces of IR, none of which defines what another one does. Each call takes LLVM 3 ms, however
+class LoadedKernel:
+    """A kernel's `NAME_block` function. It is loaded as long as this object lives, or what `bound` gave."""
+
+    __slots__ = ("__weakref__", "_address", "_library")
+
+    def __init__(self, address: int, library: Any) -> None:
+        self._address = address
+        self._library = library
+
+    def bound(self, releases_gil: bool) -> BlockKernel:
+        """The function for Python: see `bind_block`."""
+        function: Any = bind_block(self._address, releases_gil=releases_gil)
+        function.kernel = self
+        return function  # type: ignore[no-any-return]
+
+
+def load_kernels(sources: Sequence[str], names: Sequence[str]) -> list[LoadedKernel]:
+    """Compile several pieces of LLVM IR, none of which defines what another one does. Each call takes LLVM 3 ms, however
     little there is to compile."""
     engine = _engine()
     with engine.lock:
-        return engine.link(sources, names)
+        addresses, library = engine.link(sources, names)
+    return [LoadedKernel(addresses[name], library) for name in names]
 
 
 def assembly(ir: str) -> str:
@@ -216,7 +241,12 @@ def threads_for(units: int, cost: int) -> int:
 
     Either one or PyTorch's number: the OpenMP library would rebuild its pool for each number in between.
     """
-    return 1 if units < 2 or units * cost < CPU.parallel_work else torch.get_num_threads()
+    return torch.get_num_threads() if worth_threads(units, cost) else 1
+
+
+def worth_threads(units: int, cost: int) -> bool:
+    """Whether several threads are faster than one. How many there are may be set at any time, also after compiling."""
+    return units >= 2 and units * cost >= CPU.parallel_work
 
 
 # --- telling ---

@@ -20,6 +20,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
+from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored
 from ..ir.values import TensorMeta
 
@@ -283,6 +284,8 @@ _ref = weakref.ref
 _version = operator.attrgetter("_version")
 
 #: `_Joined.apply`, without what it does for transforms of torch.func: guards see to it that none is active.
+keep_peer_out(_Joined.backward)
+
 _apply = torch._C._FunctionBase.__dict__["apply"].__get__(None, _Joined)
 
 

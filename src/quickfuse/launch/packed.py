@@ -100,14 +100,15 @@ class Checksum:
         self._row = (ctypes.c_int64 * 9)()
         self._totals = (ctypes.c_int64 * 8).from_buffer(self._row, 8)
         self._starts = (ctypes.c_int64 * 2)(0, stripes)
-        threads = cpu.threads_for(nbytes // 8, 1)
-        self._block = (ctypes.c_int64 * 3)(ctypes.addressof(self._row), ctypes.addressof(self._starts), threads)
+        self._work = nbytes // 8
+        self._block = (ctypes.c_int64 * 3)(ctypes.addressof(self._row), ctypes.addressof(self._starts), 1)
         self._address = ctypes.addressof(self._block)
         self._run = _checksum_function()
 
     def of(self, address: int) -> bytes:
         """64 bytes that differ if the contents do, and what does not fill a stripe as it is."""
         self._row[0] = address
+        self._block[2] = cpu.threads_for(self._work, 1)
         self._run(self._address)
         return bytes(self._totals) + (ctypes.string_at(address + self._end, self._rest) if self._rest else b"")
 

@@ -154,7 +154,7 @@ class CpuCall:
 
     device_type: Literal["cpu"] = "cpu"
 
-    def __init__(self, call: KernelCall, address: int, placer: Placer) -> None:
+    def __init__(self, call: KernelCall, kernel: cpu.LoadedKernel, placer: Placer) -> None:
         count = len(call.members)
         rows = np.array([row_template(call.body, m) for m in call.members], dtype=np.int64).reshape(count, -1)
         self.table = MemberTable(call, rows, placer)
@@ -171,8 +171,8 @@ class CpuCall:
         self.block_address = ctypes.addressof(self.arguments)
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         elements = sum(m.numel for m in call.members)
-        self.parallel = cpu.threads_for(elements, 1) > 1
-        self.launch = cpu.bind_block(address, releases_gil=elements > CPU.long_running)
+        self.parallel = cpu.worth_threads(elements, 1)
+        self.launch = kernel.bound(releases_gil=elements > CPU.long_running)
         self.words_of = self.table.words_of
 
 

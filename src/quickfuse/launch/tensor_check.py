@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..ir.modes import outer_tracer
 from ..ir.values import TensorMeta
 from . import builtin, cpu
 from .bulk_reads import TENSOR_POINTERS, TENSOR_TYPES, handle_offset, list_layout_holds, prefetch_ahead
@@ -31,8 +32,14 @@ _LIST_ITEMS_OFFSET = 24
 
 _NAME = "quickfuse_check_tensors"
 
-#: `c10::TensorImpl::requires_grad() const`, in PyTorch's C++ core library.
+#: `c10::TensorImpl::requires_grad() const` and `c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`, in PyTorch's
+#: C++ core library.
 _REQUIRES_GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
+_KEY_INCLUDED = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
+
+#: What a thread's dispatcher goes through while `torch.jit.trace` records, and inside of the transforms of `torch.func`:
+#: tensors there look like others from here. See `ir.modes.outer_tracer`.
+_TRACING_KEYS = ("Tracer", "FuncTorchDynamicLayerFrontMode")
 
 _GETTERS = ("get_data_ptr", "get_sizes", "get_strides", "get_dim", "get_dtype", "get_device_type", "get_device_index")
 
@@ -40,15 +47,19 @@ _GETTERS = ("get_data_ptr", "get_sizes", "get_strides", "get_dim", "get_dtype", 
 class PythonTensorCheck:
     """Holds what is expected of `n` tensors. `addresses` are those of the last successful check.
 
-    `requires_grad` says of each whether it takes part in autograd, None where that does not matter.
+    `requires_grad` says of each whether it takes part in autograd, None where that does not matter. Where `alone` is set,
+    nothing fits while something else records the operators that run in this thread.
 
     Calling it with a list of tensors gives `UNCHANGED`, `MOVED` (right, but an address differs: `addresses` is up to
     date) or `MISMATCH`. That is `settle(scan(tensors), tensors)`, where `settle` has something to do only if `scan`
     did not give `UNCHANGED`.
     """
 
-    def __init__(self, expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = ()) -> None:
+    def __init__(
+        self, expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = (), alone: bool = False
+    ) -> None:
         self.expected = list(expected)
+        self._alone = alone
         self._requires_grad = list(requires_grad) or [None] * len(self.expected)
         self.addresses = np.zeros(len(self.expected), dtype=np.int64)
         self._last: list[tuple[int, int]] = [(0, 0)] * len(self.expected)
@@ -61,6 +72,8 @@ class PythonTensorCheck:
 
     def scan(self, tensors: list[Any]) -> int:
         state = UNCHANGED
+        if self._alone and outer_tracer() is not None:
+            return MISMATCH
         for k, (tensor, (cls, meta)) in enumerate(zip(tensors, self.expected, strict=True)):
             wanted = self._requires_grad[k]
             if not matches(tensor, cls, meta) or (wanted is not None and tensor.requires_grad is not wanted):
@@ -108,7 +121,9 @@ def _is_lazy_unnoticed(tensors: list[Any]) -> bool:
 class NativeTensorCheck:
     """The same as `PythonTensorCheck`, in native code."""
 
-    def __init__(self, expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = ()) -> None:
+    def __init__(
+        self, expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = (), alone: bool = False
+    ) -> None:
         self.expected = list(expected)
         count = len(self.expected)
         self.addresses = np.zeros(count, dtype=np.int64)
@@ -123,9 +138,9 @@ class NativeTensorCheck:
             records += [*meta.shape, *meta.stride]
         self._records = np.array(records or [0], dtype=np.int64)
         self._offsets = np.array(offsets or [0], dtype=np.int64)
-        self._block = (ctypes.c_int64 * 5)(
+        self._block = (ctypes.c_int64 * 6)(
             count, self._records.ctypes.data, self._offsets.ctypes.data, self._objects.ctypes.data,
-            self.addresses.ctypes.data,
+            self.addresses.ctypes.data, alone,
         )  # fmt: skip
         address = _native_check()
         assert address is not None
@@ -150,11 +165,11 @@ class NativeTensorCheck:
 
 
 def tensor_check(
-    expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = ()
+    expected: Sequence[tuple[type, TensorMeta]], requires_grad: Sequence[bool | None] = (), alone: bool = False
 ) -> NativeTensorCheck | PythonTensorCheck:
     """A check of tensors against `expected` (class, metadata) pairs, native where this installation allows it."""
     kind = NativeTensorCheck if _native_check() is not None else PythonTensorCheck
-    return kind(expected, requires_grad)
+    return kind(expected, requires_grad, alone)
 
 
 def _dtype_code(dtype: torch.dtype) -> int:
@@ -182,10 +197,10 @@ def _native_check() -> int | None:
         if function is None:
             return None
         addresses[getter] = ctypes.cast(function, ctypes.c_void_p).value or 0
-    requires_grad = _requires_grad_method()
-    if requires_grad is None:
+    requires_grad, included = _requires_grad_method(), _key_included_function()
+    if requires_grad is None or included is None:
         return None
-    addresses["requires_grad"] = requires_grad
+    addresses |= {"requires_grad": requires_grad, "included": included}
     inner = f"{_NAME}_block"
     return cpu.load(_check_ir(inner, offset, addresses) + builtin.of_one_argument(_NAME, inner, "number"), [_NAME])[_NAME]
 
@@ -208,8 +223,25 @@ def _requires_grad_method() -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
+def _key_included_function() -> int | None:
+    """The address of the C++ function that tells whether the dispatcher goes through a key; None if it does not do that."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        function = getattr(library, _KEY_INCLUDED, None)
+    except OSError:
+        return None
+    if function is None:
+        return None
+    function.restype, function.argtypes = ctypes.c_bool, [ctypes.c_uint16]
+    keys = [torch._C._dispatch_key_parse(name) for name in ("BackendSelect", *_TRACING_KEYS)]
+    if [function(int(key)) for key in keys] != [torch._C._dispatch_tls_is_dispatch_key_included(key) for key in keys]:
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
 def _check_ir(name: str, offset: int, getters: dict[str, int]) -> str:
-    """LLVM IR of the check of a list. `block`: how many tensors, records, record offsets, last objects, last addresses."""
+    """LLVM IR of the check of a list. `block`: how many tensors, records, record offsets, last objects, last addresses,
+    and whether nothing may record operators meanwhile."""
 
     def get(getter: str, result: str, kind: str) -> str:
         return (
@@ -233,7 +265,15 @@ def _check_ir(name: str, offset: int, getters: dict[str, int]) -> str:
         )
 
     fields = "\n".join(
-        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(5)
+        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(6)
+    )
+    keys = [int(torch._C._dispatch_key_parse(key)) for key in _TRACING_KEYS]
+    recorded = "\n".join(
+        f"  %included.{k} = call i8 inttoptr (i64 {getters['included']} to ptr)(i16 {key})\n"
+        f"  %recorded.{k} = trunc i8 %included.{k} to i1\n"
+        f"  br i1 %recorded.{k}, label %mismatch, label %unrecorded.{k}\n"
+        f"unrecorded.{k}:"
+        for k, key in enumerate(keys)
     )
     return f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
@@ -248,10 +288,16 @@ entry:
   %offsets = inttoptr i64 %f2 to ptr
   %objects = inttoptr i64 %f3 to ptr
   %addresses = inttoptr i64 %f4 to ptr
+  %alone = icmp ne i64 %f5, 0
+  br i1 %alone, label %recorded, label %start
+recorded:
+{recorded}
+  br label %start
+start:
   br label %head
 head:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
-  %state = phi i64 [ 0, %entry ], [ %state.next, %next ]
+  %k = phi i64 [ 0, %start ], [ %k.next, %next ]
+  %state = phi i64 [ 0, %start ], [ %state.next, %next ]
   %done = icmp sge i64 %k, %f0
   br i1 %done, label %exit, label %body
 body:

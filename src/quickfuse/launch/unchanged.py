@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
+from ..signals import let_through
 from . import builtin, cpu
 from .bulk_reads import list_layout_holds
 
@@ -115,7 +116,8 @@ class Unchanged:
             return None
         try:
             return self._write_down(roots)
-        except Exception:  # whatever the user's objects do here, the walk itself will do as well
+        except Exception as error:  # whatever the user's objects do here, the walk itself will do as well
+            let_through(error)
             self._wait = self._skip = _LONGEST_WAIT
             return None
 

@@ -9,6 +9,7 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Op, convert
+from quickfuse.ir.memo import Memo
 
 
 def _unary(name: str) -> Callable[[Expr], Expr]:
@@ -69,7 +70,7 @@ def binary(name: str, x: Expr, y: Expr) -> Expr:
     return Op(name, (x, y), x.dtype)
 
 
-_constants: dict[tuple[object, ...], Expr] = {}
+_constants = Memo()  # of `Expr`
 
 
 def const(value: bool | int | float, *dtypes: torch.dtype) -> Expr:

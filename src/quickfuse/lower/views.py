@@ -16,6 +16,7 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Scalar
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
+from ..ir.memo import Memo
 from .context import Context
 from .layout import Shape
 from .rules import NoRule
@@ -35,7 +36,7 @@ VIEW_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "data", "real"})
 #: What a view is of its operand: itself (None), or a layout: shape, strides, offset, and whether it is a view at all.
 _Description = tuple[Shape, Shape, int, bool] | None
 
-_memo: dict[Any, list[_Description] | _Description] = {}
+_memo = Memo()  # of `list[_Description] | _Description`
 
 
 def view(

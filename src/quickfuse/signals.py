@@ -1,0 +1,117 @@
+"""Exceptions that signal handlers raise: the timeout of a `signal.alarm`, Ctrl-C.
+
+They come between any two instructions, so also inside of the compiler, where an exception mostly means that something cannot
+be compiled, and is dealt with. None of them may be lost that way:
+
+* While something is compiled, `handlers_heard` writes down what the handlers raise, and raises it when compiling ends,
+  whatever was made of it on the way: by capture, which gives exceptions to the program's own handlers, or inside PyTorch.
+* Compiled code must not take longer for this. There, an exception is asked where it comes from before it is taken for
+  something else (`let_through`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import threading
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NoReturn
+
+
+class _Heard:
+    """A signal handler that writes down what the original raises."""
+
+    def __init__(self, handler: Any, raised: list[BaseException]) -> None:
+        self.handler = handler
+        self.raised = raised
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        try:
+            return self.handler(number, frame)
+        except BaseException as error:
+            self.raised.append(error)
+            raise
+
+
+class handlers_heard:
+    """A `with` block out of which comes what a signal handler raises inside of it, even if something inside caught it.
+
+    `check()` raises it at once. Signals are handled in the main thread only: in others the block does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._raised: list[BaseException] = []
+        self._replaced: list[tuple[int, _Heard]] = []
+
+    def __enter__(self) -> handlers_heard:
+        if threading.get_ident() == threading.main_thread().ident:
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler):  # neither the system's default nor one that was not installed by Python
+                    heard = _Heard(handler, self._raised)
+                    self._replaced.append((number, heard))
+                    signal.signal(number, heard)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
+        while self._replaced:
+            number, heard = self._replaced.pop()
+            if signal.getsignal(number) is heard:
+                signal.signal(number, heard.handler)
+        raised = [*self._raised]
+        self._raised.clear()  # an exception that it keeps would keep it in turn
+        if raised and not any(error is other for other in raised):
+            _raise(raised[0])
+
+    def check(self) -> None:
+        """Raise the first exception of a handler so far, if there was one."""
+        if self._raised:
+            _raise(self._raised[0])
+
+
+def _raise(error: BaseException) -> NoReturn:
+    """Raise an exception as it was raised before, whatever was made of it meanwhile."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+        del error
+
+
+def let_through(error: BaseException) -> None:
+    """Raise an exception again if it comes out of a signal handler."""
+    step = error.__traceback__
+    if step is None:
+        return
+    installed = _installed_codes()
+    while step is not None:
+        if step.tb_frame.f_code in installed or _takes_callers_frame(step.tb_frame):
+            raise error
+        step = step.tb_next
+
+
+def _installed_codes() -> set[CodeType]:
+    """The code of all handlers that are written in Python."""
+    codes = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, _Heard):
+            handler = handler.handler
+        code = getattr(inspect.unwrap(handler) if callable(handler) else None, "__code__", None)
+        if isinstance(code, CodeType):
+            codes.add(code)
+    return codes
+
+
+def _takes_callers_frame(frame: FrameType) -> bool:
+    """Whether a frame was called with a number and the frame below, as signal handlers are, those of before included."""
+    code = frame.f_code
+    below = frame.f_back
+    if below is None or (code.co_argcount < 2 and not code.co_flags & inspect.CO_VARARGS):
+        return False
+    values: list[Any] = []
+    for name in code.co_varnames[: code.co_argcount + 1]:
+        value = frame.f_locals.get(name)
+        values += value if type(value) is tuple else (value,)
+    return any(second is below and isinstance(first, int) for first, second in zip(values, values[1:], strict=False))

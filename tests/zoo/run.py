@@ -1,0 +1,140 @@
+"""Run models of transformers, timm, torchvision, diffusers and peft through the default backend: `make zoo`.
+
+    python tests/zoo/run.py [--libraries timm peft] [--only NAME ...] [--shard 1/4] [--seconds 300] [--fresh] [--report]
+
+Nothing is downloaded: models are small and have random weights. Each runs in a process of its own, which is given up after
+a time limit; what became of it is in build/zoo/LIBRARY/NAME.json as soon as it is known, so that a run that was stopped goes
+on where it was. In the end, and with `--report` at once, the table in benchmarks/results/zoo.md is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent)]
+
+LIBRARIES = ("transformers", "timm", "torchvision", "diffusers", "peft")
+BUILD = ROOT / "build" / "zoo"
+
+
+def main() -> None:
+    options = _options()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical", "TOKENIZERS_PARALLELISM": "false"}
+    if not options.report:
+        for library in options.libraries:
+            _run_library(library, options)
+    from zoo.table import write
+
+    write(BUILD, ROOT / "benchmarks" / "results" / "zoo.md")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--libraries", nargs="*", default=list(LIBRARIES), choices=LIBRARIES)
+    parser.add_argument("--only", nargs="*", default=[], help="names of models; they run again")
+    parser.add_argument("--shard", default="1/1", help="which part of the models: 1/4 to 4/4")
+    parser.add_argument("--seconds", type=float, default=300, help="the time limit of one model")
+    parser.add_argument("--no-peer", action="store_true", help="do not count torch.compile's graphs")
+    parser.add_argument("--fresh", action="store_true", help="measure again what has a result")
+    parser.add_argument("--report", action="store_true", help="only write the table")
+    return parser.parse_args()
+
+
+def _run_library(library: str, options: argparse.Namespace) -> None:
+    """Measure the models of one library. The processes are forks of this one, which has imported it already."""
+    models = builder_of(library)
+    if models is None:
+        print(f"{library} is not installed", flush=True)
+        return
+    part, parts = map(int, options.shard.split("/"))
+    names = [name for name in options.only if name in models.names()] if options.only else models.names()[part - 1 :: parts]
+    for name in names:
+        path = BUILD / library / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.json"
+        if path.exists() and not options.fresh and not options.only:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        start = time.perf_counter()
+        worker = multiprocessing.get_context("fork").Process(
+            target=_measure, args=(library, name, path, not options.no_peer)
+        )
+        worker.start()
+        worker.join(options.seconds)
+        ended = not worker.is_alive()
+        if not ended:
+            worker.kill()
+            worker.join()
+        if worker.exitcode:
+            _note(path, {"died": f"signal {-worker.exitcode}" if ended else f"more than {options.seconds:.0f} s"})
+        print(f"{library} {name}: {_in_words(path)} ({time.perf_counter() - start:.0f} s)", flush=True)
+
+
+def builder_of(library: str) -> Any:
+    """The module that builds a library's models; None where the library is not installed."""
+    from quickfuse.bench.zoo import vision_models
+
+    try:
+        vision_models()  # also where torchvision's operators do not fit, which transformers and timm look for
+        importlib.import_module(library)
+    except ImportError:
+        return None
+    return importlib.import_module(f"zoo.of_{library}")
+
+
+def _measure(library: str, name: str, path: Path, peer: bool) -> None:
+    import torch
+
+    from zoo.measure import equal_cases, measure
+
+    warnings.simplefilter("ignore")
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"library": library, "name": name, "versions": _versions(library)}
+    models = builder_of(library)
+    try:
+        make = equal_cases(lambda: models.build(name))
+        make()
+    except Exception as error:
+        _save(path, {**found, "not built": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]})
+        return
+    measure(make, lambda so_far: _save(path, {**found, **so_far}), peer)
+
+
+def _versions(library: str) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", library)} | {"python": ".".join(map(str, sys.version_info[:2]))}
+
+
+def _save(path: Path, found: dict[str, Any]) -> None:
+    path.with_suffix(".new").write_text(json.dumps(found, indent=1))
+    path.with_suffix(".new").replace(path)
+
+
+def _note(path: Path, more: dict[str, Any]) -> None:
+    found = json.loads(path.read_text()) if path.exists() else {"library": path.parent.name, "name": path.stem}
+    _save(path, {**found, **more})
+
+
+def _in_words(path: Path) -> str:
+    found = json.loads(path.read_text())
+    if "not built" in found:
+        return f"not built: {found['not built'][:80]}"
+    known = {way: f for way, f in found.items() if isinstance(f, dict) and "outcome" in f}
+    ways = [f"{way} {f['outcome']} {f.get('graphs', '')}" for way, f in known.items()]
+    return ", ".join([*ways, *([found["died"]] if "died" in found else [])])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""The zoo's results as a table."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_WAYS = ("eval", "gradients", "step")
+
+
+def write(build: Path, path: Path) -> None:
+    """Write benchmarks/results/zoo.md from the results in `build`."""
+    found = [json.loads(file.read_text()) for file in sorted(build.glob("*/*.json"))]
+    built = [model for model in found if "eval" in model or "died" in model]
+    lines = [
+        "# Models of other libraries",
+        "",
+        "Small models with random weights, compiled with the default backend, beside eager: evaluation, gradients of a call",
+        "in training mode, and a whole training step (loss, backward, SGD) in one function. Written by `make zoo`.",
+        "",
+        *_versions(built),
+        "",
+        "| library | models | right in all three | one graph in evaluation | one graph for a step | more than the peer |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *[_summary(library, [m for m in built if m["library"] == library]) for library in _libraries(built)],
+        "",
+        "Graphs are those of the first call with operators; torch.compile's are counted beside them.",
+        "",
+        "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | step | graphs |"
+        " torch.compile | first call, s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        *[_row(model) for model in built],
+        "",
+        "## Why graphs end",
+        "",
+        "| models | reason |",
+        "| --- | --- |",
+        *[f"| {count} | {reason.replace('|', '/')} |" for reason, count in _reasons(built).most_common(60)],
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _libraries(found: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(model["library"] for model in found))
+
+
+def _versions(found: list[dict[str, Any]]) -> list[str]:
+    known = {name: version for model in found for name, version in model.get("versions", {}).items()}
+    return [", ".join(f"{name} {version}" for name, version in known.items()) + "."]
+
+
+def _summary(library: str, models: list[dict[str, Any]]) -> str:
+    fair = [m for m in models if not any(m.get(way, {}).get("outcome") == "eager fails" for way in _WAYS)]
+    right = sum(all(m.get(way, {}).get("outcome") == "right" for way in _WAYS) for m in fair)
+    single = [sum(m.get(way, {}).get("graphs") == 1 for m in models) for way in ("eval", "step")]
+    more = sum(any(_more(m.get(way, {})) for way in _WAYS) for m in models)
+    return f"| {library} | {len(models)} | {right} of {len(fair)} | {single[0]} | {single[1]} | {more} |"
+
+
+def _more(way: dict[str, Any]) -> bool:
+    """Whether there are more graphs than torch.compile's."""
+    peer = way.get("peer_graphs")
+    return isinstance(peer, int) and way.get("graphs", 0) > max(peer, 1)
+
+
+def _row(model: dict[str, Any]) -> str:
+    evaluation, gradients, step = (model.get(way, {}) for way in _WAYS)
+    cells = [
+        f"{model['library']} {model['name']}", _outcome(evaluation, model), evaluation.get("graphs", ""), _peer(evaluation),
+        evaluation.get("operators", ""), evaluation.get("first_s", ""), _outcome(gradients, model), _outcome(step, model),
+        step.get("graphs", ""), _peer(step), step.get("first_s", ""),
+    ]  # fmt: skip
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def _outcome(way: dict[str, Any], model: dict[str, Any]) -> str:
+    return way.get("outcome", model.get("died", ""))
+
+
+def _peer(way: dict[str, Any]) -> str:
+    peer = way.get("peer_graphs", "")
+    return str(peer) if isinstance(peer, int) or not peer else "error"
+
+
+def _reasons(found: list[dict[str, Any]]) -> Counter[str]:
+    """In how many models graphs end for each reason."""
+    return Counter(
+        reason
+        for model in found
+        for reason in {b["reason"] for way in _WAYS for b in model.get(way, {}).get("breaks", [])}
+    )

@@ -1,0 +1,97 @@
+"""A part of the zoo, and how it is run. `make zoo` goes through all of it.
+
+torchvision comes with the tests; of the other libraries what is installed is tested.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from zoo import measure, run, table
+from zoo.measure import Case, equal_cases
+
+_SUBSET = {
+    "torchvision": "alexnet fasterrcnn_mobilenet_v3_large_320_fpn lraspp_mobilenet_v3_large mnasnet0_5 mobilenet_v3_small "
+    "resnet18 shufflenet_v2_x0_5 squeezenet1_1",
+    "transformers": "albert bart bert clip distilbert electra gpt2 gemma llama mixtral opt qwen2 roberta swin t5 vit",
+    "timm": "test_vit test_resnet test_efficientnet test_byobnet test_convnext test_mambaout",
+    "diffusers": "AutoencoderKL AutoencoderTiny DiTTransformer2DModel FluxTransformer2DModel PixArtTransformer2DModel "
+    "UNet2DModel",
+    "peft": "ia3 lora dora prompt",
+}
+_MODELS = [(library, name) for library, names in _SUBSET.items() for name in names.split()]
+
+
+@pytest.mark.parametrize(("library", "name"), _MODELS)
+def test_model(library: str, name: str) -> None:
+    """Evaluation, gradients and a whole training step are eager's."""
+    models = run.builder_of(library)
+    if models is None:
+        pytest.skip(f"{library} is not installed")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found: dict[str, Any] = {}
+        measure.measure(equal_cases(lambda: models.build(name)), found.update, peer=False)
+    finally:
+        torch.set_num_threads(threads)
+    assert {way: (found[way]["outcome"], found[way]["detail"]) for way in found} == dict.fromkeys(found, ("right", ""))
+    assert len(found) == 3
+
+
+# how it is run ----------------------------------------------------------------------------------------------------
+
+
+class Noisy(nn.Module):
+    """A model with random numbers, which copies must draw alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        y = nn.functional.dropout(self.linear(x), 0.5, self.training)
+        return {"y": y, "parts": [y.sum(), x.shape[0]]}
+
+
+class Growing(nn.Module):
+    """A model that the harness itself makes different at each call."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Growing.calls += 1
+        return x * float(Growing.calls)
+
+
+def test_outcomes() -> None:
+    found: dict[str, Any] = {}
+    measure.measure(equal_cases(lambda: Case(Noisy(), (torch.ones(2, 4),))), found.update, peer=False)
+    assert [found[way]["outcome"] for way in found] == ["right"] * 3
+    assert found["eval"]["graphs"] == 1 and found["eval"]["operators"] >= 2 and found["eval"]["breaks"] == []
+    wrong = measure._compared(lambda: Case(Growing(), (torch.ones(2),)), measure._evaluation)
+    assert wrong["outcome"] == "wrong" and wrong["distance"] > 0.1
+    failing = measure._compared(lambda: Case(nn.Linear(2, 2), (torch.ones(3),)), measure._evaluation)
+    assert failing["outcome"] == "eager fails" and "shapes" in failing["detail"]
+
+
+def test_the_table(tmp_path: Path) -> None:
+    way: dict[str, Any] = {"outcome": "right", "graphs": 2, "operators": 9, "first_s": 0.5, "peer_graphs": 1}
+    way["breaks"] = [{"reason": "a call | x"}]
+    for name, found in (
+        ("one", {"eval": way, "gradients": way, "step": {**way, "graphs": 1}}), ("two", {"not built": "ValueError"}),
+        ("three", {"eval": way, "died": "more than 3 s"}), ("four", {"died": "signal 11"}),
+    ):  # fmt: skip
+        path = tmp_path / "library" / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"library": "library", "name": name, "versions": {"torch": "2"}, **found}))
+    table.write(tmp_path, tmp_path / "zoo.md")
+    text = (tmp_path / "zoo.md").read_text()
+    assert "| library one | right | 2 | 1 | 9 | 0.5 | right | right | 1 | 1 | 0.5 |" in text
+    assert "more than 3 s" in text and "signal 11" in text and "| 2 | a call / x |" in text
