@@ -135,7 +135,7 @@ def test_callables_that_are_no_functions() -> None:
     assert torch.equal(compiled(x, shift=1.0), x * 5 + 1)
 
 
-@pytest.mark.parametrize("function", [torch.sin, len, print, str.upper], ids=str)
+@pytest.mark.parametrize("function", [torch.sin, len, print, str.upper], ids=["sin", "len", "print", "upper"])
 def test_callables_without_python_code(function: Callable[..., Any]) -> None:
     """They run as they are; under `fullgraph` there is no graph of them to be had."""
     argument: Any = "a" if function is str.upper else torch.ones(2)
