@@ -15,7 +15,7 @@ from . import gradients
 from .results import OperatorFailed
 from .tensor_subclasses import as_subclass, is_function_class
 from .torch_function import call_torch
-from .values import Symbol, TensorProxy, is_constant
+from .values import ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -145,7 +145,7 @@ def plain_operands(i: Interpreter, value: Any) -> Any:
 
 
 def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
-    value = i.outside.contents(value)
+    value = i.outside.number(i.outside.contents(value))
     kind = type(value)
     if kind is TensorProxy:
         return value
@@ -253,6 +253,8 @@ def _backward(
 
 def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     """A Python operator of which at least one operand is a tensor."""
+    if is_numpy(left):
+        raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
     for operand in (left, right):
         if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
             raise Unsupported(f"{function.__name__} of a tensor and a {type(operand).__name__}")
@@ -277,7 +279,7 @@ def _is_operand(i: Interpreter, value: Any) -> bool:
     value = i.outside.contents(value)
     if isinstance(value, (list, tuple)):
         return all(_is_operand(i, v) for v in value)
-    known = (TensorProxy, Symbol, dict, slice, torch.Generator, type, _TENSOR_TYPE)
+    known = (TensorProxy, Symbol, ForeignScalar, dict, slice, torch.Generator, type, _TENSOR_TYPE)
     return type(value) in known or isinstance(value, enum.Enum) or is_constant(value)
 
 
