@@ -409,7 +409,9 @@ def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, t
         return plain_function(kept) if own else (function, ())
     if isinstance(function, MethodType):
         inner, bound = plain_function(function.__func__)
-        return inner, (*bound, function.__self__)
+        return (None, ()) if inner is None else (inner, (*bound, function.__self__))
+    if isinstance(function, Compiled):  # what it stands for, by the settings of this call
+        return plain_function(function.function)
     return None, ()
 
 

@@ -141,7 +141,8 @@ def _equivalent_of(function: Any) -> Any:
 
 def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     function, instance = method.__func__, method.__self__
-    if type(instance) is TensorProxy and own_member(instance.cls, function.__name__)[1] is not function:
+    users = type(function) is FunctionType and not is_trusted_module(function.__module__)
+    if type(instance) is TensorProxy and not users and own_member(instance.cls, function.__name__)[1] is not function:
         call(i, TensorMethod(instance, function.__name__), args, kwargs, then)
     else:
         call(i, function, (instance, *args), kwargs, then)

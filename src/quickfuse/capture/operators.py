@@ -115,6 +115,10 @@ _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: to
 _HOMES = (torch.nn.functional, torch.fft, torch.linalg, torch.special, *_NAMESPACES)
 
 
+#: Operators that take tensors for the numbers in them, and give a result of another size for each.
+_TAKE_NUMBERS = frozenset({torch.arange, torch.range})
+
+
 def is_operator(function: Any) -> bool:
     kind = type(function)
     if kind in (BuiltinFunctionType, FunctionType, *_METHOD_TYPES):
@@ -202,6 +206,8 @@ def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
     if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
         return _inline(i, function, args, kwargs)
+    if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
+        raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
     operands, options = _operands(i, function, args, kwargs)
     result = _call(i, "call_function", function, operands, options)
     name = str(function.__name__)

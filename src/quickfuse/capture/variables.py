@@ -25,11 +25,25 @@ def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
     trusted = is_trusted_module(globals_.get("__name__"))
     if name in globals_ and stored is None:
         return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
-    if name in _BUILTINS:
-        if not trusted:
-            i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
-        return _BUILTINS[name]
+    if not trusted:
+        i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
+    builtins_ = _builtins_of(globals_)
+    if name in builtins_:
+        value = builtins_[name]
+        if value is _BUILTINS.get(name) and name in _CONSTANTS:
+            return value
+        return i.outside.wrap(value, i.outside.roots.global_(name, builtins_), trusted)
+    i.outside.guard("absent", i.outside.roots.constant("builtins", builtins_), (name,))
     raise_in_program(NameError(f"name '{name}' is not defined"))
+
+
+#: Builtins that no statement of Python can replace.
+_CONSTANTS = frozenset({"None", "True", "False", "__debug__"})
+
+
+def _builtins_of(globals_: dict[str, Any]) -> dict[str, Any]:
+    found = globals_.get("__builtins__", _BUILTINS)
+    return found if isinstance(found, dict) else vars(found)
 
 
 def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
