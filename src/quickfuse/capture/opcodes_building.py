@@ -142,6 +142,8 @@ def op_DICT_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def op_DICT_MERGE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     merged = containers.as_plain_dict(i, f.stack.pop())
     target = f.stack[-arg]
+    if not all(type(key) is str for key in merged):
+        raise Unsupported("a call with a keyword that is no string")
     if type(target) is ShadowDict or any(key in target for key in merged):
         raise Unsupported("a call with one keyword twice")
     target.update(merged)
