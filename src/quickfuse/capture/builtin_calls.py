@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
-from . import attributes, construction, container_methods, containers, function_calls, number_calls
+from . import attributes, construction, containers, copying, function_calls, number_calls
 from .class_attributes import (
     guard_absent,
     guard_class_attribute,
@@ -37,10 +37,8 @@ from .kinds import VIEW_TYPES, is_trusted_module
 from .raising import Raised, raise_in_program
 from .values import (
     ABSENT,
-    DICTS,
     STAND_INS_OF_OBJECTS,
     ForeignScalar,
-    ShadowContainer,
     ShadowDict,
     SuperProxy,
     Symbol,
@@ -181,7 +179,9 @@ def _reversed(i: Interpreter, value: Any) -> Any:
         return iter(containers.iterate(i, value)[::-1])
     if (method := python_method(i, value, "__reversed__")) is not None:
         return i.call_now(method, (value,))
-    if python_method(i, value, "__getitem__") is not None or python_method(i, value, "__iter__") is not None:
+    if python_method(i, value, "__getitem__") is not None:
+        return iter([_item_now(i, value, k) for k in range(_len(i, value) - 1, -1, -1)])
+    if not issubclass(type_of(value), (list, tuple, str, bytes, range, dict, collections.deque, *VIEW_TYPES)):
         raise Unsupported(f"reversed() of a {type_of(value).__name__}")
     contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
     native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
@@ -414,16 +414,11 @@ def _over_iterators(function: Any) -> Callable[..., Any]:
     return handler
 
 
-def _copy(i: Interpreter, value: Any) -> Any:
-    if type(value) is ShadowDict and type(value.real) in DICTS:
-        return container_methods.copy_of(i, value)
-    if type(value) is ShadowContainer and type(value.real) is list:
-        return i.mark_created(list(i.outside.open(value)))
-    if type(value) in (list, dict) and not i.outside.is_outside(value):
-        return i.mark_created(type(value)(value))
-    if is_constant(value):
-        return value
-    raise Unsupported(f"copying a {type_of(value).__name__}")
+def _from_keys(cls: type) -> Callable[..., Any]:
+    def handler(i: Interpreter, keys: Any, value: Any = None) -> Any:
+        return i.mark_created(cls.fromkeys([containers.hashable(i, key) for key in iterate(i, keys)], value))  # type: ignore[attr-defined]
+
+    return handler
 
 
 def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
@@ -439,7 +434,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted, list: _list,
     tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all, any: _any,
     min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool, str: _str,
-    repr: _repr, super: _super, callable: _callable, print: _print, warnings.warn: _warn, copy.copy: _copy,
+    repr: _repr, super: _super, callable: _callable, print: _print, warnings.warn: _warn, copy.copy: copying.shallow,
+    copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
+    collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
     delattr: lambda i, base, name: attributes.delete(i, base, name),
     object.__setattr__: _set_plain,

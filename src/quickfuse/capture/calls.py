@@ -22,7 +22,17 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS, kept_from_peer, others_marked
-from . import attributes, builtin_calls, container_methods, containers, getters, library, torch_calls, transforms
+from . import (
+    attributes,
+    builtin_calls,
+    container_methods,
+    containers,
+    getters,
+    library,
+    lru_caches,
+    torch_calls,
+    transforms,
+)
 from .attributes import PeerModule
 from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .construction import construct, make
@@ -32,6 +42,7 @@ from .kinds import CODE_TYPES, VIEW_TYPES, is_trusted_module
 from .module_calls import call_object
 from .mutation import name_of
 from .native_methods import call_method
+from .raising import call_handler
 from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
 from .values import (
@@ -67,7 +78,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         return
     handler = _handler_of(function)
     if handler is not None:
-        then(_handle(i, handler, function, args, kwargs))
+        then(call_handler(i, handler, name_of(function), args, kwargs))
     elif (equivalent := _equivalent_of(function)) is not None:
         call(i, equivalent, args, kwargs, then)
     elif kind in getters.KINDS:
@@ -86,6 +97,8 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         construct(i, function, args, kwargs, then)
     elif kind is NativeHandler:
         then(function.run(i, *args, **kwargs))
+    elif kind is lru_caches.KIND:
+        then(lru_caches.call(i, function, args, kwargs))
     elif kind is weakref.ref:
         then(_referent(i, function))
     elif kind is PeerModule:
@@ -101,15 +114,6 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
             attributes.load(i, function, stands_for, lambda original: call(i, original, args, kwargs, then))
             return
         call_object(i, function, args, kwargs, then)
-
-
-def _handle(i: Interpreter, handler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        return handler(i, *args, **kwargs)
-    except TypeError as error:
-        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-            raise Unsupported(f"a call of {name_of(function)} with these arguments") from None
-        raise
 
 
 def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -273,6 +277,10 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     ):
         then(i.native(function, left, right))
         return
+    if torch.Size in (left_kind, right_kind) and _IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
+        left, right = (_concrete_sizes(i, v) for v in (left, right))
+        then(i.native(function, left, right))
+        return
     if torch.Size in (left_kind, right_kind) and function in _COMPARISONS:  # sizes compare like the tuples that they are
         left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
         left_kind, right_kind = type(left), type(right)
@@ -281,6 +289,14 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         then(_container_operator(i, function, left, right))
         return
     _object_operator(i, function, left, right, then)
+
+
+def _concrete_sizes(i: Interpreter, value: Any) -> Any:
+    """A size, or what may be added to one, in plain numbers."""
+    found = containers.concrete_key(i, value)
+    if not is_constant(found):
+        raise Unsupported(f"a torch.Size and a {type_of(value).__name__} of objects")
+    return found
 
 
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:

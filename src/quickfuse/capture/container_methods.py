@@ -24,7 +24,7 @@ from .containers import (
     set_native_item,
     shadow_item,
 )
-from .raising import raise_in_program
+from .raising import call_handler, raise_in_program
 from .values import DELETED, ContainerMethod, ShadowContainer, ShadowDict
 
 if TYPE_CHECKING:
@@ -175,14 +175,14 @@ def call_container_method(i: Interpreter, shadow: ShadowDict | ShadowContainer, 
     from .native_methods import call_method, of_any_object
 
     if (general := of_any_object(name)) is not None and not (type(shadow) is ShadowDict and name in DICT_METHODS):
-        return general(i, shadow, *args, **kwargs)
+        return call_handler(i, general, name, (shadow, *args), kwargs)
     if type(shadow) is ShadowDict:
         if name not in DICT_METHODS:
             raise Unsupported(f"the method {name} of a dictionary")
         called = _CALL_OTHERS.get(name)
         if called is not None and shadow.cls is collections.OrderedDict and python_method(i, shadow, called) is not None:
             raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
-        return DICT_METHODS[name](i, shadow, *args, **kwargs)
+        return call_handler(i, DICT_METHODS[name], name, (shadow, *args), kwargs)
     cls = shadow.cls
     if shadow.items is None and getattr(shadow.real, "maxlen", None) is None and len(args) == 1:
         if name == ("add" if cls is set else "append"):

@@ -152,8 +152,10 @@ def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
         return list(as_plain_dict(i, value).items())
     pairs = []
     for pair in iterate(i, value):
-        key, element = iterate(i, pair)
-        pairs.append((hashable(i, key), element))
+        parts = iterate(i, pair)
+        if len(parts) != 2:
+            raise Unsupported("a dictionary of what are not pairs")
+        pairs.append((hashable(i, parts[0]), parts[1]))
     return pairs
 
 

@@ -345,6 +345,8 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
+        for function, arguments in self.i.outside.fills.values():
+            effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         return effects

@@ -75,7 +75,9 @@ class Interpreter:
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
-        self.ended = False
+        #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
+        self.dropped: list[GeneratorValue] = []
+        self.released = False
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -83,6 +85,8 @@ class Interpreter:
 
     def release(self) -> None:
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
+        self.released = True
+        self.dropped.clear()
         self.created.clear()
         self.results.clear()
         self.traces.clear()
@@ -118,15 +122,15 @@ class Interpreter:
                     if handler is None:
                         handler = self._find(name)
                     handler(self, frame, arg, value)
-                    if self.ended:
-                        raise Unsupported(VISIBLE_ENDING)
+                    if self.dropped:
+                        self._close_dropped()
                     self.performed += 1
                     if not frames or frames[-1] is not frame:
                         break
             except Raised as raised:
                 self.raised_at = self.performed
                 unwind(self, raised.exception, 0)
-                if self.ended:
+                if self.dropped:
                     raise Unsupported(VISIBLE_ENDING) from None
                 self.performed += 1
             except OperatorFailed as failed:
@@ -151,6 +155,8 @@ class Interpreter:
                         if handler is None:
                             handler = self._find(name)
                         handler(self, frame, arg, value)
+                        if self.dropped:
+                            self._close_dropped()
                         if not frames or frames[-1] is not frame:
                             break
                 except Raised as raised:
@@ -273,9 +279,23 @@ class Interpreter:
 
     # the end of objects -----------------------------------------------------------------------------------------
 
-    def note_ending(self) -> None:
-        """An object whose end runs code came to it."""
-        self.ended = True
+    def note_ending(self, generator: GeneratorValue) -> None:
+        """A generator whose end runs code came to it."""
+        if not self.released:
+            self.dropped.append(generator)
+
+    def _close_dropped(self) -> None:
+        """Run what CPython runs when nothing refers to a suspended generator any more.
+
+        Raises:
+            Unsupported: where that raises.
+        """
+        while self.dropped:
+            generator = self.dropped.pop(0)
+            try:
+                generators.close(self, generator)
+            except Raised:
+                raise Unsupported(VISIBLE_ENDING) from None
 
     def let_go(self, value: Any) -> None:
         """A slot of a frame no longer has this value.

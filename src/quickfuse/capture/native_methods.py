@@ -16,7 +16,7 @@ from . import attributes
 from .class_attributes import lookup_class
 from .containers import as_index, equal, hashable, iterate, key_value_pairs
 from .kinds import VIEW_TYPES
-from .raising import raise_in_program
+from .raising import call_handler, raise_in_program
 from .values import contains_symbolic, is_constant, symbolic_leaves
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     name = function.__name__
     kind = next((k for k in _BLIND if isinstance(instance, k)), None)
     if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
-        return _ANY_OBJECT[name](i, instance, *args, **kwargs)
+        return call_handler(i, _ANY_OBJECT[name], name, (instance, *args), kwargs)
     ours = id(instance) in i.created or id(instance) in i.outside.replaced or isinstance(instance, (tuple, frozenset))
     if kind is None or not ours:
         return _of_constant(i, function, instance, args, kwargs)
     rule = _RULES.get((kind, name))
     if rule is not None:
-        return rule(i, instance, *args, **kwargs)
+        return call_handler(i, rule, name, (instance, *args), kwargs)
     if name in _TAKE_ITERABLES:
         args = tuple(iterate(i, a) for a in args)
         if kind in (set, frozenset):

@@ -12,10 +12,11 @@ import torch
 
 from ..errors import Unsupported
 from . import gradients
+from .class_attributes import python_method
 from .results import OperatorFailed
 from .tensor_subclasses import as_subclass, is_function_class
 from .torch_function import call_torch
-from .values import ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy
+from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -149,10 +150,14 @@ def plain_operands(i: Interpreter, value: Any) -> Any:
 
 
 def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
+    if type(value) is ShadowContainer and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
+        raise Unsupported(f"a {type(value.real).__name__} as an operand of a PyTorch function")
     value = i.outside.number(i.outside.contents(value))
     kind = type(value)
     if kind is TensorProxy:
         return value
+    if kind is complex and repr(eval(repr(value))) != repr(value):  # torch.fx writes constants so
+        raise Unsupported("a complex number with a negative zero")
     if kind is Symbol:
         return value if keep and value.kind is not bool else i.outside.concrete(value)
     if kind is list:
@@ -178,6 +183,10 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if kind is _TENSOR_TYPE:
         return f"{value.__module__}.{value.__name__}"
     raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+
+
+#: How PyTorch reads a sequence.
+_OF_SEQUENCES = ("__len__", "__getitem__", "__iter__")
 
 
 def _guard_current_device(i: Interpreter, wanted: Any) -> None:

@@ -158,8 +158,12 @@ def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
 
 def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """An attribute that the user hung on the tensor."""
-    if proxy.real is None or proxy.source is None or name == "__dict__":
+    if name == "__dict__":
         raise Unsupported(f"the tensor attribute {name}")
+    if proxy.cls in TENSOR_TYPES and not i.in_library():
+        i.outside.guard("absent", class_source(i, torch.Tensor).attr("__dict__"), (name,))
+    if proxy.real is None or proxy.source is None:  # an operator's result, on which nobody hung anything
+        raise_in_program(AttributeError(f"'{proxy.cls.__name__}' object has no attribute '{name}'"))
     own = proxy.real.__dict__
     if name not in own:
         i.outside.guard("absent", proxy.source.attr("__dict__"), (name,))

@@ -100,6 +100,15 @@ def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
     return source.attr("__closure__").item(position).attr("cell_contents"), f.is_library
 
 
+def note_shared_cell(i: Interpreter, f: Frame, index: int) -> None:
+    """A cell that a function of the user's closes over becomes one of an inner function too: note the path to it."""
+    cell, name = f.locals[index], f.names[index]
+    if f.function_source is None or id(cell) in i.created or i.outside.source_of(cell) is not None:
+        return
+    if name in f.code.co_freevars:
+        i.outside.remember_cell(cell, f.function_source.attr("__closure__").item(f.code.co_freevars.index(name)))
+
+
 def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
     if id(cell) in i.created:
         cell.cell_contents = value

@@ -1,6 +1,7 @@
 """How generated code reads the user's objects: what runs no code of their classes, inserts nothing, and logs nothing.
 
-Plain syntax where that is so for the type that is guarded, the method of the builtin class otherwise.
+Plain syntax where that is so for the type that is guarded, the method of the builtin class otherwise: a class of the user's
+may get methods later.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set,
 #: What stands for the value of a key that is not there: no guard holds of it.
 MISSING = type("MISSING", (), {"__repr__": lambda self: "MISSING"})()
 
+#: The flag of classes that may be changed: those that are not written in C.
+_HEAP_TYPE = 1 << 9
+
 _ASK_NO_CLASS = (dict, collections.OrderedDict)
 
 
@@ -27,7 +31,7 @@ def native_method(kind: Any, name: str) -> Any:
     if name == "__getitem__" and issubclass(kind, dict):
         return dict.get
     base = next((cls for cls in CONTAINERS if issubclass(kind, cls)), None)
-    return getattr(base, name) if base is not None and _is_python(kind, name) else None
+    return getattr(base, name) if base is not None and kind.__flags__ & _HEAP_TYPE else None
 
 
 def reads_by_syntax(kind: Any, how: str) -> bool:
