@@ -34,7 +34,10 @@ WAYS: dict[str, str] = {
     "argument": "def f(x, v):\n{}\n    return r",
     "keyword": "def f(x, *, v):\n{}\n    return r",
     "global": "def f(x):\n    v = V\n{}\n    return r",
-    "closure": "def outer(v):\n    def f(x):\n{}\n        return r\n    def change(new):\n        nonlocal v\n        v = new\n    return f, change",
+    "closure": (
+        "def outer(v):\n    def f(x):\n{}\n        return r\n"
+        "    def change(new):\n        nonlocal v\n        v = new\n    return f, change"
+    ),
     "attribute": "def f(x, holder):\n    v = holder.v\n{}\n    return r",
     "default": "def f(x, v=None):\n{}\n    return r",
     "keyword default": "def f(x, *, v=None):\n{}\n    return r",
