@@ -160,8 +160,11 @@ def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_read_by_keys(i: Interpreter, value: Any) -> bool:
-    """CPython reads a dictionary directly, unless its class says in Python how to iterate over it."""
-    return python_method(i, value, "__iter__") is not None
+    """CPython reads a dictionary directly, unless its class says in Python how to iterate over it. Ordered ones are always
+    read by their keys."""
+    ordered = issubclass(type_of(value), collections.OrderedDict)
+    names = ("__iter__", "keys", "__getitem__") if ordered else ("__iter__",)
+    return any(python_method(i, value, name) is not None for name in names)
 
 
 def keys_method(i: Interpreter, value: Any) -> Any:
@@ -205,7 +208,7 @@ def hashable(i: Interpreter, value: Any) -> Any:
         return kind([hashable(i, v) for v in value]) if kind is tuple else value
     if kind in (ShadowDict, ShadowContainer) and type(value.real) in (dict, list, set):
         raise_in_program(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
-    if kind in (ShadowDict, ShadowContainer, Symbol):
+    if kind in (ShadowDict, ShadowContainer, Symbol, slice):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
     if is_constant(value) or kind is TensorProxy:
         return value

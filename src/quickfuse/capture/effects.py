@@ -345,7 +345,7 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
-        for function, arguments in self.i.outside.fills.values():
+        for function, arguments in self.i.outside.cached_calls:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))

@@ -88,8 +88,8 @@ class Outside:
         self.mirrored: set[tuple[int, str]] = set()
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
-        #: Calls that put their results into caches: see `lru_caches`.
-        self.fills: dict[tuple[int, Any], tuple[Any, tuple[Any, ...]]] = {}
+        #: Calls through caches, to be made afterwards: see `lru_caches`.
+        self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
         self.replaced: dict[int, Any] = {}
         #: Views of dictionaries: the view, the dictionary, and the method that gave it.
         self.views: dict[int, tuple[Any, Any, str]] = {}
@@ -180,7 +180,7 @@ class Outside:
         """Let go of the user's objects."""
         for table in (self._stand_ins, self._sources, self.containers, self.attributes, self.changed_attributes,
                       self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
-                      self.replaced, self.fills):  # fmt: skip
+                      self.replaced, self.cached_calls):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.caches import cached_holds
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState
 from ..ir.guard import Guard
 from ..ir.reading import MISSING, is_set, plain_value
@@ -33,7 +34,7 @@ from .prologue import Prologue, all_are, any_has, guarded_types, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|MISSING|own|entry|issubclass|is_set|plain_value|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|MISSING|own|entry|issubclass|is_set|cached_holds|plain_value|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
 )
 
@@ -78,7 +79,7 @@ _NATIVE: dict[str, Any] = {
     "_Suspension": Suspension,
     "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
     "_any_has": any_has, "_all_are": all_are, "_own": object.__getattribute__, "_entry": dict.get, "_MISSING": MISSING,
-    "_issubclass": issubclass, "_is_set": is_set, "_plain_value": plain_value,
+    "_issubclass": issubclass, "_is_set": is_set, "_cached_holds": cached_holds, "_plain_value": plain_value,
 }  # fmt: skip
 
 

@@ -434,6 +434,8 @@ class Prologue:
         if guard.kind == "absent":
             keys = [self._key(k) for k in value]
             return " or ".join(self._asked(guard.source, "__contains__", f"{key} in {name}", key) for key in keys)
+        if guard.kind == "cached":
+            return f"not _cached_holds({name}, {self.constant(value[0])}, {self.constant(value[1])})"
         if guard.kind == "unset":
             return f"_is_set({self.constant(value, 'slot')}, {name})"
         if guard.kind == "requires_grad":
