@@ -459,6 +459,8 @@ def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, t
     if isinstance(function, MethodType):
         inner, bound = plain_function(function.__func__)
         return (None, ()) if inner is None else (inner, (*bound, function.__self__))
+    if isinstance(function, Compiled):  # what it stands for, by the settings of this call
+        return plain_function(function.function)
     if isinstance(function, functools.partial) or isinstance(_call_method(function), FunctionType):
         return _called, (function,)
     return None, ()

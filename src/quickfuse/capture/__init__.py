@@ -196,7 +196,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     effects = book.effects()
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
-    if i.ended:
+    if i.dropped:
         raise Unsupported(VISIBLE_ENDING)
     for reference in i.generators:
         generator = reference()

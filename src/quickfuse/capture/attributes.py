@@ -5,6 +5,7 @@ Reads of the user's objects come with guards; writes to them are noted in `Outsi
 
 from __future__ import annotations
 
+import enum
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
@@ -14,7 +15,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.source import Source
-from . import dictionaries, generators, tensor_attributes
+from . import container_methods, dictionaries, generators, tensor_attributes
 from .class_attributes import (
     CODE_DATA,
     TUPLE_FIELD,
@@ -26,22 +27,25 @@ from .class_attributes import (
     load_class_attribute,
     load_super,
     lookup_class,
+    special_method,
 )
-from .containers import DICT_METHODS
 from .frame import GeneratorValue
 from .kinds import CODE_TYPES, is_trusted_module
 from .raising import Raised, raise_in_program, set_traceback, traceback_of
 from .values import (
     ABSENT,
+    CONTAINERS,
     DELETED,
-    ContainerMethod,
+    DICTS,
+    STAND_INS_OF_OBJECTS,
     NativeHandler,
-    ShadowContainer,
     ShadowDict,
     SuperProxy,
     Symbol,
     TensorProxy,
     is_constant,
+    real_of,
+    type_of,
 )
 
 if TYPE_CHECKING:
@@ -61,21 +65,17 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     kind = type(base)
     if kind is TensorProxy:
         tensor_attributes.load(i, base, name, then)
-    elif kind is ShadowDict:
-        if name not in DICT_METHODS:
-            raise Unsupported(f"the attribute {name} of a dictionary")
-        then(ContainerMethod(base, name))
-    elif kind is ShadowContainer:
-        if not callable(getattr(type(base.real), name, None)):
-            i.native(getattr, base.real, name)
-            raise Unsupported(f"the attribute {name} of a {type(base.real).__name__}")
-        then(ContainerMethod(base, name))
+    elif kind in STAND_INS_OF_OBJECTS:
+        if type(base.real) in DICTS or type(base.real) in CONTAINERS:
+            then(container_methods.load_method(i, base, name))
+        else:
+            _object_attribute(i, base, name, then)
     elif kind is NativeHandler:
         raise Unsupported(f"the attribute {name} of a function that capture stands in for")
     elif kind is GeneratorValue:
         then(generators.method(base, name))
-    elif kind is ModuleType or isinstance(base, ModuleType):
-        then(_module_attribute(i, base, name))
+    elif isinstance(base, ModuleType):
+        _module_attribute(i, base, name, then)
     elif isinstance(base, type):
         load_class_attribute(i, base, name, then)
     elif kind is SuperProxy:
@@ -90,6 +90,8 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
         load(i, base.__func__, name, then)
     elif isinstance(base, CODE_TYPES):
         then(_code_attribute(i, base, name))
+    elif isinstance(base, enum.Enum):
+        _member_attribute(i, base, name, then)
     elif is_constant(base) or (kind in (list, dict, tuple, set) and not i.outside.is_outside(base)):
         then(i.native(getattr, base, name))
     elif kind in (list, tuple, set):
@@ -98,22 +100,35 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
         _object_attribute(i, base, name, then)
 
 
-def _module_attribute(i: Interpreter, module: ModuleType, name: str) -> Any:
+def _module_attribute(i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
     stored = i.outside.attributes.get((id(module), name), ABSENT)
     if stored is not ABSENT:
-        return stored
-    trusted = is_trusted_module(module.__name__) and in_trusted_code(i)
-    if name not in module.__dict__:
-        if module is torch._VF:  # PyTorch's own functions by another name
-            return getattr(module, name)
-        lazy = torch_lazy_module(module, name)
-        if lazy is not None:
-            return lazy
-        if name not in ("__class__", "__dict__") and not hasattr(module, name):
-            raise_in_program(AttributeError(f"module '{module.__name__}' has no attribute '{name}'"))
-        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+        then(stored)
+        return
     source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
-    return i.outside.wrap(module.__dict__[name], source.attr(name), trusted)
+    trusted = is_trusted_module(module.__name__) and in_trusted_code(i)
+    if name in module.__dict__:
+        then(i.outside.wrap(module.__dict__[name], source.attr(name), trusted))
+    elif module is torch._VF:  # PyTorch's own functions by another name
+        then(getattr(module, name))
+    elif (lazy := torch_lazy_module(module, name)) is not None:
+        then(lazy)
+    elif name in ("__class__", "__dict__") or type(module) is not ModuleType:
+        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+    else:
+        i.outside.guard("absent", source.attr("__dict__"), (name,))
+        _missing_from_module(i, module, name, source, then)
+
+
+def _missing_from_module(i: Interpreter, module: ModuleType, name: str, source: Source, then: Then) -> None:
+    from .calls import call
+
+    if "__getattr__" not in module.__dict__:
+        i.outside.guard("absent", source.attr("__dict__"), ("__getattr__",))
+        raise_in_program(AttributeError(f"module '{module.__name__}' has no attribute '{name}'", name=name, obj=module))
+    if is_trusted_module(module.__name__):
+        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+    call(i, i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
 
 
 class PeerModule:
@@ -143,14 +158,43 @@ def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
                     return base.__dict__[name]
                 source = i.outside.roots.constant(base.__qualname__, base)
             return i.outside.wrap(base.__dict__[name], source.attr(name))
-        if name in ("__code__", "__globals__", "__defaults__", "__closure__", "__kwdefaults__", "__dict__"):
-            raise Unsupported(f"the attribute {name} of a function")
-        raise_in_program(AttributeError(f"'function' object has no attribute '{name}'"))
+        return _function_attribute(i, base, name)
     return i.native(getattr, base, name)
 
 
+#: What a function is made of, read by its path. What it closes over is not among them: cells have no path of their own.
+_FUNCTION_PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__annotations__", "__dict__"})
+
+
+def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> Any:
+    made = id(function) in i.created
+    source = i.outside.source_of(function) or i.outside.roots.constant(function.__qualname__, function)
+    if name in _FUNCTION_PARTS and not (made and name == "__dict__"):
+        found = getattr(function, name)
+        return found if made else i.outside.wrap(found, source.attr(name))
+    if hasattr(function, name):
+        raise Unsupported(f"the attribute {name} of a function")
+    if not made:
+        i.outside.guard("absent", source.attr("__dict__"), (name,))
+    raise_in_program(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=function))
+
+
+def _member_attribute(i: Interpreter, member: enum.Enum, name: str, then: Then) -> None:
+    """An attribute of a member of an enumeration."""
+    kind = type(member)
+    if name in ("name", "value", "_name_", "_value_") and is_constant(found := i.native(getattr, member, name)):
+        owner, raw = lookup_class(kind, name)
+        if raw is not ABSENT:
+            guard_class_attribute(i, kind.__mro__, owner, name, raw)
+        then(found)
+        return
+    if i.outside.source_of(member) is None:
+        i.outside._remember(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
+    _object_attribute(i, member, name, then)
+
+
 def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
-    kind = type(base)
+    kind = type_of(base)
     if isinstance(base, PeerModule):
         then(PeerModule(f"{base.name}.{name}"))
         return
@@ -168,7 +212,8 @@ def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType
     """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
     from .calls import call
 
-    fallback = lookup_class(type(base), "__getattr__")[1]
+    special_method(i, base, "__getattribute__")
+    fallback = special_method(i, base, "__getattr__")
     if not isinstance(fallback, FunctionType):
         call(i, getter, (base, name), {}, then)
         return
@@ -184,14 +229,14 @@ def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType
 
 def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """`object.__getattribute__(base, name)`, and `__getattr__` where that finds nothing."""
-    kind = type(base)
+    kind = type_of(base)
     if isinstance(base, BaseException) and not i.outside.is_outside(base) and name in _EXCEPTION_DATA:
         then(traceback_of(i, base) if name == "__traceback__" else i.native(getattr, base, name))
         return
     stored = i.outside.attributes.get((id(base), name), ABSENT)
     owner, raw = lookup_class(kind, name)
     if raw is not ABSENT and _is_data_descriptor(raw):
-        _data_descriptor(i, base, name, owner, raw, then)
+        _with_fallback(i, base, name, raw, then, _data_descriptor, i, base, name, owner, raw)
         return
     if stored is not ABSENT and stored is not DELETED:
         then(stored)
@@ -201,28 +246,54 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         then(_instance_value(i, base, instance, name))
         return
     outside = i.outside.is_outside(base)
+    if outside and instance is not None and stored is not DELETED:
+        i.outside.guard("absent", _dict_source(i, base), (name,))
     if raw is not ABSENT:
-        if outside and instance is not None and stored is not DELETED:
-            i.outside.guard("absent", _dict_source(i, base), (name,))
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-            bind(i, raw, base, kind, then)
+            _with_fallback(i, base, name, raw, then, bind, i, raw, base, kind)
         else:
             then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
         return
     if name == "__dict__" and instance is not None:
         then(_namespace(i, base))
         return
-    _, fallback = lookup_class(kind, "__getattr__")
     guard_absent(i, kind.__mro__, name)
-    if outside and instance is not None and stored is not DELETED:
-        i.outside.guard("absent", _dict_source(i, base), (name,))
+    _missing(i, base, name, then)
+
+
+def _missing(i: Interpreter, base: Any, name: str, then: Then) -> None:
+    """An attribute that was not found: `__getattr__` comes into play, or AttributeError."""
+    fallback = special_method(i, base, "__getattr__")
     if isinstance(fallback, FunctionType):
         from .calls import call
 
         call(i, fallback, (base, name), {}, then)
         return
-    raise_in_program(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=base))
+    if fallback is not ABSENT:
+        raise Unsupported(f"the attribute {name} of a {type_of(base).__name__}")
+    shown = real_of(base)
+    raise_in_program(AttributeError(f"'{type(shown).__name__}' object has no attribute '{name}'", name=name, obj=shown))
+
+
+def _with_fallback(
+    i: Interpreter, base: Any, name: str, raw: Any, then: Then, read: Callable[..., None], *operands: Any
+) -> None:
+    """`read(*operands, then)`, which may run code of the user's: what it does not find, `__getattr__` may give."""
+    runs_code = isinstance(raw, property) or isinstance(lookup_class(type(raw), "__get__")[1], FunctionType)
+    if not (runs_code or isinstance(raw, types.MemberDescriptorType)) or not isinstance(
+        lookup_class(type_of(base), "__getattr__")[1], FunctionType
+    ):
+        read(*operands, then)
+        return
+    try:
+        value = i.now(read, *operands)
+    except Raised as raised:
+        if not isinstance(raised.exception, AttributeError):
+            raise
+        _missing(i, base, name, then)
+        return
+    then(value)
 
 
 def _is_data_descriptor(raw: Any) -> bool:
@@ -230,48 +301,58 @@ def _is_data_descriptor(raw: Any) -> bool:
 
 
 def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
+    kind = type_of(base)
     if isinstance(raw, property):
-        guard_class_attribute(i, type(base).__mro__, owner, name, raw)
-        bind(i, raw, base, type(base), then)
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
+        bind(i, raw, base, kind, then)
         return
     if name == "__dict__":
         then(_namespace(i, base))
         return
     if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
         stored = i.outside.attributes.get((id(base), name), ABSENT)
         if stored is not ABSENT:
             then(stored)
             return
-        value = i.native(getattr, base, name)
         source = i.outside.source_of(base)
+        try:
+            value = i.read(raw.__get__, real_of(base))
+        except Raised:
+            if source is not None and isinstance(raw, types.MemberDescriptorType):
+                i.outside.guard("unset", source, raw)
+            raise
         then(i.outside.wrap(value, source.attr(name)) if source is not None else value)
         return
     if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is TUPLE_FIELD:
-        guard_class_attribute(i, type(base).__mro__, owner, name, raw)
-        bind(i, raw, base, type(base), then)
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
+        bind(i, raw, base, kind, then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
 
 
 def _namespace(i: Interpreter, base: Any) -> Any:
     """`base.__dict__`, with the attributes that the captured code has set."""
+    real = real_of(base)
+    if id(base) in i.created:
+        namespace = i.mark_created(real.__dict__)
+        i.outside.views[id(namespace)] = (namespace, base, "__dict__")
+        return namespace
     source = i.outside.source_of(base)
     if source is None:
-        raise Unsupported("the __dict__ of an object made by the captured code")
-    if id(base) in i.outside.lost_attributes:
-        raise Unsupported("the __dict__ of an object that has lost an attribute")
-    known = i.outside.stand_in(base.__dict__)
-    shadow = i.outside.wrap(base.__dict__, source.attr("__dict__"))
+        raise Unsupported(f"the __dict__ of a {type_of(base).__name__} without a path to it")
+    known = i.outside.stand_in(real.__dict__)
+    shadow = i.outside.wrap(real.__dict__, source.attr("__dict__"))
     if known is None and type(shadow) is ShadowDict:
         for (owner, name), value in i.outside.attributes.items():
-            if owner == id(base) and not _is_data_descriptor(lookup_class(type(base), name)[1]):
+            if owner == id(base) and not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
                 dictionaries.mirror(i.outside, shadow, name, value)
     return shadow
 
 
 def _instance_dict(base: Any) -> dict[str, Any] | None:
     try:
-        found = object.__getattribute__(base, "__dict__")
+        found = object.__getattribute__(real_of(base), "__dict__")
     except AttributeError:
         return None
     return found if type(found) is dict else None
@@ -287,17 +368,19 @@ def _dict_source(i: Interpreter, base: Any) -> Source:
 def _own_names(i: Interpreter, instance: dict[str, Any]) -> Any:
     """The keys of an object's `__dict__`, as the captured code left it."""
     shadow = i.outside.stand_in(instance)
-    return shadow.entries if type(shadow) is ShadowDict and shadow.changes else instance
+    return shadow.entries if type(shadow) is ShadowDict else instance
 
 
 def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: str) -> Any:
     source = i.outside.source_of(base)
     if source is None:
-        return instance[name]
+        if id(base) in i.created:
+            return instance[name]
+        raise Unsupported(f"the attribute {name} of a {type_of(base).__name__} without a path to it")
     shadow = i.outside.stand_in(instance)
     if type(shadow) is ShadowDict:  # past the class, which may get a property of that name
-        owner, raw = lookup_class(type(base), name)
-        order = type(base).__mro__
+        owner, raw = lookup_class(type_of(base), name)
+        order = type_of(base).__mro__
         guard_absent(i, order if raw is ABSENT else order[: order.index(owner)], name)
         return dictionaries.get(i.outside, shadow, name)
     return i.outside.wrap(instance[name], source.attr(name))
@@ -313,11 +396,11 @@ def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
         tensor_attributes.store(i, base, name, value)
         return
     if kind is FunctionType and id(base) in i.created:
-        i.native(setattr, base, name, value)
+        i.read(setattr, base, name, value)
         return
-    if isinstance(base, (type, ModuleType, FunctionType)) or kind in (ShadowDict, ShadowContainer, Symbol):
+    if isinstance(base, (type, ModuleType, FunctionType)) or kind is Symbol:
         raise Unsupported(f"setting an attribute of a {kind.__name__}")
-    setter = lookup_class(kind, "__setattr__")[1]
+    setter = special_method(i, base, "__setattr__")
     if isinstance(setter, FunctionType):
         i.call_now(setter, (base, name, value))
         return
@@ -326,10 +409,14 @@ def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
 
 def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     """`object.__setattr__(base, name, value)`."""
-    owner, raw = lookup_class(type(base), name)
+    kind = type_of(base)
+    owner, raw = lookup_class(kind, name)
+    if raw is ABSENT:
+        guard_absent(i, kind.__mro__, name)
     if isinstance(raw, property):
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if raw.fset is None:
-            raise_in_program(AttributeError(f"property '{name}' of '{type(base).__name__}' object has no setter"))
+            raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
     if name == "__traceback__" and isinstance(base, BaseException) and id(base) in i.created:
@@ -339,14 +426,16 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         setter = lookup_class(type(raw), "__set__")[1]
         if not isinstance(setter, FunctionType):
             raise Unsupported(f"setting the attribute {name} through a descriptor")
-        guard_class_attribute(i, type(base).__mro__, owner, name, raw)
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
         i.call_now(setter, (raw, base, value))
         return
     if id(base) in i.created:
-        i.native(object.__setattr__, base, name, value)
+        i.read(object.__setattr__, base, name, value)
         return
     if not i.outside.is_outside(base):
-        raise Unsupported(f"setting an attribute of a {type(base).__name__} without a path to it")
+        raise Unsupported(f"setting an attribute of a {kind.__name__} without a path to it")
+    if _instance_dict(base) is None and not (raw is not ABSENT and _is_data_descriptor(raw)):
+        raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
     shadow = None if raw is not ABSENT and _is_data_descriptor(raw) else i.outside.stand_in(_instance_dict(base))
     if type(shadow) is ShadowDict:
         if name in shadow.changes:
@@ -361,7 +450,7 @@ def delete(i: Interpreter, base: Any, name: str) -> None:
     """`del base.name`."""
     if type(base) is TensorProxy:
         raise Unsupported("deleting an attribute of a tensor")
-    if isinstance(own := lookup_class(type(base), "__delattr__")[1], FunctionType):
+    if isinstance(own := special_method(i, base, "__delattr__"), FunctionType):
         i.call_now(own, (base, name))
         return
     delete_plain(i, base, name)
@@ -369,14 +458,28 @@ def delete(i: Interpreter, base: Any, name: str) -> None:
 
 def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     """`object.__delattr__(base, name)`."""
-    raw = lookup_class(type(base), name)[1]
+    raw = lookup_class(type_of(base), name)[1]
     if id(base) in i.created:
         i.native(object.__delattr__, base, name)
         return
     if not i.outside.is_outside(base) or (raw is not ABSENT and _is_data_descriptor(raw)):
-        raise Unsupported(f"deleting an attribute of a {type(base).__name__}")
-    missing: list[Any] = []
-    load_plain(i, base, name, missing.append)
-    i.outside.lost_attributes.add(id(base))
+        raise Unsupported(f"deleting an attribute of a {type_of(base).__name__}")
+    _own_attribute_or_raise(i, base, name)
+    shadow = i.outside.stand_in(_instance_dict(base))
+    if type(shadow) is ShadowDict:
+        dictionaries.begin_change(i.outside, shadow, name)
+        dictionaries.mirror(i.outside, shadow, name, DELETED)
     i.outside.attributes[id(base), name] = DELETED
     i.outside.changed_attributes[id(base), name] = base
+
+
+def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
+    """What `del base.name` needs: that the object itself has the attribute."""
+    stored = i.outside.attributes.get((id(base), name), ABSENT)
+    instance = _instance_dict(base)
+    if stored is ABSENT and instance is not None and name in _own_names(i, instance):
+        _instance_value(i, base, instance, name)
+    elif stored is ABSENT or stored is DELETED:
+        if stored is ABSENT and instance is not None:
+            i.outside.guard("absent", _dict_source(i, base), (name,))
+        raise_in_program(AttributeError(f"'{type_of(base).__name__}' object has no attribute '{name}'"))

@@ -6,6 +6,7 @@ run during capture on plain arguments.
 
 from __future__ import annotations
 
+import abc
 import collections
 import copy
 import enum
@@ -20,15 +21,24 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
-from . import attributes, construction, containers, function_calls, number_calls
+from . import attributes, construction, containers, copying, function_calls, number_calls
+from .class_attributes import (
+    guard_absent,
+    guard_class_attribute,
+    is_changeable,
+    lookup_class,
+    python_method,
+    special_method,
+)
 from .containers import iterate, native_iterator
 from .frame import GeneratorValue
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
-from .kinds import VIEW_TYPES
+from .kinds import VIEW_TYPES, is_trusted_module
 from .raising import Raised, raise_in_program
 from .values import (
     ABSENT,
-    ShadowContainer,
+    STAND_INS_OF_OBJECTS,
+    ForeignScalar,
     ShadowDict,
     SuperProxy,
     Symbol,
@@ -48,12 +58,38 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
 
 
 def _isinstance(i: Interpreter, value: Any, kinds: Any) -> bool:
+    return any(_is_instance(i, value, kind) for kind in _flatten(i.outside.contents(kinds)))
+
+
+def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
+    """`isinstance(value, wanted)` for one class: its metaclass may say in Python what that means."""
     kind = type_of(value)
-    if type(value) in (TensorProxy, Symbol, ShadowDict, ShadowContainer, GeneratorValue):
-        return any(_is_subclass_of(kind, k) for k in _flatten(kinds))
-    if any(not _has_native_check(k) for k in _flatten(kinds)):
-        raise Unsupported("isinstance with a class that defines the check")
-    return bool(i.native(isinstance, value, kinds))
+    if kind is wanted:
+        return True
+    metaclass = type(wanted)
+    owner, check = lookup_class(metaclass, "__instancecheck__")
+    if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
+        guard_class_attribute(i, metaclass.__mro__, owner, "__instancecheck__", check)
+        return i.truth(i.call_now(check, (wanted, value)))
+    if type(value) in (TensorProxy, Symbol, GeneratorValue, *STAND_INS_OF_OBJECTS):
+        outcome = _is_subclass_of(kind, wanted)
+    else:
+        outcome = bool(i.read(isinstance, value, wanted))
+    if isinstance(metaclass, type) and issubclass(metaclass, abc.ABCMeta):
+        guard_virtual(i, kind, wanted, outcome)
+    elif metaclass is not type and isinstance(wanted, type):
+        guard_absent(i, metaclass.__mro__, "__instancecheck__")
+    return outcome
+
+
+#: Whose metaclasses' checks are asked as they are.
+_NATIVE_CHECKS = ("abc", "typing", "torch.nn.parameter", "torch._C", "torch")
+
+
+def guard_virtual(i: Interpreter, kind: type, wanted: type, outcome: bool) -> None:
+    """A class may be registered with an abstract one later."""
+    if not (is_trusted_module(wanted.__module__) and (is_trusted_module(kind.__module__) or not is_changeable(kind))):
+        i.outside.guard("subclass", None, (kind, wanted, outcome))
 
 
 def _is_subclass_of(kind: type, wanted: Any) -> bool:
@@ -73,23 +109,23 @@ def _flatten(kinds: Any) -> list[Any]:
     return list(arguments) or [kinds]
 
 
-def _has_native_check(kind: Any) -> bool:
-    return not isinstance(getattr(type(kind), "__instancecheck__", None), FunctionType) or type(kind).__module__ in (
-        "abc", "typing", "torch.nn.parameter", "torch._C", "torch",
-    )  # fmt: skip
-
-
-def _len(i: Interpreter, value: Any) -> int:
+def _len(i: Interpreter, value: Any) -> Any:
     length = containers.length_of(i, value)
-    if length is None:
-        method = getattr(type(value), "__len__", None)
-        if not isinstance(method, FunctionType):
-            raise Unsupported(f"len() of a {type(value).__name__}")
-        length = i.outside.concrete(i.call_now(method, (value,)))
-    return int(length)
+    if length is not None:
+        return length
+    method = python_method(i, value, "__len__")
+    if method is None:
+        raise Unsupported(f"len() of a {type_of(value).__name__}")
+    length = i.outside.concrete(i.call_now(method, (value,)))
+    if type(length) is not int or length < 0:
+        raise Unsupported("a __len__ that gives something else than a length")
+    return length
 
 
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
+    name = i.outside.concrete(name)
+    if type(name) is not str:
+        raise Unsupported("the name of an attribute that is no string")
     try:
         return i.now(attributes.load, i, value, name)
     except Raised as raised:
@@ -139,11 +175,14 @@ def _takewhile(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
 
 
 def _reversed(i: Interpreter, value: Any) -> Any:
-    method = containers.lookup(type(value), "__reversed__")
-    if isinstance(method, FunctionType):
-        return i.call_now(method, (value,))
     if type(value) is TensorProxy:
         return iter(containers.iterate(i, value)[::-1])
+    if (method := python_method(i, value, "__reversed__")) is not None:
+        return i.call_now(method, (value,))
+    if python_method(i, value, "__getitem__") is not None:
+        return iter([_item_now(i, value, k) for k in range(_len(i, value) - 1, -1, -1)])
+    if not issubclass(type_of(value), (list, tuple, str, bytes, range, dict, collections.deque, *VIEW_TYPES)):
+        raise Unsupported(f"reversed() of a {type_of(value).__name__}")
     contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
     native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
     if isinstance(contents, native) and not i.outside.is_outside(contents):
@@ -173,21 +212,15 @@ def _tuple(i: Interpreter, values: Any = ()) -> tuple[Any, ...]:
 
 
 def _set(i: Interpreter, values: Any = ()) -> set[Any]:
-    return i.mark_created({i.outside.concrete(v) for v in iterate(i, values)})  # type: ignore[no-any-return]
+    return i.mark_created({containers.hashable(i, v) for v in iterate(i, values)})  # type: ignore[no-any-return]
 
 
 def _frozenset(i: Interpreter, values: Any = ()) -> frozenset[Any]:
-    return frozenset(i.outside.concrete(v) for v in iterate(i, values))
+    return frozenset([containers.hashable(i, v) for v in iterate(i, values)])
 
 
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
-    if isinstance(values, (dict, ShadowDict)):
-        made = dict(containers.as_plain_dict(i, values))
-    elif isinstance(containers.lookup(type(values), "keys"), FunctionType):
-        made = {key: _item_now(i, values, key) for key in iterate(i, i.call_now(type(values).keys, (values,)))}
-    else:
-        pairs = [iterate(i, pair) for pair in iterate(i, values)]
-        made = {i.outside.concrete(k): v for k, v in pairs}
+    made = dict(containers.key_value_pairs(i, values))
     made.update(kwargs)
     return i.mark_created(made)  # type: ignore[no-any-return]
 
@@ -205,7 +238,7 @@ def _deque(i: Interpreter, values: Any = (), maxlen: Any = None) -> Any:
 
 
 def _range(i: Interpreter, *bounds: Any) -> range:
-    return i.native(range, *(i.outside.concrete(b) for b in bounds))  # type: ignore[no-any-return]
+    return i.native(range, *(containers.as_index(i, b) for b in bounds))  # type: ignore[no-any-return]
 
 
 def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
@@ -254,6 +287,8 @@ def _conversion(kind: type) -> Callable[..., Any]:
             return kind()
         if type(value) is TensorProxy:
             value = i.graph.item(value)
+        if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
+            value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:
             return value if value.kind is kind else i.graph.number(kind, value)
         if not is_constant(value):
@@ -269,12 +304,13 @@ def _bool(i: Interpreter, value: Any = False) -> bool:
 
 def printable(i: Interpreter, value: Any) -> Any:
     """A value whose text is known during capture: constants, classes, exceptions with constant arguments."""
+    if type(value) is ForeignScalar or isinstance(value, enum.Enum):
+        for name in ("__str__", "__repr__", "__format__"):
+            owner, found = lookup_class(type_of(value), name)
+            guard_class_attribute(i, type_of(value).__mro__, owner, name, found)
+            if isinstance(found, FunctionType) and owner.__module__ != "enum":
+                raise Unsupported(f"the text of a {type_of(value).__name__}")
     value = i.outside.concrete(value)
-    if isinstance(value, enum.Enum) and any(
-        isinstance(containers.lookup(type(value), name), FunctionType) and type(value).__module__ != "enum"
-        for name in ("__str__", "__repr__", "__format__")
-    ):
-        raise Unsupported(f"the text of a {type(value).__name__}")
     if is_constant(value) or isinstance(value, (type, MethodDescriptorType, WrapperDescriptorType)):
         return value
     if type(value) is BuiltinFunctionType and isinstance(value.__self__, (type, ModuleType)):
@@ -306,7 +342,9 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
 
 
 def _callable(i: Interpreter, value: Any) -> bool:
-    return False if type(value) in (TensorProxy, Symbol, ShadowDict, ShadowContainer) else callable(value)
+    if type(value) in (TensorProxy, Symbol):
+        return False
+    return special_method(i, value, "__call__") is not ABSENT
 
 
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
@@ -333,7 +371,7 @@ def _item_now(i: Interpreter, base: Any, key: Any) -> Any:
 
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
     """`base.get(key, default)`, as mapping patterns look keys up."""
-    if not isinstance(base, dict) and type(base) is not ShadowDict:
+    if not containers.is_dict(base):
         raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
     return _item_now(i, base, key) if containers.contains(i, base, key) else default
 
@@ -376,15 +414,11 @@ def _over_iterators(function: Any) -> Callable[..., Any]:
     return handler
 
 
-def _copy(i: Interpreter, value: Any) -> Any:
-    value = i.outside.contents(value)
-    if type(value) is list:
-        return i.mark_created(list(value))
-    if type(value) is ShadowDict or type(value) is dict:
-        return i.mark_created(dict(containers.as_plain_dict(i, value)))
-    if is_constant(value):
-        return value
-    raise Unsupported(f"copying a {type_of(value).__name__}")
+def _from_keys(cls: type) -> Callable[..., Any]:
+    def handler(i: Interpreter, keys: Any, value: Any = None) -> Any:
+        return i.mark_created(cls.fromkeys([containers.hashable(i, key) for key in iterate(i, keys)], value))  # type: ignore[attr-defined]
+
+    return handler
 
 
 def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
@@ -400,7 +434,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted, list: _list,
     tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all, any: _any,
     min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool, str: _str,
-    repr: _repr, super: _super, callable: _callable, print: _print, warnings.warn: _warn, copy.copy: _copy,
+    repr: _repr, super: _super, callable: _callable, print: _print, warnings.warn: _warn, copy.copy: copying.shallow,
+    copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
+    collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
     delattr: lambda i, base, name: attributes.delete(i, base, name),
     object.__setattr__: _set_plain,

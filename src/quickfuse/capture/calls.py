@@ -22,9 +22,19 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS, kept_from_peer, others_marked
-from . import attributes, builtin_calls, containers, getters, library, torch_calls, transforms
+from . import (
+    attributes,
+    builtin_calls,
+    container_methods,
+    containers,
+    getters,
+    library,
+    lru_caches,
+    torch_calls,
+    transforms,
+)
 from .attributes import PeerModule
-from .class_attributes import guard_class_attribute, lookup_class
+from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
@@ -32,11 +42,14 @@ from .kinds import CODE_TYPES, VIEW_TYPES, is_trusted_module
 from .module_calls import call_object
 from .mutation import name_of
 from .native_methods import call_method
+from .raising import call_handler
 from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
 from .values import (
     ABSENT,
+    STAND_INS_OF_OBJECTS,
     ContainerMethod,
+    ForeignScalar,
     NativeHandler,
     ShadowContainer,
     ShadowDict,
@@ -45,6 +58,7 @@ from .values import (
     TensorProxy,
     contains_symbolic,
     is_constant,
+    is_numpy,
     type_of,
 )
 
@@ -64,7 +78,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         return
     handler = _handler_of(function)
     if handler is not None:
-        then(_handle(i, handler, function, args, kwargs))
+        then(call_handler(i, handler, name_of(function), args, kwargs))
     elif (equivalent := _equivalent_of(function)) is not None:
         call(i, equivalent, args, kwargs, then)
     elif kind in getters.KINDS:
@@ -72,7 +86,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     elif kind is TensorMethod:
         then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
     elif kind is ContainerMethod:
-        then(containers.call_container_method(i, function.shadow, function.name, args, kwargs))
+        then(container_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
     elif torch_calls.is_operator(function):
         then(torch_calls.call_operator(i, function, args, kwargs))
     elif kind is FunctionType:
@@ -83,6 +97,8 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         construct(i, function, args, kwargs, then)
     elif kind is NativeHandler:
         then(function.run(i, *args, **kwargs))
+    elif kind is lru_caches.KIND:
+        then(lru_caches.call(i, function, args, kwargs))
     elif kind is weakref.ref:
         then(_referent(i, function))
     elif kind is PeerModule:
@@ -100,22 +116,13 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         call_object(i, function, args, kwargs, then)
 
 
-def _handle(i: Interpreter, handler: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        return handler(i, *args, **kwargs)
-    except TypeError as error:
-        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
-            raise Unsupported(f"a call of {name_of(function)} with these arguments") from None
-        raise
-
-
 def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A method of a built-in type, called as `list.append(instance, value)`."""
     instance = args[0]
     if function is _TYPE_CALL and isinstance(instance, type):
         return i.now(make, i, instance, args[1:], kwargs)
     if type(instance) in (ShadowContainer, ShadowDict):
-        return containers.call_container_method(i, instance, function.__name__, args[1:], kwargs)
+        return container_methods.call_container_method(i, instance, function.__name__, args[1:], kwargs)
     if type(instance) is TensorProxy:
         return torch_calls.call_tensor_method(i, instance, function.__name__, args[1:], kwargs)
     return call_method(i, function, instance, args[1:], kwargs)
@@ -138,7 +145,8 @@ def _equivalent_of(function: Any) -> Any:
 
 def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     function, instance = method.__func__, method.__self__
-    if type(instance) is TensorProxy and own_member(instance.cls, function.__name__)[1] is not function:
+    users = type(function) is FunctionType and not is_trusted_module(function.__module__)
+    if type(instance) is TensorProxy and not users and own_member(instance.cls, function.__name__)[1] is not function:
         call(i, TensorMethod(instance, function.__name__), args, kwargs, then)
     else:
         call(i, function, (instance, *args), kwargs, then)
@@ -236,19 +244,22 @@ _NATIVE_OPERANDS = (
 
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """A binary operator or comparison, given to `then`."""
+    if _says_in_python(i, function, left, right):
+        _object_operator(i, function, left, right, then)
+        return
     left_kind, right_kind = type(left), type(right)
+    if left_kind is ForeignScalar or right_kind is ForeignScalar:
+        left, right = _plain_operands(i, left, right)
+        left_kind, right_kind = type(left), type(right)
     if left_kind is ShadowContainer or right_kind is ShadowContainer:
-        if function is operator.iadd and left_kind is ShadowContainer and type(left.real) is list:
-            containers.call_container_method(i, left, "extend", (right,), {})
+        if function is operator.iadd and left_kind is ShadowContainer and left.cls is list:
+            container_methods.call_container_method(i, left, "extend", (right,), {})
             then(left)
             return
         _binary_on_contents(i, function, left, right, then)
         return
     if left_kind is ShadowDict or right_kind is ShadowDict:
-        left, right = (containers.as_plain_dict(i, v) if type(v) is ShadowDict else v for v in (left, right))
-        if function in _IN_PLACE_OF:
-            raise Unsupported("a dictionary changed in place by an operator")
-        binary_operator(i, function, left, right, then)
+        _binary_on_dict(i, function, left, right, then)
         return
     if left_kind is TensorProxy or right_kind is TensorProxy:
         if left_kind is not TensorProxy:  # nothing to change in place
@@ -266,6 +277,10 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     ):
         then(i.native(function, left, right))
         return
+    if torch.Size in (left_kind, right_kind) and _IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
+        left, right = (_concrete_sizes(i, v) for v in (left, right))
+        then(i.native(function, left, right))
+        return
     if torch.Size in (left_kind, right_kind) and function in _COMPARISONS:  # sizes compare like the tuples that they are
         left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
         left_kind, right_kind = type(left), type(right)
@@ -274,6 +289,62 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         then(_container_operator(i, function, left, right))
         return
     _object_operator(i, function, left, right, then)
+
+
+def _concrete_sizes(i: Interpreter, value: Any) -> Any:
+    """A size, or what may be added to one, in plain numbers."""
+    found = containers.concrete_key(i, value)
+    if not is_constant(found):
+        raise Unsupported(f"a torch.Size and a {type_of(value).__name__} of objects")
+    return found
+
+
+def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
+    """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
+    containers and scalars of the user's, and of objects that derive from builtin classes."""
+    if not any(type(v) in STAND_INS_OF_OBJECTS for v in (left, right)):
+        return False
+    names = _operator_names(function)
+    return any(
+        python_method(i, v, name) is not None
+        for v in (left, right)
+        if type(v) not in (TensorProxy, Symbol)
+        for name in names
+    )
+
+
+def _operator_names(function: Any) -> list[str]:
+    """The names of the methods that an operator asks for, on either side."""
+    name = f"__{name_of(function).strip('_')}__"
+    names = [name]
+    if function in _IN_PLACE_OF:
+        name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
+        names.append(name)
+    if function in _COMPARISONS:
+        return [*names, _REFLECTED_COMPARISON.get(name, name)]
+    return [*names, f"__r{name[2:]}"]
+
+
+def _plain_operands(i: Interpreter, left: Any, right: Any) -> tuple[Any, Any]:
+    """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
+    tensor = type(left) is TensorProxy or type(right) is TensorProxy
+    if tensor and type(left) is ForeignScalar and is_numpy(left.real):
+        raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
+    numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
+    plain = i.outside.concrete if numpy else i.outside.number
+    return plain(left), plain(right)
+
+
+def _binary_on_dict(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """An operator on dictionaries of the user's."""
+    if type(left) is ShadowDict and function in (operator.or_, operator.ior):
+        name = "__or__" if function is operator.or_ else "__ior__"
+        then(container_methods.call_container_method(i, left, name, (right,), {}))
+        return
+    if function in _IN_PLACE_OF and function is not operator.ior:
+        raise Unsupported("a dictionary changed in place by an operator")
+    left, right = (container_methods.ordered_copy(i, v) for v in (left, right))
+    binary_operator(i, function, left, right, then)
 
 
 #: Plain values that no operator of a class of the user's can come from.
@@ -286,7 +357,7 @@ def _has_operators(kind: type) -> bool:
     return is_python and not issubclass(kind, (*_NUMBERS, str, torch.Tensor))
 
 
-_STAND_INS = (Symbol, TensorProxy, ShadowContainer, ShadowDict)
+_STAND_INS = (Symbol, TensorProxy, *STAND_INS_OF_OBJECTS)
 
 
 def _is_a_type(value: Any) -> bool:
@@ -377,19 +448,27 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
         kind = type_of(receiver)
         if kind in _NUMBERS:  # which know nothing of objects
             continue
-        found = lookup_class(kind, method)[1]
+        found = special_method(i, receiver, method)
         if not isinstance(found, FunctionType):
             if method == "__ne__" and found is object.__ne__:  # which inverts what `__eq__` says
-                equal = lookup_class(type(receiver), "__eq__")[1]
+                equal = special_method(i, receiver, "__eq__")
                 if isinstance(equal, FunctionType):
                     result = i.call_now(equal, (receiver, operand))
                     if result is not NotImplemented:
                         then(not i.truth(result))
                         return
                 continue
-            if found is ABSENT or found is lookup_class(object, method)[1]:
+            if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
                 continue
-            raise Unsupported(f"{name_of(function)} of a {type(receiver).__name__}")
+            if type(receiver) in (ShadowDict, ShadowContainer) and container_methods.is_container_method(receiver, method):
+                result = container_methods.call_container_method(i, receiver, method, (operand,), {})
+                if result is not NotImplemented:
+                    then(result)
+                    return
+                continue
+            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand):
+                continue
+            raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
         result = i.call_now(found, (receiver, operand))
         if result is not NotImplemented:
             then(result)
@@ -397,7 +476,13 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
     if function in (operator.eq, operator.ne):
         then(is_same(i, left, right) ^ (function is operator.ne))
         return
-    raise Unsupported(f"{name_of(function)} of a {type(left).__name__} and a {type(right).__name__}")
+    raise Unsupported(f"{name_of(function)} of a {type_of(left).__name__} and a {type_of(right).__name__}")
+
+
+def _is_derived(receiver: Any, operand: Any) -> bool:
+    """Whether a builtin class's operator does something with an operand: not with an object of another kind."""
+    kinds = (list, tuple, dict, set, frozenset, str, bytes, int, float)
+    return any(isinstance(receiver, kind) and issubclass(type_of(operand), kinds) for kind in kinds)
 
 
 def is_same(i: Interpreter, left: Any, right: Any) -> bool:
@@ -415,7 +500,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
-    if first is not None and second is not None and type(left) is type(right):
+    if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
     return False
 

@@ -39,6 +39,9 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         guard_absent(i, cls.__mro__, name)
         if raw is ABSENT:
             guard_absent(i, type(cls).__mro__, name)
+            if (fallback := python_method(i, cls, "__getattr__")) is not None:
+                then(i.call_now(fallback, (cls, name)))
+                return
             raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
         if isinstance(raw, FunctionType):
             then(MethodType(raw, cls))
@@ -72,13 +75,52 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
     may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
     guard_absent(i, order[: order.index(owner)], name)
+    if not is_changeable(owner):
+        return
     trusted = is_trusted_module(owner.__module__) and in_trusted_code(i)
-    if not trusted and isinstance(raw, CODE_TYPES):
+    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
     elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
         source = class_source(i, owner).attr("__dict__").item(name)
         i.outside.guard("is", source, raw)
         i.outside._remember(raw, source)
+
+
+def is_changeable(cls: type) -> bool:
+    """Whether a class may get other attributes: one that is written in C may not."""
+    return bool(cls.__flags__ & (1 << 9)) and not cls.__flags__ & (1 << 8)
+
+
+def special_method(i: Interpreter, value: Any, name: str) -> Any:
+    """What the language finds for an operation on a value: the class attribute of this name, past the instance, guarded to
+    be found there again; `ABSENT`, guarded to stay so, where no class has it."""
+    kind = type_of(value)
+    owner, raw = lookup_class(kind, name)
+    if not is_changeable(kind) or kind.__module__.startswith(_OWN_PACKAGE):
+        return raw
+    if raw is ABSENT:
+        guard_absent(i, kind.__mro__, name)
+    else:
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
+    return raw
+
+
+def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
+    """The same, where it is a Python function; None where the class leaves it to the native method of that name.
+
+    Raises:
+        Unsupported: where it is something else.
+    """
+    found = special_method(i, value, name)
+    if isinstance(found, FunctionType):
+        return found
+    if found is ABSENT or found is None or (isinstance(found, _NATIVE_METHODS) and found.__name__ == name):
+        return None
+    raise Unsupported(f"{name} of a {type_of(value).__name__}, which is a {type(found).__name__}")
+
+
+_OWN_PACKAGE = __name__.rpartition(".")[0]
+_NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
 def _is_python_descriptor(raw: Any) -> bool:
@@ -89,7 +131,7 @@ def _is_python_descriptor(raw: Any) -> bool:
 def guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
     """Require that none of the user's classes among these gets an attribute."""
     for cls in classes:
-        if not is_trusted_module(cls.__module__):
+        if not is_trusted_module(cls.__module__) and is_changeable(cls):
             i.outside.guard("absent", class_source(i, cls).attr("__dict__"), (name,))
 
 

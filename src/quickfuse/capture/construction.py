@@ -130,9 +130,9 @@ def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[st
         raise Unsupported(f"making a {cls.__name__}")
     concrete = tuple(i.outside.concrete(a) for a in args)
     if isinstance(init, FunctionType):
-        instance = i.mark_created(i.native(cls.__new__, cls, *concrete))
+        instance = i.mark_created(i.read(cls.__new__, cls, *concrete))
         call(i, init, (instance, *args), kwargs, Constructed(instance, then))
         return
     if contains_symbolic(kwargs):
         raise Unsupported(f"a {cls.__name__} with tensors among its keywords")
-    then(i.mark_created(i.native(cls, *concrete, **kwargs)))
+    then(i.mark_created(i.read(cls, *concrete, **kwargs)))

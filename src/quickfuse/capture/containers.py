@@ -1,7 +1,8 @@
-"""Containers and iteration: items, membership, length, and the methods of the user's dictionaries.
+"""Containers and iteration: items, membership, length and equality.
 
 Containers made by captured code are real ones and are changed in place. Lists, sets and deques of the user's are
-`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s.
+`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s: see `container_methods` for what can be called on them.
+What a class says in Python about an operation comes first.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable, Iterator
-from types import FunctionType, GenericAlias, UnionType
+from types import GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from . import dictionaries, generators, symbolic_keys
+from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
 from .kinds import VIEW_TYPES
@@ -22,12 +24,15 @@ from .torch_function import call_torch
 from .values import (
     ABSENT,
     DELETED,
+    ForeignScalar,
     ShadowContainer,
     ShadowDict,
     Symbol,
     TensorProxy,
     contains_symbolic,
     is_constant,
+    real_of,
+    type_of,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +43,6 @@ Then = Callable[[Any], None]
 SEQUENCES = (list, tuple, str, bytes, range)
 DICT_LIKE = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 SETS = (set, frozenset)
-
 
 
 # iteration ------------------------------------------------------------------------------------------------------
@@ -55,35 +59,32 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
         if value.meta.ndim == 0:
             raise_in_program(TypeError("iteration over a 0-d tensor"))
         return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
+    if (method := python_method(i, value, "__iter__")) is not None:
+        made = i.call_now(method, (value,))
+        return ObjectIterator(i, made) if _is_python_iterator(i, made) else make_iterator(i, made)
     if kind is ShadowDict:
         return iter(dict_view(i, value, "keys"))
-    method = lookup(kind, "__iter__")
-    if isinstance(method, FunctionType):
-        made = i.call_now(method, (value,))
-        if isinstance(lookup(type(made), "__next__"), FunctionType):
-            return ObjectIterator(i, made)
-        return make_iterator(i, made)
-    if kind is ShadowContainer:
-        return iter(i.outside.open(value))
+    if kind is ForeignScalar:
+        return make_iterator(i, i.outside.concrete(value))
+    value = i.outside.contents(value)
+    if i.outside.is_changed_set(value):
+        raise Unsupported("the order of a set that was changed")
     if isinstance(value, SEQUENCES) or (
         isinstance(value, (*DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)) and not i.outside.is_outside(value)
     ):
         return iter(value)
-    if isinstance(lookup(kind, "__next__"), FunctionType):
+    if _is_python_iterator(i, value):
         return ObjectIterator(i, value)
-    if isinstance(method := lookup(kind, "__getitem__"), FunctionType):
+    if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
         return ItemIterator(i, value, method)
     if value is None or is_constant(value):
         raise_in_program(TypeError(f"'{kind.__name__}' object is not iterable"))
-    raise Unsupported(f"iterating over a {kind.__name__}")
+    raise Unsupported(f"iterating over a {type_of(value).__name__}")
 
 
-def lookup(kind: type, name: str) -> Any:
-    """A method as the interpreter finds it: on the class, not on the instance."""
-    for owner in kind.__mro__:
-        if name in owner.__dict__:
-            return owner.__dict__[name]
-    return None
+def _is_python_iterator(i: Interpreter, value: Any) -> bool:
+    plain = type(value) in (TensorProxy, Symbol, GeneratorValue) or isinstance(value, ITERATORS)
+    return not plain and python_method(i, value, "__next__") is not None
 
 
 def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
@@ -91,7 +92,7 @@ def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
     iterator = make_iterator(i, value)
     if type(iterator) is GeneratorValue:
         return GeneratorIterator(i, iterator)
-    if i.outside.is_outside(iterator):
+    if i.outside.is_outside(iterator) and not _is_python_iterator(i, iterator):
         raise Unsupported("advancing an iterator from outside")
     return iterator if isinstance(iterator, ITERATORS) else ObjectIterator(i, iterator)
 
@@ -100,10 +101,10 @@ def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
     """(True, element) or, at the end, (False, None)."""
     if type(iterator) is GeneratorValue:
         return generators.resume(i, iterator)
-    if i.outside.is_outside(iterator):
+    if i.outside.is_outside(iterator) and not _is_python_iterator(i, iterator):
         raise Unsupported("advancing an iterator from outside")
     if not isinstance(iterator, ITERATORS):
-        if not isinstance(lookup(type(iterator), "__next__"), FunctionType):
+        if not _is_python_iterator(i, iterator):
             raise Unsupported(f"advancing a {type(iterator).__name__}")
         iterator = ObjectIterator(i, iterator)
     try:
@@ -118,19 +119,60 @@ def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
 
 def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     """All elements."""
-    value = i.outside.contents(value)
     if type(value) in (list, tuple):
         return value  # type: ignore[no-any-return]
+    if type(value) is ShadowContainer and type(value.real) in (list, tuple):
+        return i.outside.open(value)  # type: ignore[no-any-return]
     return i.native(list, native_iterator(i, value))  # type: ignore[no-any-return]
 
 
+def is_dict(value: Any) -> bool:
+    return isinstance(real_of(value), dict)
+
+
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
-    if type(value) is ShadowDict:
+    """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
+    `keys()` and items."""
+    if type(value) is ShadowDict and not _is_read_by_keys(i, value):
         dictionaries.keys(i.outside, value)
         return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
-    if isinstance(value, dict) and not i.outside.is_outside(value):
+    if isinstance(value, dict) and not i.outside.is_outside(value) and not _is_read_by_keys(i, value):
         return value
-    raise Unsupported(f"a {type(value).__name__} as a mapping")
+    if keys_method(i, value) is None:
+        raise Unsupported(f"a {type_of(value).__name__} as a mapping")
+    from . import attributes
+
+    keys = list(iterate(i, i.call_now(i.now(attributes.load, i, value, "keys"), ())))
+    return {hashable(i, key): i.now(get_item, i, value, key) for key in keys}
+
+
+def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
+    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable."""
+    if is_dict(value) or keys_method(i, value) is not None:
+        return list(as_plain_dict(i, value).items())
+    pairs = []
+    for pair in iterate(i, value):
+        parts = iterate(i, pair)
+        if len(parts) != 2:
+            raise Unsupported("a dictionary of what are not pairs")
+        pairs.append((hashable(i, parts[0]), parts[1]))
+    return pairs
+
+
+def _is_read_by_keys(i: Interpreter, value: Any) -> bool:
+    """CPython reads a dictionary directly, unless its class says in Python how to iterate over it. Ordered ones are always
+    read by their keys."""
+    ordered = issubclass(type_of(value), collections.OrderedDict)
+    names = ("__iter__", "keys", "__getitem__") if ordered else ("__iter__",)
+    return any(python_method(i, value, name) is not None for name in names)
+
+
+def keys_method(i: Interpreter, value: Any) -> Any:
+    """`type(value).keys`, by which mappings are told from sequences of pairs; None where it has none."""
+    if type(value) in (TensorProxy, Symbol, GeneratorValue, list, tuple, *ITERATORS) or is_constant(value):
+        return None
+    found = special_method(i, value, "keys")
+    return None if found is ABSENT or found is None else found
 
 
 # items ----------------------------------------------------------------------------------------------------------
@@ -139,13 +181,23 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
 def concrete_key(i: Interpreter, key: Any) -> Any:
     """An index or key with plain numbers in it."""
     kind = type(key)
-    if kind is Symbol:
+    if kind is Symbol or kind is ForeignScalar:
         return i.outside.concrete(key)
     if kind is slice:
-        return slice(*(i.outside.concrete(v) for v in (key.start, key.stop, key.step)))
+        return slice(*(as_index(i, v) for v in (key.start, key.stop, key.step)))
     if kind is tuple:
         return tuple([concrete_key(i, k) for k in key])
     return key
+
+
+def as_index(i: Interpreter, value: Any) -> Any:
+    """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
+    value = i.outside.concrete(value)
+    if type(value) is TensorProxy or is_constant(value):
+        return value
+    if (method := python_method(i, value, "__index__")) is not None:
+        return i.outside.concrete(i.call_now(method, (value,)))
+    return value
 
 
 def hashable(i: Interpreter, value: Any) -> Any:
@@ -154,39 +206,65 @@ def hashable(i: Interpreter, value: Any) -> Any:
     kind = type(value)
     if isinstance(value, tuple):
         return kind([hashable(i, v) for v in value]) if kind is tuple else value
-    if kind in (ShadowDict, ShadowContainer):
+    if kind in (ShadowDict, ShadowContainer) and type(value.real) in (dict, list, set):
         raise_in_program(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
-    if isinstance(lookup(kind, "__hash__"), FunctionType) or isinstance(lookup(kind, "__eq__"), FunctionType):
+    if kind in (ShadowDict, ShadowContainer, Symbol, slice):
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
+    if is_constant(value) or kind is TensorProxy:
+        return value
+    if python_method(i, value, "__hash__") is not None or python_method(i, value, "__eq__") is not None:
         raise Unsupported(f"hashing a {kind.__name__}")
     return value
 
 
 def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
+    kind = type(base)
+    if kind is not TensorProxy and (method := python_method(i, base, "__getitem__")) is not None:
+        from .calls import call
+
+        call(i, method, (base, key), {}, then)
+        return
     number = symbolic_keys.item(i, base, key)
     if number is not ABSENT:
         then(number)
         return
     base = i.outside.contents(base)
     kind = type(base)
-    if isinstance(method := lookup(kind, "__getitem__"), FunctionType):
-        from .calls import call
-
-        call(i, method, (base, key), {}, then)
-        return
     key = concrete_key(i, key)
     if kind is TensorProxy:
-        then(call_torch(i, "call_function", operator.getitem, (base, key), {}))
+        then(call_torch(i, "call_function", operator.getitem, (base, tensor_index(i, key)), {}))
     elif kind is ShadowDict:
-        then(_shadow_item(i, base, key))
+        then(shadow_item(i, base, key))
+    elif kind is ForeignScalar:
+        then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
     elif isinstance(base, SEQUENCES):
-        then(_created(i, i.native(operator.getitem, base, key)))
-    elif isinstance(base, (dict, collections.deque)) and not i.outside.is_outside(base):
-        then(_inside_item(i, base, key))
+        then(_created(i, i.native(operator.getitem, base, as_index(i, key))))
+    elif isinstance(base, collections.deque) and not i.outside.is_outside(base):
+        then(i.native(operator.getitem, base, as_index(i, key)))
+    elif isinstance(base, dict) and not i.outside.is_outside(base):
+        then(_inside_item(i, base, hashable(i, key)))
     elif is_constant(base) or (isinstance(base, type) and _is_type_argument(key)):
         then(i.native(operator.getitem, base, key))
     else:
-        raise Unsupported(f"an item of a {kind.__name__}")
+        raise Unsupported(f"an item of a {type_of(base).__name__}")
+
+
+def tensor_index(i: Interpreter, key: Any) -> Any:
+    """An index into a tensor: constants and tensors, and lists and tuples of them.
+
+    Raises:
+        Unsupported: for anything else.
+    """
+    key = i.outside.contents(key)
+    if isinstance(key, (list, tuple)):
+        return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)
+    if type(key) in (TensorProxy, slice, Symbol):
+        return key
+    plain = i.outside.number(as_index(i, key))
+    if not is_constant(plain):
+        raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
+    return plain
 
 
 def _is_type_argument(key: Any) -> bool:
@@ -207,18 +285,22 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
             return base[key]
         if not isinstance(base, collections.Counter):
             raise_in_program(KeyError(key))
-    return i.native(operator.getitem, base, key)
+    return i.read(operator.getitem, base, key)
 
 
-def _shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
-    stored = dictionaries.stored_key(i.outside, key)
+def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
+    """`dict.__getitem__(d, key)` of a dictionary of the user's."""
+    stored = dictionaries.stored_key(i.outside, hashable(i, key))
     value = dictionaries.get(i.outside, shadow, stored)
     if value is not DELETED:
         return value
-    factory = getattr(shadow.real, "default_factory", None)
+    if (method := python_method(i, shadow, "__missing__")) is not None:
+        return i.call_now(method, (shadow, key))
+    if shadow.cls is not collections.defaultdict:
+        raise_in_program(KeyError(key))
+    factory = i.outside.wrap(shadow.real.default_factory, shadow.source.attr("default_factory"))
     if factory is None:
         raise_in_program(KeyError(key))
-    factory = i.outside.wrap(factory, shadow.source.attr("default_factory"))
     value = i.call_now(factory, ())
     set_item(i, shadow, key, value)
     return value
@@ -226,17 +308,24 @@ def _shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
 
 def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     """`base[key] = value`."""
-    base = i.outside.contents(base)
-    kind = type(base)
-    if isinstance(method := lookup(kind, "__setitem__"), FunctionType):
+    if type(base) is not TensorProxy and (method := python_method(i, base, "__setitem__")) is not None:
         i.call_now(method, (base, key, value))
         return
+    base = i.outside.contents(base)
+    kind = type(base)
     key = concrete_key(i, key)
     if kind is TensorProxy:
-        value = i.outside.contents(value)
-        call_torch(i, "call_function", operator.setitem, (base, key, value), {})
-    elif kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, key)
+        value = i.outside.number(i.outside.contents(value))
+        call_torch(i, "call_function", operator.setitem, (base, tensor_index(i, key), value), {})
+        return
+    set_native_item(i, base, key, value)
+
+
+def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
+    """What the builtin class of `base` does with `base[key] = value`."""
+    kind = type(base)
+    if kind is ShadowDict:
+        stored = dictionaries.stored_key(i.outside, hashable(i, key))
         dictionaries.begin_change(i.outside, base, stored)
         dictionaries.get(i.outside, base, stored)
         base.entries[stored] = value
@@ -246,20 +335,27 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
             key = hashable(i, key)
         if isinstance(key, slice):
             value = list(iterate(i, value))
-        i.native(operator.setitem, base, key, value)
+        if not isinstance(base, dict):
+            key = as_index(i, key)
+        cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
+        i.read(cls.__setitem__, base, key, value)
     else:
         raise Unsupported(f"setting an item of a {kind.__name__}")
 
 
 def delete_item(i: Interpreter, base: Any, key: Any) -> None:
     """`del base[key]`."""
-    base = i.outside.contents(base)
-    if isinstance(method := lookup(type(base), "__delitem__"), FunctionType):
+    if type(base) is not TensorProxy and (method := python_method(i, base, "__delitem__")) is not None:
         i.call_now(method, (base, key))
         return
+    delete_native_item(i, i.outside.contents(base), key)
+
+
+def delete_native_item(i: Interpreter, base: Any, key: Any) -> None:
+    """What the builtin class of `base` does with `del base[key]`."""
     key = concrete_key(i, key)
     if type(base) is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, key)
+        stored = dictionaries.stored_key(i.outside, hashable(i, key))
         if dictionaries.get(i.outside, base, stored) is DELETED:
             raise_in_program(KeyError(key))
         dictionaries.begin_change(i.outside, base, stored)
@@ -267,30 +363,35 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
         base.changes[stored] = None
         base.removed[stored] = None
     elif type(base) is list or (isinstance(base, (list, dict, collections.deque)) and not i.outside.is_outside(base)):
-        i.native(operator.delitem, base, key)
+        cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
+        i.read(cls.__delitem__, base, hashable(i, key) if isinstance(base, dict) else as_index(i, key))
     else:
         raise Unsupported(f"deleting an item of a {type(base).__name__}")
 
 
 def contains(i: Interpreter, container: Any, element: Any) -> bool:
     """`element in container`."""
+    if type(container) is not TensorProxy and (method := python_method(i, container, "__contains__")) is not None:
+        return i.truth(i.call_now(method, (container, element)))
     outcome = symbolic_keys.contains(i, container, element)
     if outcome is not ABSENT:
         return bool(outcome)
     container = i.outside.contents(container)
     kind = type(container)
-    if isinstance(method := lookup(kind, "__contains__"), FunctionType):
-        return i.truth(i.call_now(method, (container, element)))
     if kind is ShadowDict:
-        return dictionaries.get(i.outside, container, dictionaries.stored_key(i.outside, element)) is not DELETED
+        stored = dictionaries.stored_key(i.outside, hashable(i, element))
+        return dictionaries.get(i.outside, container, stored) is not DELETED
+    if kind is ForeignScalar:
+        return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
     if isinstance(container, DICT_LIKE + SETS) and not i.outside.is_outside(container):
-        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
+        cls = next(cls for cls in (dict, set, frozenset) if isinstance(container, cls))
+        return bool(i.read(cls.__contains__, container, hashable(i, element)))
     if isinstance(container, (str, bytes, range)):
         return bool(i.native(operator.contains, container, i.outside.concrete(element)))
     iterated = (list, tuple, collections.deque, GeneratorValue, *VIEW_TYPES, *ITERATORS)
-    if isinstance(container, iterated) or isinstance(lookup(kind, "__iter__"), FunctionType):
+    if isinstance(container, iterated) or (kind is not TensorProxy and python_method(i, container, "__iter__") is not None):
         return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
-    raise Unsupported(f"membership in a {kind.__name__}")
+    raise Unsupported(f"membership in a {type_of(container).__name__}")
 
 
 def equal(i: Interpreter, left: Any, right: Any) -> bool:
@@ -310,29 +411,23 @@ def _is_known_number(value: Any) -> bool:
 
 def length_of(i: Interpreter, value: Any) -> int | None:
     """`len(value)` of a container, None where `value` has no length that capture knows."""
-    value = i.outside.contents(value)
-    kind = type(value)
-    if isinstance(lookup(kind, "__len__"), FunctionType):
-        return None
-    if kind is ShadowDict:
-        return dictionaries.length(i.outside, value)
-    if kind is TensorProxy:
+    if type(value) is TensorProxy:
         if not value.meta.shape:
             raise_in_program(TypeError("len() of a 0-d tensor"))
         return int(value.meta.shape[0])
-    if isinstance(value, SEQUENCES) or (
-        isinstance(value, DICT_LIKE + SETS + VIEW_TYPES + (collections.deque,)) and not i.outside.is_outside(value)
-    ):
+    if python_method(i, value, "__len__") is not None:
+        return None
+    if type(value) is ShadowDict:
+        return dictionaries.length(i.outside, value)
+    value = i.outside.contents(value)
+    if type(value) is ForeignScalar and value.cls in (str, bytes):
+        return len(i.outside.concrete(value))
+    if isinstance(value, SEQUENCES):
         return len(value)
+    for cls in (dict, set, frozenset, collections.deque, *VIEW_TYPES):
+        if isinstance(value, cls) and not i.outside.is_outside(value):
+            return int(cls.__len__(value))
     return None
-
-
-# methods --------------------------------------------------------------------------------------------------------
-
-
-def _dict_items(i: Interpreter, shadow: ShadowDict) -> list[tuple[Any, Any]]:
-    dictionaries.keys(i.outside, shadow)
-    return [(dictionaries.key_value(i.outside, k), dictionaries.get(i.outside, shadow, k)) for k in list(shadow.entries)]
 
 
 def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
@@ -342,88 +437,8 @@ def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
         for key in list(shadow.entries):
             dictionaries.get(i.outside, shadow, key)
     if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: dictionaries.stored_key(i.outside, key) for key in keys}
+        stored = {key: dictionaries.stored_key(i.outside, hashable(i, key)) for key in keys}
         return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
     i.outside.views[id(view)] = (view, shadow, name)
     return view
-
-
-def _dict_get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
-    value = dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, key))
-    return default if value is DELETED else value
-
-
-def _dict_pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
-    value = dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, key))
-    if value is DELETED:
-        if default is DELETED:
-            raise_in_program(KeyError(key))
-        return default
-    delete_item(i, shadow, key)
-    return value
-
-
-def _dict_setdefault(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
-    value = dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, key))
-    if value is DELETED:
-        set_item(i, shadow, key, default)
-        return default
-    return value
-
-
-def _dict_update(i: Interpreter, shadow: ShadowDict, other: Any = (), /, **kwargs: Any) -> None:
-    pairs = as_plain_dict(i, other).items() if isinstance(other, (dict, ShadowDict)) else iterate(i, other)
-    for key, value in [*pairs, *kwargs.items()]:
-        set_item(i, shadow, key, value)
-
-
-def _dict_clear(i: Interpreter, shadow: ShadowDict) -> None:
-    for key in dictionaries.keys(i.outside, shadow):
-        delete_item(i, shadow, key)
-
-
-#: Methods of the user's dictionaries.
-DICT_METHODS: dict[str, Callable[..., Any]] = {
-    "keys": lambda i, d: dict_view(i, d, "keys"),
-    "values": lambda i, d: dict_view(i, d, "values"),
-    "items": lambda i, d: dict_view(i, d, "items"),
-    "get": _dict_get,
-    "pop": _dict_pop,
-    "setdefault": _dict_setdefault,
-    "update": _dict_update,
-    "clear": _dict_clear,
-    "copy": lambda i, d: i.mark_created(dict(_dict_items(i, d))),
-    "__getitem__": lambda i, d, k: _shadow_item(i, d, k),
-    "__setitem__": set_item,
-    "__delitem__": delete_item,
-    "__contains__": contains,
-    "__len__": length_of,
-    "__iter__": make_iterator,
-    "popitem": lambda i, d: _dict_popitem(i, d),
-    "__eq__": lambda i, d, other: equal(i, as_plain_dict(i, d), other),
-}
-
-
-def _dict_popitem(i: Interpreter, shadow: ShadowDict) -> tuple[Any, Any]:
-    keys = dictionaries.keys(i.outside, shadow)
-    if not keys:
-        raise_in_program(KeyError("popitem(): dictionary is empty"))
-    return keys[-1], _dict_pop(i, shadow, keys[-1])
-
-
-def call_container_method(i: Interpreter, shadow: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """A method of a dictionary, list, set or deque of the user's."""
-    if type(shadow) is ShadowDict:
-        return DICT_METHODS[name](i, shadow, *args, **kwargs)
-    kind = type(shadow.real)
-    if shadow.items is None and getattr(shadow.real, "maxlen", None) is None and len(args) == 1:
-        if name == ("add" if kind is set else "append"):
-            shadow.added.append(args[0])
-            return None
-        if name == ("update" if kind is set else "extend"):
-            shadow.added.extend(iterate(i, args[0]))
-            return None
-    from .native_methods import call_method
-
-    return call_method(i, getattr(kind, name), i.outside.open(shadow), args, kwargs)

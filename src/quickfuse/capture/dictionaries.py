@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,18 +19,21 @@ def get(outside: Outside, shadow: ShadowDict, key: Any, default: Any = DELETED) 
     """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
     value = shadow.entries.get(key, DELETED)
     if value is LAZY:
-        value = outside.wrap(shadow.real[key], shadow.source.item(_key_source(outside, key)))
+        value = outside.wrap(dict.__getitem__(shadow.real, key), shadow.source.item(_key_source(outside, key)))
         shadow.entries[key] = value
     elif value is DELETED:
-        if key not in shadow.changes:
+        if key not in shadow.changes and (id(shadow), key) not in outside.mirrored:
             outside.guard("absent", shadow.source, (_key_source(outside, key),))
         return default
     return value
 
 
 def mirror(outside: Outside, shadow: ShadowDict, name: str, value: Any) -> None:
-    """Let the stand-in of an object's `__dict__` show an attribute that was set."""
-    shadow.entries[name] = value
+    """Let the stand-in of an object's `__dict__` show an attribute that was set, or deleted."""
+    if value is DELETED:
+        shadow.entries.pop(name, None)
+    else:
+        shadow.entries[name] = value
     outside.mirrored.add((id(shadow), name))
 
 
@@ -41,15 +45,16 @@ def begin_change(outside: Outside, shadow: ShadowDict, key: Any) -> None:
 
 def keys(outside: Outside, shadow: ShadowDict) -> list[Any]:
     """All keys in order, guarded to stay the same."""
-    outside.guard("keys", shadow.source, tuple(_key_source(outside, k) for k in shadow.real))
+    order = collections.OrderedDict.__iter__ if shadow.cls is collections.OrderedDict else dict.__iter__
+    outside.guard("keys", shadow.source, tuple(_key_source(outside, k) for k in order(shadow.real)))
     return [key_value(outside, k) for k in shadow.entries]
 
 
 def length(outside: Outside, shadow: ShadowDict) -> int:
-    if shadow.changes:
+    if len(shadow.entries) != dict.__len__(shadow.real) or shadow.changes:
         keys(outside, shadow)
     else:
-        outside.guard("length", shadow.source, len(shadow.real))
+        outside.guard("length", shadow.source, dict.__len__(shadow.real))
     return len(shadow.entries)
 
 

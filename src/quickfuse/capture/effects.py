@@ -33,11 +33,12 @@ from . import dictionaries, getters, library
 from .class_attributes import lookup_class
 from .frame import Constructed, Frame, GeneratorValue
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
-from .kinds import CODE_TYPES, SEQUENCE_TYPES
+from .kinds import CODE_TYPES
 from .liveness import live_locals
 from .revival import call_with, call_with_keywords, ended_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
+    STAND_INS_OF_OBJECTS,
     ContainerMethod,
     NativeHandler,
     ShadowContainer,
@@ -48,6 +49,7 @@ from .values import (
     TensorProxy,
     Unread,
     is_constant,
+    real_of,
     type_of,
 )
 
@@ -86,8 +88,11 @@ class RecipeBook:
             return Existing(value.source) if value.source is not None else self._output(value)
         if kind is Symbol:
             return self._number(value)
-        if kind in (Unread, ShadowDict, ShadowContainer):
+        if kind is Unread or kind in STAND_INS_OF_OBJECTS:
             return Existing(value.source)
+        namespace = self.i.outside.views.get(id(value)) if kind is dict else None
+        if namespace is not None:
+            return Call(getattr, [self.recipe(namespace[1]), Constant("__dict__")])
         shadow = self.i.outside.replaced.get(id(value))
         if shadow is not None:
             return Existing(shadow.source)
@@ -196,6 +201,8 @@ class RecipeBook:
         return self._detached[id(tensor)]
 
     def _container(self, value: Any) -> Recipe:
+        if isinstance(value, (set, frozenset)) and list(type(value)(list(value))) != list(value):
+            raise Unsupported("a set whose order comes from what was in it before")
         build = Build(type(value), [])
         self._recipes[id(value)] = build
         build.items.extend(self.recipe(v) for v in value)
@@ -338,6 +345,8 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
+        for function, arguments in self.i.outside.cached_calls:
+            effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         return effects
@@ -347,12 +356,12 @@ class RecipeBook:
         effects = []
         for (_, name), owner in outside.changed_attributes.items():
             value = outside.attributes[id(owner), name]
-            self._changed_types.append(type(owner))
+            self._changed_types.append(type(owner) if type(owner) is TensorProxy else type_of(owner))
             if value is DELETED:
                 if has_own(owner, name):
                     effects.append(Effect("delattr", self.recipe(owner), name))
                 continue
-            own_setter = isinstance(lookup_class(type(owner), "__setattr__")[1], FunctionType)
+            own_setter = isinstance(lookup_class(type_of(owner), "__setattr__")[1], FunctionType)
             kind = "setplain" if own_setter and type(owner) is not TensorProxy else "setattr"
             effects.append(Effect(kind, self.recipe(owner), name, self.recipe(value)))
         return effects
@@ -379,17 +388,24 @@ class RecipeBook:
     def _containers(self) -> list[Effect]:
         effects = []
         for shadow in self.i.outside.containers:
-            kind = type(shadow.real)
-            assert kind in SEQUENCE_TYPES
             target = Existing(shadow.source)
             if shadow.items is None:
                 if shadow.added:
-                    self._changed_types.append(kind)
-                    effects.append(Effect("extend", target, kind, self.recipe(list(shadow.added))))
+                    self._changed_types.append(type(shadow.real))
+                    effects.append(Effect("extend", target, shadow.cls, self.recipe(list(shadow.added))))
             elif _changed(shadow):
-                self._changed_types.append(kind)
-                effects.append(Effect("refill", target, kind, self.recipe(list(shadow.items))))
+                self._changed_types.append(type(shadow.real))
+                effects += self._of_set(shadow, target) if shadow.cls is set else [
+                    Effect("refill", target, shadow.cls, self.recipe(list(shadow.items)))
+                ]
         return effects
+
+    def _of_set(self, shadow: ShadowContainer, target: Existing) -> list[Effect]:
+        """What was taken out, then what was added: the order of a set comes from both."""
+        gone = [v for v in shadow.original if v not in shadow.items]
+        new = [v for v in shadow.items if v not in shadow.original]
+        removed = [Effect("discard", target, set, self.recipe(gone))] if gone else []
+        return removed + ([Effect("extend", target, set, self.recipe(new))] if new else [])
 
     def _variables(self) -> list[Effect]:
         outside = self.i.outside
@@ -417,6 +433,7 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
 
 def has_own(owner: Any, name: str) -> bool:
     """Whether a real object has an attribute of its own."""
+    owner = real_of(owner)
     try:
         object.__getattribute__(owner, name)
     except AttributeError:

@@ -75,12 +75,12 @@ class GeneratorValue:
     """A generator made by the captured code and consumed inside it.
 
     The captured program's references to it are the interpreter's own, so that it dies where the real one would.
-    `on_dropped` is called then, if that would run code.
+    `on_dropped` gets it then, if that would run code.
     """
 
     __slots__ = ("__weakref__", "done", "frame", "function", "on_dropped", "running")
 
-    def __init__(self, frame: Frame, function: FunctionType, on_dropped: Callable[[], None]) -> None:
+    def __init__(self, frame: Frame, function: FunctionType, on_dropped: Callable[[GeneratorValue], None]) -> None:
         self.frame = frame
         self.function = function
         self.on_dropped = on_dropped
@@ -89,7 +89,7 @@ class GeneratorValue:
 
     def __del__(self) -> None:
         if self.runs_code_when_dropped:
-            self.on_dropped()
+            self.on_dropped(self)
 
     @property
     def runs_code_when_dropped(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from .values import is_constant
+from .raising import raise_in_program
+from .values import DELETED, is_constant
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -46,7 +48,70 @@ def _update_wrapper(
     return i.native(functools.update_wrapper, wrapper, wrapped, tuple(assigned), tuple(updated))
 
 
+def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
+    """The signature of a Python function or method, which nobody gave another one."""
+    from . import attributes
+    from .raising import Raised
+
+    plain = function.__func__ if type(function) is MethodType else function
+    if type(plain) is not FunctionType or options:
+        raise Unsupported(f"inspect.signature of a {type(function).__name__}")
+    for name in ("__wrapped__", "__signature__"):
+        try:
+            i.now(attributes.load, i, plain, name)
+        except Raised:
+            continue
+        raise Unsupported("inspect.signature of a function that stands for another one")
+    if id(plain) not in i.created:
+        source = i.outside.source_of(plain) or i.outside.roots.constant(plain.__qualname__, plain)
+        i.outside.guard_function(plain, source)
+        i.outside.guard("is", source.attr("__kwdefaults__"), plain.__kwdefaults__)
+    return i.read(inspect.signature, function)
+
+
+def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
+    """What looks like `signature.parameters`, a read-only mapping, to captured code."""
+    found = i.mark_created(dict(signature.parameters))
+    i.outside.views[id(found)] = (found, signature, "parameters")
+    return found  # type: ignore[no-any-return]
+
+
+def _of_parameter(name: str) -> Callable[..., Any]:
+    def handler(i: Interpreter, parameter: inspect.Parameter) -> Any:
+        found = getattr(parameter, name)
+        if not (is_constant(found) or isinstance(found, type)):
+            raise Unsupported(f"the {name} of a parameter")
+        return found
+
+    return handler
+
+
+def _environment_item(i: Interpreter, environ: Any, key: Any) -> str:
+    """`os.environ[key]`, by the entry of the dictionary in it."""
+    from . import attributes, dictionaries
+
+    key = i.outside.concrete(key)
+    if type(key) is not str:
+        raise Unsupported("the name of an environment variable that is no string")
+    table = i.now(attributes.load, i, environ, "_data")
+    value = dictionaries.get(i.outside, table, os.fsencode(key))
+    if value is DELETED:
+        raise_in_program(KeyError(key))
+    return os.fsdecode(i.outside.concrete(value))
+
+
+def _environment_variable(i: Interpreter, key: Any, default: Any = None) -> Any:
+    """`os.getenv`."""
+    environ = i.outside.wrap(os.environ, i.outside.roots.constant("os", os).attr("environ"))
+    return i.call_now(Mapping.get, (environ, key, default))
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
+    inspect.signature: _signature,
+    inspect.Signature.parameters.fget: _parameters,  # type: ignore[attr-defined]
+    **{getattr(inspect.Parameter, name).fget: _of_parameter(name) for name in ("name", "kind", "default", "annotation")},
+    os._Environ.__getitem__: _environment_item,
+    os.getenv: _environment_variable,
     inspect.isclass: _is_class,
     inspect.isgeneratorfunction: _about_function(inspect.isgeneratorfunction),
     inspect.iscoroutinefunction: _about_function(inspect.iscoroutinefunction),

@@ -70,6 +70,21 @@ def _run(i: Interpreter, generator: GeneratorValue, thrown: BaseException | None
     return not generator.done, result[0]
 
 
+def close(i: Interpreter, generator: GeneratorValue) -> None:
+    """`generator.close()`: what also happens when nothing refers to it any more."""
+    if generator.done or generator.frame.position == 0:
+        generator.done = True
+        return
+    try:
+        found, _ = throw_into(i, generator, i.mark_created(GeneratorExit()))
+    except Raised as raised:
+        if not isinstance(raised.exception, (GeneratorExit, StopIteration)):
+            raise
+        return
+    if found:
+        raise_in_program(RuntimeError("generator ignored GeneratorExit"))
+
+
 def method(generator: GeneratorValue, name: str) -> NativeHandler:
     """`generator.send`, `throw`, `close` and `__next__`."""
 
@@ -84,25 +99,12 @@ def method(generator: GeneratorValue, name: str) -> NativeHandler:
             exception = i.call_now(kind, () if value is None else (value,))
         return element(i, *throw_into(i, generator, exception))
 
-    def close(i: Interpreter) -> None:
-        if generator.done or generator.frame.position == 0:
-            generator.done = True
-            return
-        try:
-            found, _ = throw_into(i, generator, i.mark_created(GeneratorExit()))
-        except Raised as raised:
-            if not isinstance(raised.exception, (GeneratorExit, StopIteration)):
-                raise
-            return
-        if found:
-            raise_in_program(RuntimeError("generator ignored GeneratorExit"))
-
     methods: dict[str, Callable[..., Any]] = {
         "__next__": lambda i: element(i, *resume(i, generator)),
         "send": lambda i, value: element(i, *resume(i, generator, value)),
         "__iter__": lambda i: generator,
         "throw": throw,
-        "close": close,
+        "close": lambda i: close(i, generator),
     }
     if name not in methods:
         raise Unsupported(f"the attribute {name} of a generator")

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from .attributes import PeerModule, _module_attribute
+from . import attributes
+from .attributes import PeerModule
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -40,4 +41,4 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
         if submodule is None:
             raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
         return submodule
-    return _module_attribute(i, module, name)
+    return i.now(attributes.load, i, module, name)

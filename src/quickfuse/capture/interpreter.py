@@ -22,13 +22,14 @@ from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from ..ir.trace import Trace
 from . import generators, opcodes, opcodes_building, opcodes_flow
+from .class_attributes import python_method, special_method
 from .failing import is_in_try
 from .frame import ArgumentsMismatch, Constructed, Frame, GeneratorValue, bind_arguments
 from .graph import GraphBuilder
 from .outside import Outside
 from .raising import Raised, TracebackStandIn, unwind
 from .results import OperatorFailed
-from .values import Symbol, TensorProxy, Unread
+from .values import ABSENT, ForeignScalar, Symbol, TensorProxy, Unread, is_constant, type_of
 
 MAX_DEPTH = 200
 CO_GENERATOR = 0x20
@@ -74,7 +75,9 @@ class Interpreter:
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
-        self.ended = False
+        #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
+        self.dropped: list[GeneratorValue] = []
+        self.released = False
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -82,6 +85,8 @@ class Interpreter:
 
     def release(self) -> None:
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
+        self.released = True
+        self.dropped.clear()
         self.created.clear()
         self.results.clear()
         self.traces.clear()
@@ -117,15 +122,15 @@ class Interpreter:
                     if handler is None:
                         handler = self._find(name)
                     handler(self, frame, arg, value)
-                    if self.ended:
-                        raise Unsupported(VISIBLE_ENDING)
+                    if self.dropped:
+                        self._close_dropped()
                     self.performed += 1
                     if not frames or frames[-1] is not frame:
                         break
             except Raised as raised:
                 self.raised_at = self.performed
                 unwind(self, raised.exception, 0)
-                if self.ended:
+                if self.dropped:
                     raise Unsupported(VISIBLE_ENDING) from None
                 self.performed += 1
             except OperatorFailed as failed:
@@ -150,6 +155,8 @@ class Interpreter:
                         if handler is None:
                             handler = self._find(name)
                         handler(self, frame, arg, value)
+                        if self.dropped:
+                            self._close_dropped()
                         if not frames or frames[-1] is not frame:
                             break
                 except Raised as raised:
@@ -272,9 +279,23 @@ class Interpreter:
 
     # the end of objects -----------------------------------------------------------------------------------------
 
-    def note_ending(self) -> None:
-        """An object whose end runs code came to it."""
-        self.ended = True
+    def note_ending(self, generator: GeneratorValue) -> None:
+        """A generator whose end runs code came to it."""
+        if not self.released:
+            self.dropped.append(generator)
+
+    def _close_dropped(self) -> None:
+        """Run what CPython runs when nothing refers to a suspended generator any more.
+
+        Raises:
+            Unsupported: where that raises.
+        """
+        while self.dropped:
+            generator = self.dropped.pop(0)
+            try:
+                generators.close(self, generator)
+            except Raised:
+                raise Unsupported(VISIBLE_ENDING) from None
 
     def let_go(self, value: Any) -> None:
         """A slot of a frame no longer has this value.
@@ -298,7 +319,18 @@ class Interpreter:
     # helpers for handlers ---------------------------------------------------------------------------------------
 
     def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a pure native function now. What it raises is raised in the captured program."""
+        """Run a pure native function now. What it raises is raised in the captured program.
+
+        Raises:
+            Unsupported: where an operand is the user's, and not of a kind that its guards describe.
+        """
+        foreign = next((a for a in (*args, *kwargs.values()) if self.outside.is_foreign(a)), None)
+        if foreign is not None:
+            raise Unsupported(f"native code on a {type_of(foreign).__name__}")
+        return self.read(function, *args, **kwargs)
+
+    def read(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The same on objects of the user's, for reading what gets guards of its own."""
         try:
             return function(*args, **kwargs)
         except (Unsupported, Raised, OperatorFailed):
@@ -319,20 +351,27 @@ class Interpreter:
             return self._truth_in_tensor(value)
         if kind is Symbol:
             return self.outside.truth(value)
-        if kind in (int, float, str, bytes, tuple, list, dict, set, frozenset, complex):
+        if kind in (int, float, str, bytes, tuple, list, dict, set, frozenset, complex) or is_constant(value):
             return bool(value)
-        size = length_of(self, value)
-        if size is not None:
-            return size != 0
-        for method in ("__bool__", "__len__"):
-            function = getattr(kind, method, None)
-            if isinstance(function, FunctionType):
-                return self.truth(self.call_now(function, (value,)))
-            if function is not None and not self.outside.is_outside(value):
-                return bool(value)
+        for name in ("__bool__", "__len__"):
+            function = python_method(self, value, name)
             if function is not None:
-                raise Unsupported(f"the truth of a {kind.__name__}")
-        return True
+                return self._checked_truth(name, self.call_now(function, (value,)))
+            if name == "__bool__" and kind is ForeignScalar:
+                return self.truth(self.outside.number(value))
+            if name == "__bool__" and special_method(self, value, name) is not ABSENT:
+                raise Unsupported(f"the truth of a {type_of(value).__name__}")
+        size = length_of(self, value)
+        if size is None and special_method(self, value, "__len__") is not ABSENT:
+            raise Unsupported(f"the truth of a {type_of(value).__name__}")
+        return size != 0
+
+    def _checked_truth(self, name: str, result: Any) -> bool:
+        """What `__bool__` or `__len__` said, where that is of the right kind."""
+        wanted = bool if name == "__bool__" else int
+        if type_of(result) is not wanted:
+            raise Unsupported(f"{name} that gives a {type_of(result).__name__}")
+        return self.truth(result)
 
     def _truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
         """A branch on a tensor's value: a guard where that can be told before the graph runs."""

@@ -24,8 +24,6 @@ from ..ir.source import Source
 CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescriptorType, WrapperDescriptorType,
               GetSetDescriptorType, classmethod, staticmethod, property)  # fmt: skip
 
-DICT_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict})
-SEQUENCE_TYPES = frozenset({list, set, collections.deque})
 OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
 VIEW_TYPES = (type({}.keys()), type({}.values()), type({}.items()))
 CONSTANT_TYPES = (types.GenericAlias, types.UnionType)

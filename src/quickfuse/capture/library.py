@@ -166,7 +166,10 @@ def _iconcat(a: Any, b: Any, /) -> Any:
 
 
 def _vars(obj: Any, /) -> Any:
-    return obj.__dict__
+    try:
+        return obj.__dict__
+    except AttributeError:
+        raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
 class InferenceMode:

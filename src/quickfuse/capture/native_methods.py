@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from . import attributes
 from .class_attributes import lookup_class
-from .containers import as_plain_dict, equal, hashable, iterate
+from .containers import as_index, equal, hashable, iterate, key_value_pairs
 from .kinds import VIEW_TYPES
-from .raising import raise_in_program
-from .values import ShadowDict, contains_symbolic, is_constant, symbolic_leaves
+from .raising import call_handler, raise_in_program
+from .values import contains_symbolic, is_constant, symbolic_leaves
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -59,13 +59,13 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     name = function.__name__
     kind = next((k for k in _BLIND if isinstance(instance, k)), None)
     if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
-        return _ANY_OBJECT[name](i, instance, *args, **kwargs)
+        return call_handler(i, _ANY_OBJECT[name], name, (instance, *args), kwargs)
     ours = id(instance) in i.created or id(instance) in i.outside.replaced or isinstance(instance, (tuple, frozenset))
     if kind is None or not ours:
         return _of_constant(i, function, instance, args, kwargs)
     rule = _RULES.get((kind, name))
     if rule is not None:
-        return rule(i, instance, *args, **kwargs)
+        return call_handler(i, rule, name, (instance, *args), kwargs)
     if name in _TAKE_ITERABLES:
         args = tuple(iterate(i, a) for a in args)
         if kind in (set, frozenset):
@@ -77,13 +77,14 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
         if name in _HASH_FIRST and kind not in (list, collections.deque):
             first = tuple(hashable(i, a) for a in first)
         elif name not in ("append", "appendleft"):
-            first = tuple(i.outside.concrete(a) for a in first)
+            first = tuple(as_index(i, a) for a in first)
         args = (*first, *args[1:])
     elif contains_symbolic(instance) or contains_symbolic(args):
         raise Unsupported(f"the method {name} of a {kind.__name__} of tensors or numbers")
     elif kwargs or any(isinstance(a, (FunctionType, MethodType)) for a in args):
         raise Unsupported(f"the method {name} with a function")
-    result = i.native(function, instance, *args, **kwargs)
+    run = i.read if name in _BLIND[kind] or name in _TAKE_ITERABLES else i.native  # elements are only put in or taken out
+    result = run(function, instance, *args, **kwargs)
     if isinstance(result, VIEW_TYPES):
         i.outside.views[id(result)] = (result, instance, name)
     if isinstance(result, (list, dict, set, collections.deque)) and name in ("copy", *_TAKE_ITERABLES):
@@ -148,11 +149,7 @@ def _remove(i: Interpreter, instance: Any, wanted: Any) -> None:
 def _update(i: Interpreter, instance: dict[Any, Any], other: Any = (), /, **kwargs: Any) -> None:
     if isinstance(instance, collections.Counter):
         raise Unsupported("Counter.update")
-    if isinstance(other, (dict, ShadowDict)):
-        pairs: Any = as_plain_dict(i, other).items()
-    else:
-        pairs = [iterate(i, pair) for pair in iterate(i, other)]
-    for key, value in [*pairs, *kwargs.items()]:
+    for key, value in [*key_value_pairs(i, other), *kwargs.items()]:
         _fill_item(i, instance, hashable(i, key), value)
 
 
@@ -181,7 +178,7 @@ _RULES: dict[tuple[type, str], Callable[..., Any]] = {
 def _init(i: Interpreter, instance: Any, *args: Any, **kwargs: Any) -> None:
     """`__init__` of a built-in base class, called by that of a Python class."""
     if isinstance(instance, BaseException):
-        i.native(BaseException.__init__, instance, *args)
+        i.read(BaseException.__init__, instance, *args)
     elif isinstance(instance, dict):
         from .builtin_calls import HANDLERS
 
@@ -201,6 +198,11 @@ def _getattribute(i: Interpreter, instance: Any, name: str) -> Any:
 
 def _not_equal(i: Interpreter, instance: Any, other: Any) -> Any:
     return NotImplemented if instance is not other else False
+
+
+def of_any_object(name: str) -> Callable[..., Any] | None:
+    """What a method of `object` does with any object; None for `__init__` and comparisons, of which classes have others."""
+    return _ANY_OBJECT.get(name) if name in ("__setattr__", "__delattr__", "__getattribute__", "__init_subclass__") else None
 
 
 #: Methods of `object`, and `__init__` of every built-in class.

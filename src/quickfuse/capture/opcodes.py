@@ -127,6 +127,7 @@ def op_MAKE_CELL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_LOAD_CLOSURE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    variables.note_shared_cell(i, f, arg)
     f.stack.append(f.locals[arg])
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL
-from . import builtin_calls, containers
+from . import builtin_calls, container_methods, containers
 from .frame import Frame
 from .raising import raise_in_program
 from .values import ShadowContainer, ShadowDict, type_of
@@ -124,10 +124,10 @@ def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
     """Add to a list or set that is being built."""
     if type(target) is ShadowContainer:
-        containers.call_container_method(i, target, method, (operand,), {})
+        container_methods.call_container_method(i, target, method, (operand,), {})
     elif type(target) is set:
         operand = containers.hashable(i, operand) if method == "add" else [containers.hashable(i, v) for v in operand]
-        i.native(getattr(target, method), operand)
+        i.read(getattr(target, method), operand)
     else:
         getattr(target, method)(operand)
 
@@ -142,6 +142,8 @@ def op_DICT_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def op_DICT_MERGE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     merged = containers.as_plain_dict(i, f.stack.pop())
     target = f.stack[-arg]
+    if not all(type(key) is str for key in merged):
+        raise Unsupported("a call with a keyword that is no string")
     if type(target) is ShadowDict or any(key in target for key in merged):
         raise Unsupported("a call with one keyword twice")
     target.update(merged)

@@ -171,7 +171,7 @@ def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     kinds = wanted if isinstance(wanted, tuple) else (wanted,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-    f.stack.append(i.native(isinstance, f.stack[-1], wanted))
+    f.stack.append(i.read(isinstance, f.stack[-1], wanted))
 
 
 def op_RERAISE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -12,10 +12,11 @@ import torch
 
 from ..errors import Unsupported
 from . import gradients
+from .class_attributes import python_method
 from .results import OperatorFailed
 from .tensor_subclasses import as_subclass, is_function_class
 from .torch_function import call_torch
-from .values import Symbol, TensorProxy, is_constant
+from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -115,6 +116,10 @@ _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: to
 _HOMES = (torch.nn.functional, torch.fft, torch.linalg, torch.special, *_NAMESPACES)
 
 
+#: Operators that take tensors for the numbers in them, and give a result of another size for each.
+_TAKE_NUMBERS = frozenset({torch.arange, torch.range})
+
+
 def is_operator(function: Any) -> bool:
     kind = type(function)
     if kind in (BuiltinFunctionType, FunctionType, *_METHOD_TYPES):
@@ -145,10 +150,14 @@ def plain_operands(i: Interpreter, value: Any) -> Any:
 
 
 def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
-    value = i.outside.contents(value)
+    if type(value) is ShadowContainer and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
+        raise Unsupported(f"a {type(value.real).__name__} as an operand of a PyTorch function")
+    value = i.outside.number(i.outside.contents(value))
     kind = type(value)
     if kind is TensorProxy:
         return value
+    if kind is complex and repr(eval(repr(value))) != repr(value):  # torch.fx writes constants so
+        raise Unsupported("a complex number with a negative zero")
     if kind is Symbol:
         return value if keep and value.kind is not bool else i.outside.concrete(value)
     if kind is list:
@@ -174,6 +183,10 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if kind is _TENSOR_TYPE:
         return f"{value.__module__}.{value.__name__}"
     raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+
+
+#: How PyTorch reads a sequence.
+_OF_SEQUENCES = ("__len__", "__getitem__", "__iter__")
 
 
 def _guard_current_device(i: Interpreter, wanted: Any) -> None:
@@ -202,6 +215,8 @@ def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
     if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
         return _inline(i, function, args, kwargs)
+    if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
+        raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
     operands, options = _operands(i, function, args, kwargs)
     result = _call(i, "call_function", function, operands, options)
     name = str(function.__name__)
@@ -253,6 +268,8 @@ def _backward(
 
 def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     """A Python operator of which at least one operand is a tensor."""
+    if is_numpy(left):
+        raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
     for operand in (left, right):
         if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
             raise Unsupported(f"{function.__name__} of a tensor and a {type(operand).__name__}")
@@ -277,7 +294,7 @@ def _is_operand(i: Interpreter, value: Any) -> bool:
     value = i.outside.contents(value)
     if isinstance(value, (list, tuple)):
         return all(_is_operand(i, v) for v in value)
-    known = (TensorProxy, Symbol, dict, slice, torch.Generator, type, _TENSOR_TYPE)
+    known = (TensorProxy, Symbol, ForeignScalar, dict, slice, torch.Generator, type, _TENSOR_TYPE)
     return type(value) in known or isinstance(value, enum.Enum) or is_constant(value)
 
 

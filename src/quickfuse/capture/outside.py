@@ -24,15 +24,14 @@ import torch
 from .. import config
 from ..errors import Unsupported
 from ..ir.guard import Guard, NumberExpr
+from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from . import dictionaries
 from .frame import Frame
 from .kinds import (
     CODE_TYPES,
     CONSTANT_TYPES,
-    DICT_TYPES,
     OWNERS_OF_METHODS,
-    SEQUENCE_TYPES,
     VIEW_TYPES,
     is_bound,
     is_transient,
@@ -42,8 +41,10 @@ from .results import meta_of
 from .tensor_subclasses import is_function_class, is_plain_subclass
 from .values import (
     PLAIN_TYPES,
+    STAND_INS_OF_OBJECTS,
     TENSOR_TYPES,
     ContainerMethod,
+    ForeignScalar,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -51,6 +52,9 @@ from .values import (
     TensorProxy,
     Unread,
     is_constant,
+    is_numpy,
+    numpy_class,
+    scalar_class,
 )
 
 LARGEST_CONTAINER = 100_000
@@ -80,11 +84,12 @@ class Outside:
         self.containers: list[ShadowContainer] = []
         self.attributes: dict[tuple[int, str], Any] = {}
         self.changed_attributes: dict[tuple[int, str], Any] = {}
-        self.lost_attributes: set[int] = set()
         #: Entries of the stand-ins of objects' `__dict__`s that are attributes which the captured code has set.
         self.mirrored: set[tuple[int, str]] = set()
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
+        #: Calls through caches, to be made afterwards: see `lru_caches`.
+        self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
         self.replaced: dict[int, Any] = {}
         #: Views of dictionaries: the view, the dictionary, and the method that gave it.
         self.views: dict[int, tuple[Any, Any, str]] = {}
@@ -126,7 +131,7 @@ class Outside:
             sources = [source for source in tensors if ("attr", "grad") in source.children]
         elif kind is ShadowDict:
             sources = [s.source for s in self._stand_ins.values() if type(s) is ShadowDict]
-        elif kind in SEQUENCE_TYPES:
+        elif any(type(shadow.real) is kind for shadow in self.containers):
             sources = [shadow.source for shadow in self.containers if type(shadow.real) is kind]
         elif kind is CellType:
             sources = [s for cell in self._keep if type(cell) is CellType and (s := self._sources.get(id(cell))) is not None]
@@ -145,10 +150,12 @@ class Outside:
             for name in ("__defaults__", "__kwdefaults__"):
                 self.wrap(getattr(function, name), source.attr(name))
             return
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
-            value = getattr(function, name)
-            if value is not None:
-                self.guard("is", source.attr(name), value)
+        for name in ("__code__", "__defaults__"):
+            self.guard("is", source.attr(name), getattr(function, name))
+        if function.__kwdefaults__ is None:
+            self.guard("is", source.attr("__kwdefaults__"), None)
+        else:  # whose values are read by their paths
+            self.guard("keys", source.attr("__kwdefaults__"), tuple(function.__kwdefaults__))
 
     def default(self, function: FunctionType, source: Source | None, name: str, key: Any) -> Any:
         """A default argument: constants as they are, what the user could change by its path."""
@@ -156,6 +163,8 @@ class Outside:
         if source is not None and id(function) in self._by_code:
             table = self.wrap(getattr(function, name), source.attr(name))
             return dictionaries.get(self, table, key) if type(table) is ShadowDict else table[key]
+        if source is not None and name == "__kwdefaults__" and not is_trusted_module(function.__module__):
+            return self.wrap(value, source.attr(name).item(key))
         if source is None or is_constant(value) or isinstance(value, CODE_TYPES) or is_trusted_module(function.__module__):
             return value
         return self.wrap(value, source.attr(name).item(key))
@@ -171,18 +180,23 @@ class Outside:
         """Let go of the user's objects."""
         for table in (self._stand_ins, self._sources, self.containers, self.attributes, self.changed_attributes,
                       self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
-                      self.replaced):  # fmt: skip
+                      self.replaced, self.cached_calls):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
-        if type(value) in (TensorProxy, ShadowDict, ShadowContainer):
+        if type(value) is TensorProxy or type(value) in STAND_INS_OF_OBJECTS:
             return value.source  # type: ignore[no-any-return]
         source = self._sources.get(id(value))
         return source
 
     def is_outside(self, value: Any) -> bool:
-        return id(value) in self._sources
+        return id(value) in self._sources or type(value) in STAND_INS_OF_OBJECTS
+
+    def is_foreign(self, value: Any) -> bool:
+        """Whether a value is an object of the user's that is known by its type alone: native code must not see it."""
+        known = (tuple, frozenset, enum.Enum, *CODE_TYPES, *CONSTANT_TYPES)
+        return type(value) in STAND_INS_OF_OBJECTS or (id(value) in self._sources and not isinstance(value, known))
 
     # reading ----------------------------------------------------------------------------------------------------
 
@@ -201,6 +215,8 @@ class Outside:
             self.guard("is", source, value)
             return value
         if kind in PLAIN_TYPES:
+            if not is_constant(value):
+                raise Unsupported(f"a {kind.__name__} of objects")
             self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
@@ -209,7 +225,8 @@ class Outside:
         if kind is frozenset:
             if not is_constant(value):
                 raise Unsupported("a frozenset of objects")
-            self.guard("equal", source, value)
+            self.guard("type", source, frozenset)
+            self.guard("keys", source, tuple(value))
             return value
         if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
@@ -239,22 +256,27 @@ class Outside:
         if kind is functools.partial:
             return self._partial(value, source)
         self.guard("type", source, kind)
-        if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+        if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
         self._remember(value, source)
-        if kind in SEQUENCE_TYPES:
-            if kind is collections.deque:  # decides what appending does
+        made = self._stand_in_for(value, source)
+        if made is not value:
+            self._stand_ins[id(value)] = made
+        return made
+
+    def _stand_in_for(self, value: Any, source: Source) -> Any:
+        """What stands for an object: containers and scalars, those of classes of the user's too. Others are looked into by
+        their attributes, each with its guards."""
+        if isinstance(value, (list, set, collections.deque, tuple, frozenset)):
+            if isinstance(value, collections.deque):  # decides what appending does
                 self.guard("is" if value.maxlen is None else "equal", source.attr("maxlen"), value.maxlen)
             container = ShadowContainer(value, source)
-            self._stand_ins[id(value)] = container
             self.containers.append(container)
             return container
-        if kind in DICT_TYPES:
-            shadow = ShadowDict(value, source)
-            self._stand_ins[id(value)] = shadow
-            self._sources[id(shadow)] = source
-            return shadow
-        return value
+        if isinstance(value, dict):
+            return ShadowDict(value, source)
+        cls = scalar_class(value)
+        return value if cls is None else ForeignScalar(value, cls, source)
 
     def _remember(self, value: Any, source: Source) -> None:
         self._sources.setdefault(id(value), source)
@@ -352,31 +374,48 @@ class Outside:
     # containers -------------------------------------------------------------------------------------------------
 
     def open(self, shadow: ShadowContainer) -> Any:
-        """The contents of a list, set or deque of the user's, as a container that may be changed in place."""
+        """The contents of a list, set or deque of the user's, as a container that may be changed in place; those of a tuple
+        or frozenset of a class of the user's, as a plain one."""
         if shadow.items is not None:
             return shadow.items
-        value, source = shadow.real, shadow.source
-        if len(value) > LARGEST_CONTAINER:
-            raise Unsupported(f"a {type(value).__name__} of {len(value)} elements ({source})")
+        value, source, cls = shadow.real, shadow.source, shadow.cls
+        size = cls.__len__(value)
+        if size > LARGEST_CONTAINER:
+            raise Unsupported(f"a {type(value).__name__} of {size} elements ({source})")
         if str(source) in self._volatile:
             raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
-        if type(value) is set:
-            if not all(is_constant(v) for v in value):
-                raise Unsupported("looking into a set of objects")
-            self.guard("equal", source, set(value))
-            shadow.items = {*value, *map(self.concrete, shadow.added)}
-            shadow.original = list(value)
-            self.replaced[id(shadow.items)] = shadow
-            self._keep.append(shadow.items)
-            return shadow.items
-        self.guard("length", source, len(value))
-        elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
-        shadow.original = list(elements)
-        shadow.items = elements if type(value) is list else collections.deque(elements, value.maxlen)
-        shadow.items.extend(shadow.added)
+        elements = list(cls.__iter__(value))
+        if cls in (set, frozenset):
+            self._open_set(shadow, elements)
+        else:
+            self.guard("length", source, size)
+            shadow.original = [self.wrap(v, source.item(k)) for k, v in enumerate(elements)]
+            if cls is collections.deque:
+                shadow.items = collections.deque(shadow.original, value.maxlen)
+            else:
+                shadow.items = cls(shadow.original)
+            if shadow.added:
+                shadow.items.extend(shadow.added)
         self.replaced[id(shadow.items)] = shadow
         self._keep.append(shadow.items)
         return shadow.items
+
+    def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
+        """The guard holds the order too: it depends on what was in a set before."""
+        if not all(is_constant(v) for v in elements):
+            raise Unsupported("looking into a set of objects")
+        shadow.items = shadow.cls(elements)
+        if list(shadow.items) != elements:
+            raise Unsupported("a set whose order comes from what was in it before")
+        self.guard("keys", shadow.source, tuple(elements))
+        shadow.original = elements
+        shadow.items |= set(map(self.concrete, shadow.added))
+
+    def is_changed_set(self, items: Any) -> bool:
+        """Whether these are the elements of a set of the user's that captured code changed: in what order it has them is
+        not known."""
+        shadow = self.replaced.get(id(items))
+        return shadow is not None and shadow.cls is set and shadow.items != set(shadow.original)
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""
@@ -387,16 +426,22 @@ class Outside:
         function = self.wrap(value.func, source.attr("func"))
         args = self.wrap(value.args, source.attr("args"))
         keywords = self.wrap(value.keywords, source.attr("keywords"))
-        return functools.partial(function, *args, **{k: dictionaries.get(self, keywords, k) for k in list(keywords.entries)})
+        given = {k: dictionaries.get(self, keywords, k) for k in dictionaries.keys(self, keywords)}
+        return functools.partial(function, *args, **given)
 
     # numbers ----------------------------------------------------------------------------------------------------
 
     def concrete(self, value: Any) -> Any:
-        """The plain value of a symbol, guarded to stay so; other values as they are.
+        """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
 
         Raises:
             Unsupported: for numbers out of tensors.
         """
+        if type(value) is ForeignScalar:
+            self._refuse_changing(value.source)
+            plain = plain_value(value.cls, value.real)
+            self.guard("equal", value.source.plain(value.cls), plain)
+            return value.real if is_numpy(value.real) else plain
         if type(value) is not Symbol:
             return value
         if value.from_tensor:
@@ -408,6 +453,19 @@ class Outside:
         else:
             self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
         return value.hint
+
+    def number(self, value: Any) -> Any:
+        """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""
+        if is_numpy(value):
+            cls = numpy_class(value)
+            return value if cls is None else plain_value(cls, value)
+        if type(value) is not ForeignScalar:
+            return value
+        plain = plain_value(value.cls, value.real)
+        if value.cls in (int, float):
+            return self._number(plain, value.cls, value.source.plain(value.cls))
+        self.concrete(value)
+        return plain
 
     def _refuse_changing(self, source: Source) -> None:
         """No guard on the value of what keeps changing is worth having."""

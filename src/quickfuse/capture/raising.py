@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -23,6 +24,22 @@ class Raised(Exception):
 def raise_in_program(exception: BaseException) -> NoReturn:
     """What the running instruction does is to raise this."""
     raise Raised(exception)
+
+
+def call_handler(
+    i: Interpreter, handler: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`handler(i, *args, **kwargs)`, which stands for a native function.
+
+    Raises:
+        Unsupported: where it does not take these arguments: the native one says whether it does.
+    """
+    try:
+        return handler(i, *args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise Unsupported(f"a call of {name} with these arguments") from None
+        raise
 
 
 class TracebackStandIn(NamedTuple):

@@ -6,7 +6,6 @@ import collections
 import math
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from .values import ABSENT, ShadowContainer, ShadowDict, Symbol
@@ -15,15 +14,13 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 #: Dictionaries that look a key up without adding it.
-_PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)
+_PLAIN_DICTS = (dict, collections.OrderedDict)
 _WRITTEN_OUT = (list, tuple, set, frozenset)
 
 
 def contains(i: Interpreter, container: Any, element: Any) -> Any:
     """`element in container`, `ABSENT` where the element's value has to be seen."""
-    if type(element) is not Symbol:
-        return ABSENT if type(container) is not collections.Counter else _in_counter(i, container, element)
-    if element.from_tensor:
+    if type(element) is not Symbol or element.from_tensor:
         return ABSENT
     place = _unchanged(i, container)
     if place is not None:
@@ -41,9 +38,6 @@ def contains(i: Interpreter, container: Any, element: Any) -> Any:
 
 def item(i: Interpreter, base: Any, key: Any) -> Any:
     """`base[key]` where that is a number, `ABSENT` where the key's value has to be seen."""
-    if type(base) is collections.Counter and type(key) is not Symbol:
-        place = _unchanged(i, base)
-        return ABSENT if place is None else i.outside.wrap(base[key], place[1].item(key))
     if type(key) is not Symbol or key.from_tensor:
         return ABSENT
     place = _unchanged(i, base)
@@ -61,28 +55,15 @@ def item(i: Interpreter, base: Any, key: Any) -> Any:
     return i.outside.wrap(value, source.item(i.outside.key_of(key)))
 
 
-def _in_counter(i: Interpreter, container: Any, element: Any) -> bool:
-    place = _unchanged(i, container)
-    if place is None:
-        return bool(i.native(dict.__contains__, container, element))
-    if type(element) not in (int, float, bool, str, type(None)):
-        raise Unsupported("membership in a Counter")
-    i.outside.require(NumberExpr("({} in {})", (element, place[1])), element in container)
-    return element in container
-
-
 def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
     """A container of the user's that captured code left as it is, and where it is found."""
     kind = type(container)
     if kind is ShadowDict and not container.changes and type(container.real) in _PLAIN_DICTS:
         return container.real, container.source
-    if kind is ShadowContainer and not container.added:
+    if kind is ShadowContainer and not container.added and type(container.real) is container.cls:
         opened = container.items is not None
         if not opened or list(map(id, container.items)) == list(map(id, container.original)):
             return container.real, container.source
-    if kind is collections.Counter:
-        source = i.outside.source_of(container)
-        return None if source is None else (container, source)
     return None
 
 

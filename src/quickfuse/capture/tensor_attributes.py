@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
-from .class_attributes import bind, class_source, guard_class_attribute
-from .kinds import CODE_TYPES
+from .class_attributes import bind, class_source, guard_class_attribute, lookup_class
+from .kinds import CODE_TYPES, is_trusted_module
 from .raising import raise_in_program
 from .stand_ins import is_leaf
 from .tensor_subclasses import is_function_class, own_member
@@ -88,9 +89,24 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     elif name == "__dict__" or not hasattr(proxy.cls, name):
         _own_attribute(i, proxy, name, then)
     elif callable(getattr(torch.Tensor, name, None)):
-        then(TensorMethod(proxy, name))
+        _method(i, proxy, name, then)
     else:
         raise Unsupported(f"the tensor attribute {name}")
+
+
+def _method(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """A method of tensors, guarded where the user's own code asks for it: who replaces one does it to be noticed."""
+    owner, raw = lookup_class(torch.Tensor, name)
+    if not i.in_library():
+        source = class_source(i, torch.Tensor).attr("__dict__")
+        if owner is torch.Tensor:
+            i.outside.guard("is", source.item(name), raw)
+        else:
+            i.outside.guard("absent", source, (name,))
+    if isinstance(raw, FunctionType) and not is_trusted_module(raw.__module__):
+        then(MethodType(raw, proxy))
+        return
+    then(TensorMethod(proxy, name))
 
 
 def _is_own(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
@@ -142,8 +158,13 @@ def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
 
 def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """An attribute that the user hung on the tensor."""
-    if proxy.real is None or proxy.source is None or name == "__dict__":
+    if name == "__dict__":
         raise Unsupported(f"the tensor attribute {name}")
+    if proxy.cls in TENSOR_TYPES and not i.in_library():
+        i.outside.guard("absent", class_source(i, torch.Tensor).attr("__dict__"), (name,))
+    if proxy.real is None or proxy.source is None:  # an operator's result, on which nobody hung anything
+        text = f"'{proxy.cls.__name__}' object has no attribute '{name}'"
+        raise_in_program(i.mark_created(AttributeError(text, name=name, obj=proxy)))
     own = proxy.real.__dict__
     if name not in own:
         i.outside.guard("absent", proxy.source.attr("__dict__"), (name,))

@@ -162,6 +162,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.overrides.has_torch_function_unary: _has_torch_function,
     torch.overrides.has_torch_function_variadic: _has_torch_function,
     torch.overrides.is_tensor_like: _is_tensor,
+    torch._C._log_api_usage_once: lambda i, *event: None,  # for PyTorch's own statistics
     torch._C._get_tracing_state: _state(lambda: None),
     torch._C._is_tracing: _state(lambda: False),
     torch._C._len_torch_function_stack: _state(lambda: 0),

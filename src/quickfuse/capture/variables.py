@@ -25,11 +25,25 @@ def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
     trusted = is_trusted_module(globals_.get("__name__"))
     if name in globals_ and stored is None:
         return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
-    if name in _BUILTINS:
-        if not trusted:
-            i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
-        return _BUILTINS[name]
+    if not trusted:
+        i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
+    builtins_ = _builtins_of(globals_)
+    if name in builtins_:
+        value = builtins_[name]
+        if value is _BUILTINS.get(name) and name in _CONSTANTS:
+            return value
+        return i.outside.wrap(value, i.outside.roots.global_(name, builtins_), trusted)
+    i.outside.guard("absent", i.outside.roots.constant("builtins", builtins_), (name,))
     raise_in_program(NameError(f"name '{name}' is not defined"))
+
+
+#: Builtins that no statement of Python can replace.
+_CONSTANTS = frozenset({"None", "True", "False", "__debug__"})
+
+
+def _builtins_of(globals_: dict[str, Any]) -> dict[str, Any]:
+    found = globals_.get("__builtins__", _BUILTINS)
+    return found if isinstance(found, dict) else vars(found)
 
 
 def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
@@ -84,6 +98,15 @@ def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
         raise Unsupported(f"the free variable {name} of a function without a path to it")
     position = f.code.co_freevars.index(name)
     return source.attr("__closure__").item(position).attr("cell_contents"), f.is_library
+
+
+def note_shared_cell(i: Interpreter, f: Frame, index: int) -> None:
+    """A cell that a function of the user's closes over becomes one of an inner function too: note the path to it."""
+    cell, name = f.locals[index], f.names[index]
+    if f.function_source is None or id(cell) in i.created or i.outside.source_of(cell) is not None:
+        return
+    if name in f.code.co_freevars:
+        i.outside.remember_cell(cell, f.function_source.attr("__closure__").item(f.code.co_freevars.index(name)))
 
 
 def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
+from ..ir.reading import CONTAINERS, native_method
 from ..ir.segment import (
     Build,
     Call,
@@ -56,7 +57,7 @@ class Epilogue:
                 if index in self._activations or frame.origin is not None:
                     self.lines.append(f"{names[index]}.activation = {self._activation(index)}")
             result = f"_Suspension([{', '.join(names)}])"
-        if any(effect.kind in ("refill", "extend", "do") for effect in segment.effects):
+        if any(effect.kind in ("refill", "extend", "discard", "do") for effect in segment.effects):
             # Elements of the user's lists are read by their index, and the effects change lists.
             self.lines[:0] = [f"{name} = [*{name}]" for name in self._prologue.lists_of_elements()]
         return result
@@ -106,15 +107,20 @@ class Epilogue:
         if effect.kind == "delattr":
             return f"_delattr({target}, {effect.key!r})"
         if effect.kind == "setitem":
-            return f"{target}[{key}] = {value}"
+            native = native_method(self._class_of(effect.target), "__setitem__")
+            return f"{target}[{key}] = {value}" if native is None else f"{constant(native, 'set')}({target}, {key}, {value})"
         if effect.kind == "delitem":
-            return f"del {target}[{key}]"
+            native = native_method(self._class_of(effect.target), "__delitem__")
+            return f"del {target}[{key}]" if native is None else f"{constant(native, 'delete')}({target}, {key})"
         if effect.kind == "extend":
-            return f"{target}.{'update' if effect.key is set else 'extend'}({value})"
+            return self._called(effect, "update" if effect.key is set else "extend", target, value)
+        if effect.kind == "discard":
+            return self._called(effect, "difference_update", target, value)
         if effect.kind == "refill":
-            if effect.key is list:
+            if effect.key is list and native_method(self._class_of(effect.target), "__setitem__") is None:
                 return f"{target}[:] = {value}"
-            return f"{target}.clear(); {target}.{'update' if effect.key is set else 'extend'}({value})"
+            clear = self._called(effect, "clear", target)
+            return f"{clear}; {self._called(effect, 'update' if effect.key is set else 'extend', target, value)}"
         if effect.kind in ("setglobal", "delglobal"):
             globals_, name = effect.key
             place = f"{constant(globals_, 'globals')}[{name!r}]"
@@ -123,6 +129,16 @@ class Epilogue:
             assert isinstance(effect.value, Call)
             return self._call_expression(effect.value)
         return f"{target}.cell_contents = {value}"
+
+    def _class_of(self, target: Recipe | None) -> Any:
+        return self._prologue.class_at(target.source) if isinstance(target, Existing) else None
+
+    def _called(self, effect: Effect, method: str, target: str, *operands: str) -> str:
+        """A call of a method of the builtin class of a container."""
+        if self._class_of(effect.target) in (None, *CONTAINERS):
+            return f"{target}.{method}({', '.join(operands)})"
+        function = self._prologue.constant(getattr(effect.key, method), "method")
+        return f"{function}({', '.join([target, *operands])})"
 
     # values -----------------------------------------------------------------------------------------------------
 

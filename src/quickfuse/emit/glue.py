@@ -19,9 +19,11 @@ from typing import Any
 import torch
 
 from ..errors import BackendError, Unsupported
+from ..ir.caches import cached_holds
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState
 from ..ir.generated import generated_function
 from ..ir.guard import Guard
+from ..ir.reading import MISSING, is_set, plain_value
 from ..ir.segment import Existing, Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
@@ -29,11 +31,11 @@ from ..signals import let_through
 from .assembly import assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
-from .prologue import Prologue, all_are, any_has, lookup_all
+from .prologue import Prologue, all_are, any_has, guarded_types, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|MISSING|own|entry|issubclass|is_set|cached_holds|plain_value|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
 )
 
@@ -90,7 +92,8 @@ _NATIVE: dict[str, Any] = {
     "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Interrupted": Interrupted,
     "_Suspension": Suspension, "_missed": missed, "_let_through": _let_through,
     "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
-    "_any_has": any_has, "_all_are": all_are,
+    "_any_has": any_has, "_all_are": all_are, "_own": object.__getattribute__, "_entry": dict.get, "_MISSING": MISSING,
+    "_issubclass": issubclass, "_is_set": is_set, "_cached_holds": cached_holds, "_plain_value": plain_value,
 }  # fmt: skip
 
 
@@ -304,8 +307,9 @@ def first_failure(
 
     Evaluates one guard at a time, each with a prologue of its own: slow, and only run to explain a recompilation.
     """
+    types = guarded_types(segment.guards)
     for guard in segment.guards:
-        prologue = Prologue([guard], [])
+        prologue = Prologue([guard], [], types=types)
         try:
             condition = prologue._condition(guard) if guard.kind != "tensor" else _tensor_condition(prologue, guard)
             lines = [*prologue.lines, f"return bool({condition})"]

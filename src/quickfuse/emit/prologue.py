@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..ir.guard import Guard, NumberExpr
+from ..ir.reading import native_method, reads_by_syntax
 from ..ir.source import Source
 from .walk import AFTER, WALK, Walk, class_of_namespace
 
@@ -50,10 +51,11 @@ class Prologue:
 
     def __init__(
         self, guards: list[Guard], wanted: Iterable[Source], remember: Callable[..., Any] | None = None,
-        changing: Iterable[Source] = (),
+        changing: Iterable[Source] = (), types: dict[Source, type] | None = None,
     ) -> None:  # fmt: skip
         """`remember` makes what tells whether a walk is unchanged (see `launch.unchanged`), where there is such a thing.
-        `changing` are sources that lead to another object at every call, or to one that the segment changes."""
+        `changing` are sources that lead to another object at every call, or to one that the segment changes. `types` says
+        what is at sources, where that is more than `guards` say."""
         self.lines: list[str] = []
         self.parts = (self.lines, self.lines, self.lines)
         self.walk: Walk | None = None
@@ -73,6 +75,7 @@ class Prologue:
             for g in guards
             if g.kind == "keys" and len(g.value) >= SMALLEST_FAMILY and all(type(key) is str for key in g.value)
         }
+        self._types = guarded_types(guards) if types is None else types
         self._lists = {g.source for g in guards if g.kind == "type" and g.value is list}
         self._wanted = list(wanted)
         for source in self._sources():
@@ -106,7 +109,8 @@ class Prologue:
         if base is not None:
             parent = self._place(base)
             key = source.key
-            if isinstance(key, NumberExpr):
+            by_syntax = isinstance(key, Source) or reads_by_syntax(self._types.get(base), source.kind)
+            if isinstance(key, NumberExpr) or not by_syntax:
                 found = None
             elif parent is not None and not isinstance(key, Source):
                 found = self._family(source.kind, None, parent[0], key), parent[1]
@@ -172,6 +176,8 @@ class Prologue:
             expression = f"_getattr_each({source_list}, {family.key!r})"
         elif family.kind == "item":
             expression = self._items(family, source_list)
+        elif family.kind == "plain":
+            expression = f"[_plain_value({self.constant(family.key)}, v) for v in {source_list}]"
         elif family.kind == "referent":
             expression = f"[v() for v in {source_list}]"
         else:
@@ -257,14 +263,29 @@ class Prologue:
             return f"{base}()"
         if source.kind == "contents":
             return f"{base}.item()"
+        if source.kind == "plain":
+            return f"_plain_value({self.constant(source.key)}, {base})"
+        kind = self._types.get(source.base)
         if source.kind == "attr":
-            return attribute_of(base, source.key)
+            native = native_method(kind, "__getattribute__")
+            return attribute_of(base, source.key) if native is None else f"_own({base}, {source.key!r})"
         if isinstance(source.key, NumberExpr):
-            return f"{base}[{source.key.code(self.name)}]"
-        key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
-        if isinstance(source.key, Source):  # a defaultdict must not make an entry when it is looked at
-            return f"{base}.get({key})"
-        return f"{base}[{key}]"
+            key = source.key.code(self.name)
+        else:
+            key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
+        native = native_method(kind, "__getitem__")
+        if native is dict.get:  # a defaultdict must not make an entry when it is looked at
+            return f"_entry({base}, {key}, _MISSING)"
+        if native is not None:
+            return f"{self.constant(native, 'item')}({base}, {key})"
+        return f"{base}.get({key})" if isinstance(source.key, Source) else f"{base}[{key}]"
+
+    def _asked(self, source: Source, method: str, plain: str, *operands: str) -> str:
+        """The expression for a question to a container: `plain`, or a call of the builtin class's own method."""
+        native = native_method(self._types.get(source), method)
+        if native is None:
+            return plain
+        return f"{self.constant(native, 'ask')}({', '.join([self.name(source), *operands])})"
 
     def names(self, sources: Sequence[Source]) -> list[str]:
         """The expressions for many sources' values; a family that stands among them as a whole is one, `*list`."""
@@ -281,6 +302,10 @@ class Prologue:
                 parts.append(self.name(sources[position]))
                 position += 1
         return parts
+
+    def class_at(self, source: Source) -> type | None:
+        """The class that guards require of the object at a source."""
+        return self._types.get(source)
 
     # guards -----------------------------------------------------------------------------------------------------
 
@@ -380,6 +405,8 @@ class Prologue:
             return f"_len({{*map(_id, ({', '.join(self.names(guard.value))},))}}) != {len(guard.value)}"
         if guard.kind == "apart":
             return "False"
+        if guard.kind == "subclass":
+            return f"_issubclass({self.constant(value[0])}, {self.constant(value[1])}) is not {value[2]}"
         if guard.kind == "condition":
             code = value[0].code(self.name)
             return f"not {code}" if value[1] else code
@@ -390,26 +417,39 @@ class Prologue:
         if guard.kind == "is":
             return f"{name} is not {self.constant(value)}"
         if guard.kind == "equal":
-            constant = self.constant(value)
-            zero = f" or {name}.hex() != {value.hex()!r}" if type(value) is float and value == 0 else ""
-            return f"_type({name}) is not {self.constant(type(value))} or {name} != {constant}{zero}"
+            return f"_type({name}) is not {self.constant(type(value))} or {self._differs(name, value)}"
         if guard.kind == "length":
-            return f"_len({name}) != {value}"
+            return f"{self._asked(guard.source, '__len__', f'_len({name})')} != {value}"
         if guard.kind == "keys":
             if not value:
-                return name
+                return self._asked(guard.source, "__len__", name)
+            name = self._asked(guard.source, "__iter__", name)
             keys = f"[{', '.join(self._key(k) for k in value)}]"
             if _by_identity(value):
                 return f"not _same_objects([*{name}], {keys})"
             if all(type(k) is str for k in value):
                 return f"[*{name}] != {keys}"
+            name = self._asked(guard.source, "__iter__", self.name(guard.source))
             return f"[*{name}] != {keys} or [*map(_type, {name})] != {self.constant([type(k) for k in value])}"
         if guard.kind == "absent":
-            return " or ".join(f"{self._key(k)} in {name}" for k in value)
+            keys = [self._key(k) for k in value]
+            return " or ".join(self._asked(guard.source, "__contains__", f"{key} in {name}", key) for key in keys)
+        if guard.kind == "cached":
+            return f"not _cached_holds({name}, {self.constant(value[0])}, {self.constant(value[1])})"
+        if guard.kind == "unset":
+            return f"_is_set({self.constant(value, 'slot')}, {name})"
         if guard.kind == "requires_grad":
             return f"{name}.requires_grad is not {value}"
         other = self.name(value)
         return f"{name} is not {other}" if guard.kind == "same" else f"{name} is {other}"
+
+    def _differs(self, name: str, value: Any) -> str:
+        """Whether a value of the same type is another one: NaN equals nothing, and -0.0 equals 0.0."""
+        if type(value) is complex and not (value == value and value.real and value.imag):
+            return f"repr({name}) != {repr(value)!r}"
+        if type(value) is float and not (value == value and value):
+            return f"{name}.hex() != {value.hex()!r}"
+        return f"{name} != {self.constant(value)}"
 
     def _setting(self, setting: str) -> str:
         """A global setting of PyTorch's, such as `torch.is_grad_enabled()`, with the path to it followed already."""
@@ -421,6 +461,11 @@ class Prologue:
 
     def _key(self, key: Any) -> str:
         return self.name(key) if isinstance(key, Source) else self.constant(key)
+
+
+def guarded_types(guards: Iterable[Guard]) -> dict[Source, type]:
+    """The types that guards require, by source."""
+    return {g.source: g.value for g in guards if g.kind == "type" and g.source is not None}
 
 
 def contents_in(expr: NumberExpr) -> list[Source]:

@@ -102,14 +102,15 @@ class Walk:
         return isinstance(source.key, Source) or type(source.key) in _KEYS
 
     def library(self, source: Source) -> Source | None:
-        """The globals of the module of PyTorch's that a source is in, as a source, if it is in one."""
+        """The globals of the module of PyTorch's that a source is in, or the builtins, as a source, if it is in one."""
         if source.kind == "global":
             table = source.owner
         elif source.kind == "attr" and source.base is not None and type(source.base.owner) is ModuleType:
             table = vars(source.base.owner)
         else:
             return None
-        if not str(table.get("__name__")).startswith("torch.") or source.key not in table:
+        name = str(table.get("__name__"))
+        if not (name.startswith("torch.") or name == "builtins") or source.key not in table:
             return None
         return self._libraries.setdefault(id(table), Source("constant", None, "globals", table))
 

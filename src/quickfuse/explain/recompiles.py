@@ -10,13 +10,14 @@ import collections
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
+from ..ir.reading import plain_value
 from ..ir.source import Source
 from ..ir.values import TensorMeta
 
@@ -200,6 +201,11 @@ class _Roots:
             return base()
         if source.kind == "contents":
             return base.item()
+        if source.kind == "plain":
+            return plain_value(source.key, base)
         if source.kind == "attr":
-            return getattr(base, source.key)
+            plain = isinstance(base, (type, ModuleType))
+            return getattr(base, source.key) if plain else object.__getattribute__(base, source.key)
+        if isinstance(base, dict):  # of which some make an entry when they are asked
+            return dict.get(base, self._value(source.key) if isinstance(source.key, Source) else source.key, _NOT_FOUND)
         return base[self._value(source.key) if isinstance(source.key, Source) else source.key]

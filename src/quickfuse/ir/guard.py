@@ -21,8 +21,9 @@ class Guard:
     * "is":       `source is value` (None, True, False, functions, classes, modules, dtypes)
     * "equal":    `source == value`, with the same type
     * "length":   `len(source) == value`
-    * "keys":     `list(source) == value`: a dictionary's keys, in order
+    * "keys":     `list(source) == value`: a dictionary's keys or a set's elements, in order
     * "absent":   no key of `value` (a tuple) is in the dictionary `source`
+    * "unset":    the slot `value` (a member descriptor) of `source` has no value
     * "tensor":   type `value[0]`, and metadata `value[1]` (`TensorMeta`) but for `requires_grad`
     * "requires_grad": `source.requires_grad is value`
     * "same":     `source is value`, another source
@@ -30,6 +31,8 @@ class Guard:
     * "apart":    no tensor of `value[0]` shares memory with another one of `value[0]` or `value[1]`; `source` is None
     * "unique":   the sources in `value` (a tuple) lead to as many objects; `source` is None
     * "condition": the number expression `value[0]` (see `NumberExpr`) has the truth value `value[1]`
+    * "cached":   the cache of `functools.lru_cache` at `source` has `value[1]`, or nothing, under the key `value[0]`
+    * "subclass": `issubclass(value[0], value[1]) is value[2]`, where classes can be registered; `source` is None
     * "state":    the global setting named `value[0]` is `value[1]`; `source` is None
 
     `location` is the user's "file:line" that made it necessary, and `library_code` the function of PyTorch's or of the
@@ -142,6 +145,7 @@ FORMATS: dict[str, Any] = {
     "length": lambda s, v: f"len({s}) == {v}",
     "keys": lambda s, v: f"list({s}) == {list(v)!r}",
     "absent": lambda s, v: f"{', '.join(map(repr, v))} not in {s}",
+    "unset": lambda s, v: f"{s}.{v.__name__} is not set",
     "tensor": _tensor,
     "requires_grad": lambda s, v: f"{s}.requires_grad is {v}",
     "same": lambda s, v: f"{s} is {v}",
@@ -149,5 +153,7 @@ FORMATS: dict[str, Any] = {
     "apart": lambda s, v: f"{', '.join(map(str, v[0]))} share no memory with what was changed before",
     "unique": lambda s, v: f"{', '.join(map(str, v))} are different objects",
     "condition": _condition,
+    "cached": lambda s, v: f"{s}[{v[0]!r}] is missing or {v[1]!r}",
+    "subclass": lambda s, v: f"{'' if v[2] else 'not '}issubclass({v[0].__qualname__}, {v[1].__qualname__})",
     "state": lambda s, v: f"{v[0]} == {v[1]!r}",
 }

@@ -165,8 +165,9 @@ class Effect:
     """A change to the user's objects, replayed after the graph.
 
     `kind`: "setattr" and "delattr" (`key` a name), "setplain" ("setattr" past a `__setattr__` of the class), "setitem" and
-    "delitem" (`key` a recipe), "refill" (the list, set or deque `target` gets the elements of `value`), "extend" (they
-    are added to it), "setglobal" and "delglobal" (`target` is None, `key` is (globals, name)), "setcell" (`target` is the
+    "delitem" (`key` a recipe), "refill" (the list, set or deque `target` gets the elements of `value`; `key` is its builtin
+    class), "extend" (they are added to it), "discard" (they are taken out of the set), "setglobal" and "delglobal" (`target`
+    is None, `key` is (globals, name)), "setcell" (`target` is the
     cell) and "do" (`value` is a call to be made).
     """
 

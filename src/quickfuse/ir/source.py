@@ -14,7 +14,7 @@ from .. import errors
 
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
-    "contents".
+    "contents", "plain".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -26,6 +26,7 @@ class Source:
       `NumberExpr` (a number that the program computes)
     * referent: what the weak reference `base` refers to
     * contents: the number in the one-element tensor `base`
+    * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 
     `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
     """
@@ -59,6 +60,9 @@ class Source:
     def contents(self) -> Source:
         return self._child("contents", "")
 
+    def plain(self, cls: type) -> Source:
+        return self._child("plain", cls)
+
     def __str__(self) -> str:
         if self.label:
             return self.label
@@ -80,6 +84,8 @@ class Source:
             return f"{self.base}()"
         if self.kind == "contents":
             return f"{self.base}.item()"
+        if self.kind == "plain":
+            return f"{self.key.__name__}({self.base})"
         computed = isinstance(self.key, Source) or hasattr(self.key, "operands")
         return f"{self.base}[{self.key if computed else repr(self.key)}]"
 

@@ -2,8 +2,8 @@
 
 One native function, compiled by LLVM, walks a Python list of tensors: about 20 ns a tensor, where reading the same
 attributes in Python takes 400 ns. It uses PyTorch's C interface (`aoti_torch_get_sizes` and its siblings, whose ABI is
-stable), the C++ method behind `requires_grad`, and two facts about the layout of Python objects, which are verified on
-real tensors at start-up. Where one does not hold, `PythonTensorCheck` does the same work.
+stable), the C++ method behind `requires_grad`, and three facts about the layout of objects, which are verified on real
+tensors at start-up. Where one does not hold, `PythonTensorCheck` does the same work.
 """
 
 from __future__ import annotations
@@ -105,19 +105,6 @@ def matches(tensor: Any, cls: type, meta: TensorMeta) -> bool:
     )
 
 
-_USUAL = {torch.Tensor, torch.nn.Parameter}
-
-
-def _is_lazy(tensors: list[Any]) -> bool:
-    return any(t.is_neg() or t.is_conj() for t in tensors)
-
-
-def _is_lazy_unnoticed(tensors: list[Any]) -> bool:
-    """The same for tensors of the user's classes, whose `__torch_function__` is not to notice."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return _is_lazy(tensors)
-
-
 class NativeTensorCheck:
     """The same as `PythonTensorCheck`, in native code."""
 
@@ -145,7 +132,6 @@ class NativeTensorCheck:
         address = _native_check()
         assert address is not None
         self.scan = builtin.one_argument(_NAME, address, ctypes.addressof(self._block))
-        self._is_lazy = _is_lazy if {cls for cls, _ in self.expected} <= _USUAL else _is_lazy_unnoticed
 
     def __call__(self, tensors: list[Any]) -> int:
         return self.settle(self.scan(tensors), tensors)
@@ -154,7 +140,7 @@ class NativeTensorCheck:
         """What a scan's outcome means: it leaves to this method what is seldom so."""
         if state == UNCHANGED:
             return UNCHANGED
-        if state == MISMATCH or self._is_lazy(tensors):
+        if state == MISMATCH:
             self.forget()
             return MISMATCH
         return MOVED
@@ -201,8 +187,12 @@ def _native_check() -> int | None:
     if requires_grad is None or included is None:
         return None
     addresses |= {"requires_grad": requires_grad, "included": included}
+    lazy = _lazy_bits()
+    if lazy is None:
+        return None
     inner = f"{_NAME}_block"
-    return cpu.load(_check_ir(inner, offset, addresses) + builtin.of_one_argument(_NAME, inner, "number"), [_NAME])[_NAME]
+    code = _check_ir(inner, offset, addresses, lazy) + builtin.of_one_argument(_NAME, inner, "number")
+    return cpu.load(code, [_NAME])[_NAME]
 
 
 def _requires_grad_method() -> int | None:
@@ -239,7 +229,33 @@ def _key_included_function() -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _check_ir(name: str, offset: int, getters: dict[str, int]) -> str:
+#: How much of a tensor's C++ object is searched for its dispatch keys: they come after its sizes.
+_WORDS = 24
+
+
+def _lazy_bits() -> tuple[int, int] | None:
+    """(offset, mask) of the word of a tensor's C++ object that says that its values are yet to be negated or conjugated,
+    None if there is no such word."""
+    plain = torch.zeros(3, dtype=torch.complex64)
+    masks = []
+    for view in (torch._neg_view(plain), plain.conj()):
+        words = [(ctypes.c_uint64 * _WORDS).from_address(t._cdata) for t in (plain.view(3), view)]
+        masks.append({k: a ^ b for k, (a, b) in enumerate(zip(*words, strict=True)) if (a ^ b).bit_count() == 1})
+    negative, conjugate = masks
+    both = [k for k in negative if k in conjugate and negative[k] != conjugate[k]]
+    if len(both) != 1:
+        return None
+    (word,) = both
+    mask = negative[word] | conjugate[word]
+    for tensor, expected in ((torch.zeros(2), False), (torch._neg_view(torch.zeros(2)), True), (plain.imag, False),
+                             (plain.conj().imag, True), (torch.zeros(2, requires_grad=True), False)):  # fmt: skip
+        found = (ctypes.c_uint64 * _WORDS).from_address(tensor._cdata)[word] & mask
+        if bool(found) is not expected:
+            return None
+    return word * 8, mask
+
+
+def _check_ir(name: str, offset: int, getters: dict[str, int], lazy: tuple[int, int]) -> str:
     """LLVM IR of the check of a list. `block`: how many tensors, records, record offsets, last objects, last addresses,
     and whether nothing may record operators meanwhile."""
 
@@ -313,12 +329,18 @@ body:
 {require("type", "type", "i64", 0)}
   %handle.i = add i64 %object, {offset}
   %handle = inttoptr i64 %handle.i to ptr
+  %impl = load ptr, ptr %handle
+  %keys.p = getelementptr i8, ptr %impl, i64 {lazy[0]}
+  %keys = load i64, ptr %keys.p
+  %lazy = and i64 %keys, {lazy[1]}
+  %not.lazy = icmp eq i64 %lazy, 0
+  br i1 %not.lazy, label %values.known, label %mismatch
+values.known:
   %want.grad.p = getelementptr i64, ptr %record, i64 5
   %want.grad = load i64, ptr %want.grad.p
   %any.grad = icmp eq i64 %want.grad, {_ANY}
   br i1 %any.grad, label %grad.known, label %grad.check
 grad.check:
-  %impl = load ptr, ptr %handle
   %grad.i8 = call i8 inttoptr (i64 {getters["requires_grad"]} to ptr)(ptr %impl)
   %grad = zext i8 %grad.i8 to i64
   %same.grad = icmp eq i64 %grad, %want.grad

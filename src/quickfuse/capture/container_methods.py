@@ -1,0 +1,217 @@
+"""Methods of the user's dictionaries, lists, sets and deques.
+
+What changes one is noted in its stand-in, and replayed when compiled code runs.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from . import dictionaries
+from .class_attributes import python_method
+from .containers import (
+    as_plain_dict,
+    delete_native_item,
+    dict_view,
+    hashable,
+    is_dict,
+    iterate,
+    key_value_pairs,
+    set_native_item,
+    shadow_item,
+)
+from .raising import call_handler, raise_in_program
+from .values import DELETED, ContainerMethod, ShadowContainer, ShadowDict
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:
+    """The entries of a dictionary of the user's, past its class."""
+    dictionaries.keys(i.outside, shadow)
+    found = [(dictionaries.key_value(i.outside, k), dictionaries.get(i.outside, shadow, k)) for k in list(shadow.entries)]
+    return dict(found)
+
+
+def _value(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
+    """The value at a key, `DELETED` if there is none."""
+    return dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, hashable(i, key)))
+
+
+def _get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
+    value = _value(i, shadow, key)
+    return default if value is DELETED else value
+
+
+def _pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
+    value = _value(i, shadow, key)
+    if value is DELETED:
+        if default is DELETED:
+            raise_in_program(KeyError(key))
+        return default
+    delete_native_item(i, shadow, key)
+    return value
+
+
+def _popitem(i: Interpreter, shadow: ShadowDict) -> tuple[Any, Any]:
+    keys = dictionaries.keys(i.outside, shadow)
+    if not keys:
+        raise_in_program(KeyError("popitem(): dictionary is empty"))
+    return keys[-1], _pop(i, shadow, keys[-1])
+
+
+def _setdefault(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
+    value = _value(i, shadow, key)
+    if value is DELETED:
+        set_native_item(i, shadow, key, default)
+        return default
+    return value
+
+
+def _update(i: Interpreter, shadow: ShadowDict, *others: Any, **kwargs: Any) -> None:
+    pairs = [pair for other in others for pair in key_value_pairs(i, other)]
+    own = python_method(i, shadow, "__setitem__") if shadow.cls is collections.OrderedDict else None  # which it calls
+    for key, value in [*pairs, *kwargs.items()]:
+        if own is not None:
+            i.call_now(own, (shadow, key, value))
+        else:
+            set_native_item(i, shadow, key, value)
+
+
+def _clear(i: Interpreter, shadow: ShadowDict) -> None:
+    for key in dictionaries.keys(i.outside, shadow):
+        delete_native_item(i, shadow, key)
+
+
+def copy_of(i: Interpreter, shadow: ShadowDict) -> Any:
+    """`d.copy()`: of the same class where that is one of Python's own; what derives from `dict` gives a plain one."""
+    kind = type(shadow.real)
+    if shadow.cls is dict:
+        return i.mark_created(native_items(i, shadow))
+    if kind is collections.OrderedDict:
+        return i.mark_created(collections.OrderedDict(native_items(i, shadow)))
+    if kind is collections.defaultdict:
+        factory = i.outside.wrap(shadow.real.default_factory, shadow.source.attr("default_factory"))
+        return i.mark_created(collections.defaultdict(factory, native_items(i, shadow)))
+    raise Unsupported(f"copying a {kind.__name__}")
+
+
+def _compared(outcome: bool) -> Callable[..., Any]:
+    def compare(i: Interpreter, shadow: ShadowDict, other: Any) -> Any:
+        if not is_dict(other):
+            return NotImplemented
+        other = ordered_copy(i, other)
+        return i.now(i.binary, operator.eq if outcome else operator.ne, ordered_copy(i, shadow), other)
+
+    return compare
+
+
+def ordered_copy(i: Interpreter, value: Any) -> Any:
+    """A dictionary with the entries of one, past its class: an ordered one of an ordered one."""
+    if type(value) is not ShadowDict:
+        return value
+    items = native_items(i, value)
+    return i.mark_created(collections.OrderedDict(items) if value.cls is collections.OrderedDict else items)
+
+
+def _merged(i: Interpreter, shadow: ShadowDict, other: Any) -> Any:
+    if not is_dict(other):
+        return NotImplemented
+    if type(shadow.real) not in (dict, collections.OrderedDict, collections.defaultdict):
+        raise Unsupported(f"merging a {type(shadow.real).__name__}")
+    made = copy_of(i, shadow)
+    made.update(as_plain_dict(i, other))
+    return made
+
+
+def _merged_into(i: Interpreter, shadow: ShadowDict, other: Any) -> Any:
+    _update(i, shadow, other)
+    return shadow
+
+
+#: Methods of dictionaries, past the classes of the user's that derive from them.
+DICT_METHODS: dict[str, Callable[..., Any]] = {
+    "keys": lambda i, d: dict_view(i, d, "keys"),
+    "values": lambda i, d: dict_view(i, d, "values"),
+    "items": lambda i, d: dict_view(i, d, "items"),
+    "get": _get,
+    "pop": _pop,
+    "popitem": _popitem,
+    "setdefault": _setdefault,
+    "update": _update,
+    "clear": _clear,
+    "copy": copy_of,
+    "__copy__": copy_of,
+    "__init__": _update,
+    "__getitem__": shadow_item,
+    "__setitem__": set_native_item,
+    "__delitem__": delete_native_item,
+    "__contains__": lambda i, d, key: _value(i, d, key) is not DELETED,
+    "__len__": lambda i, d: dictionaries.length(i.outside, d),
+    "__iter__": lambda i, d: iter(dict_view(i, d, "keys")),
+    "__reversed__": lambda i, d: reversed(dict_view(i, d, "keys")),
+    "__eq__": _compared(True),
+    "__ne__": _compared(False),
+    "__or__": _merged,
+    "__ior__": _merged_into,
+}
+
+#: Methods of ordered dictionaries that call others, which a class may define anew.
+_CALL_OTHERS = {"setdefault": "__setitem__", "pop": "__delitem__", "popitem": "__delitem__"}
+
+
+def is_container_method(shadow: Any, name: str) -> bool:
+    """Whether `name` is a method of the builtin class of a container of the user's."""
+    return name in DICT_METHODS if type(shadow) is ShadowDict else callable(getattr(shadow.cls, name, None))
+
+
+def call_container_method(i: Interpreter, shadow: ShadowDict | ShadowContainer, name: str, args: Any, kwargs: Any) -> Any:
+    """A method of the builtin class of a dictionary, list, set or deque of the user's."""
+    from .native_methods import call_method, of_any_object
+
+    if (general := of_any_object(name)) is not None and not (type(shadow) is ShadowDict and name in DICT_METHODS):
+        return call_handler(i, general, name, (shadow, *args), kwargs)
+    if type(shadow) is ShadowDict:
+        if name not in DICT_METHODS:
+            raise Unsupported(f"the method {name} of a dictionary")
+        called = _CALL_OTHERS.get(name)
+        if called is not None and shadow.cls is collections.OrderedDict and python_method(i, shadow, called) is not None:
+            raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
+        return call_handler(i, DICT_METHODS[name], name, (shadow, *args), kwargs)
+    cls = shadow.cls
+    if shadow.items is None and getattr(shadow.real, "maxlen", None) is None and len(args) == 1:
+        if name == ("add" if cls is set else "append"):
+            shadow.added.append(args[0])
+            return None
+        if name == ("update" if cls is set else "extend"):
+            shadow.added.extend(iterate(i, args[0]))
+            return None
+    if cls in (set, frozenset) and type(shadow.real) is not cls and name in _OF_ITS_CLASS:
+        raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
+    if cls is set and name in ("pop", "__iter__"):
+        if name == "pop":
+            raise Unsupported("which element a set from outside gives")
+        if i.outside.is_changed_set(i.outside.open(shadow)):
+            raise Unsupported("the order of a set that was changed")
+    result = call_method(i, getattr(cls, name), i.outside.open(shadow), args, kwargs)
+    return shadow if result is shadow.items else result
+
+
+#: Methods of sets that give another one of the same class.
+_OF_ITS_CLASS = frozenset(
+    "copy union intersection difference symmetric_difference __or__ __and__ __sub__ __xor__ __ror__ __rand__ __rsub__ "
+    "__rxor__".split()
+)
+
+
+def load_method(i: Interpreter, shadow: Any, name: str) -> ContainerMethod:
+    """`container.name` of a container whose class is Python's own."""
+    if not is_container_method(shadow, name):
+        i.read(getattr, shadow.real, name)
+        raise Unsupported(f"the attribute {name} of a {type(shadow.real).__name__}")
+    return ContainerMethod(shadow, name)

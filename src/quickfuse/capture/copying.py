@@ -1,0 +1,98 @@
+"""`copy.copy` and `copy.deepcopy` of containers and of objects whose classes say nothing about copying."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from . import attributes, container_methods, containers
+from .class_attributes import is_changeable, python_method
+from .values import DICTS, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+#: What a class may say about copying its objects.
+_SAY_HOW = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__")
+
+
+def shallow(i: Interpreter, value: Any) -> Any:
+    """`copy.copy(value)`."""
+    if is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType)):
+        return value
+    if type(value) is ShadowDict and type(value.real) in DICTS:
+        return container_methods.copy_of(i, value)
+    if type(value) is ShadowContainer and type(value.real) is list:
+        return i.mark_created(list(i.outside.open(value)))
+    if type(value) in (list, dict) and not i.outside.is_outside(value):
+        return i.mark_created(type(value)(value))
+    if type(value) is TensorProxy or type(value) is tuple:
+        raise Unsupported(f"copying a {type_of(value).__name__}")
+    if (method := python_method(i, value, "__copy__")) is not None:
+        return i.call_now(method, (value,))
+    made = _empty(i, value)
+    made.__dict__.update(_attributes(i, value))
+    return made
+
+
+def deep(i: Interpreter, value: Any, memo: Any = None) -> Any:
+    """`copy.deepcopy(value)`."""
+    if memo is not None:
+        raise Unsupported("copy.deepcopy with a memo")
+    return _Deep(i).copy(value)
+
+
+class _Deep:
+    """One deep copy: what is in it twice is copied once."""
+
+    def __init__(self, i: Interpreter) -> None:
+        self._i = i
+        self._known: dict[int, Any] = {}
+        self._keep: list[Any] = []
+
+    def copy(self, value: Any) -> Any:
+        i = self._i
+        if is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType)):
+            return value
+        if id(value) in self._known:
+            return self._known[id(value)]
+        self._keep.append(value)
+        kind = type_of(value)
+        if kind in (list, set):
+            made = i.mark_created(kind())
+            self._known[id(value)] = made
+            (made.extend if kind is list else made.update)([self.copy(v) for v in containers.iterate(i, value)])
+        elif kind is dict:
+            made = self._known[id(value)] = i.mark_created({})
+            made.update({self.copy(k): self.copy(v) for k, v in containers.as_plain_dict(i, value).items()})
+        elif kind is tuple:
+            made = tuple([self.copy(v) for v in value])
+        elif type(value) is TensorProxy or python_method(i, value, "__deepcopy__") is not None:
+            raise Unsupported(f"copying a {kind.__name__} deeply")
+        else:
+            made = self._known[id(value)] = _empty(i, value)
+            made.__dict__.update({name: self.copy(v) for name, v in _attributes(i, value).items()})
+        self._known[id(value)] = made
+        return made
+
+
+def _empty(i: Interpreter, value: Any) -> Any:
+    """An object of the same class, without attributes.
+
+    Raises:
+        Unsupported: where its class says how it is copied, or it holds more than attributes.
+    """
+    kind = type_of(value)
+    plain = is_changeable(kind) and kind.__basicsize__ <= _Example.__basicsize__ and real_of(value) is value
+    if not plain or any(python_method(i, value, name) is not None for name in _SAY_HOW) or hasattr(kind, "__del__"):
+        raise Unsupported(f"copying a {kind.__name__}")
+    return i.mark_created(i.native(object.__new__, kind))
+
+
+def _attributes(i: Interpreter, value: Any) -> dict[str, Any]:
+    return containers.as_plain_dict(i, i.now(attributes.load_plain, i, value, "__dict__"))
+
+
+class _Example:
+    """An object that holds attributes and nothing else."""

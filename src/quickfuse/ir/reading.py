@@ -1,0 +1,71 @@
+"""How generated code reads the user's objects: what runs no code of their classes, inserts nothing, and logs nothing.
+
+Plain syntax where that is so for the type that is guarded, the method of the builtin class otherwise: a class of the user's
+may get methods later.
+"""
+
+from __future__ import annotations
+
+import collections
+from types import FunctionType
+from typing import Any
+
+#: The classes whose instances hold their elements themselves, the most derived ones first.
+CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
+
+#: What stands for the value of a key that is not there: no guard holds of it.
+MISSING = type("MISSING", (), {"__repr__": lambda self: "MISSING"})()
+
+#: The flag of classes that may be changed: those that are not written in C.
+_HEAP_TYPE = 1 << 9
+
+_ASK_NO_CLASS = (dict, collections.OrderedDict)
+
+
+def native_method(kind: Any, name: str) -> Any:
+    """The method of the builtin class to call in place of syntax; None where the syntax does the same."""
+    if not isinstance(kind, type) or kind in CONTAINERS:
+        return None
+    if name == "__getattribute__":
+        return object.__getattribute__ if _is_python(kind, name) else None
+    if name == "__getitem__" and issubclass(kind, dict):
+        return dict.get
+    base = next((cls for cls in CONTAINERS if issubclass(kind, cls)), None)
+    return getattr(base, name) if base is not None and kind.__flags__ & _HEAP_TYPE else None
+
+
+def reads_by_syntax(kind: Any, how: str) -> bool:
+    """Whether `base[key]` ("item") or `base.key` ("attr") is how to read from an instance of this class."""
+    if how == "attr":
+        return native_method(kind, "__getattribute__") is None
+    return how != "item" or kind in _ASK_NO_CLASS or native_method(kind, "__getitem__") is None
+
+
+def _is_python(kind: type, name: str) -> bool:
+    found = next((owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__), None)
+    return isinstance(found, FunctionType)
+
+
+def is_set(descriptor: Any, instance: Any) -> bool:
+    """Whether a slot has a value."""
+    try:
+        descriptor.__get__(instance)
+    except AttributeError:
+        return False
+    return True
+
+
+def plain_value(cls: type, value: Any) -> Any:
+    """The number or text that an instance of a subclass of a builtin class holds, or a NumPy scalar.
+
+    Raises:
+        TypeError: where it is something else.
+    """
+    return _PLAIN[cls](value) if isinstance(value, cls) else cls(value)
+
+
+#: What gives the number or text in an object, without asking its class.
+_PLAIN: dict[type, Any] = {
+    int: int.__int__, float: float.__float__, str: str.__str__, complex: complex.__pos__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+}  # fmt: skip

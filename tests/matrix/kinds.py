@@ -1,0 +1,8 @@
+"""All kinds of Python values that can reach tensor code, by name."""
+
+from __future__ import annotations
+
+from . import callable_kinds, object_kinds, plain_kinds, subclass_kinds
+from .values import KINDS, Change, Values
+
+__all__ = ["KINDS", "Change", "Values", "callable_kinds", "object_kinds", "plain_kinds", "subclass_kinds"]

@@ -1,0 +1,56 @@
+"""Run the combinations of `combinations.py`: `python tests/matrix/run.py --count 20000 --shard 0/4 --seed 1`.
+
+Prints those where a compiled function gives something else than eager, and exits 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+import quickfuse
+from matrix.combinations import combinations, difference
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=0, help="how many, drawn at random; 0 for all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--shard", default="0/1", help="index/number of shards")
+    parser.add_argument("--match", default="", help="only combinations whose name contains this")
+    parser.add_argument("--backend", default="eager")
+    parser.add_argument("--seconds", type=float, default=0, help="stop after so long")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [c for c in combinations() if options.match in str(c)]
+    total = len(chosen)
+    random.Random(options.seed).shuffle(chosen)
+    index, shards = map(int, options.shard.split("/"))
+    chosen = chosen[: options.count or None][index::shards]
+    found: Counter[str] = Counter()
+    started = time.time()
+    ran = 0
+    for combination in chosen:
+        if options.seconds and time.time() - started > options.seconds:
+            break
+        ran += 1
+        text = difference(combination, options.backend)
+        if text:
+            found[combination.kind] += 1
+            print(f"{combination}\n    {text[:400]}", flush=True)
+        if not ran % 200:
+            quickfuse.reset()
+    print(f"{sum(found.values())} of {ran} combinations differ ({total} in all): {dict(found.most_common(20))}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
