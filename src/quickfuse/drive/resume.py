@@ -19,7 +19,8 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from ..errors import Unsupported
-from ..ir.bytecode import PY312, local_names
+from ..ir.bytecode import TABLE, local_names
+from ..ir.bytecode_table import Written
 from ..ir.frame import NULL, UNBOUND, FrameState, Marker
 from .assemble import (
     LOAD_FAST_CHECKED,
@@ -270,8 +271,24 @@ class _Builder:
             destination = self._yield_once()
         if shape.keyword_names:
             writer.emit("KW_NAMES", writer.constant(shape.keyword_names))
+        before = self.program.decoded.before.get(destination)
+        if before is not None:
+            self._perform(before, destination)
         writer.emit("JUMP_FORWARD", self.program.starts[destination])
         self._describe_rest()
+
+    def _perform(self, before: tuple[Written, ...], position: int) -> None:
+        """What CPython did not do before it goes on in the middle of an instruction. It raises as if done there."""
+        writer, starts = self.writer, self.program.starts
+        self.locations.add(writer.units - _units_described(self.locations))
+        start = writer.units
+        for name, arg in before:
+            writer.emit(name, arg)
+        self.locations.add(writer.units - start, location_at(self.code, self.program.units[position]))
+        handler = self.program.decoded.handler_for(position)
+        if handler is not None and self.shape.mode != STEP:
+            target = writer.units + _units_of_jump(starts[position]) + starts[handler.target]
+            self.protected.append(Protected(start, writer.units, target, handler.depth, handler.push_lasti))
 
     def _yield_once(self) -> int:
         """Wait at a copy of the `yield`: the first value that is sent, or exception that is thrown, belongs there.
@@ -286,7 +303,7 @@ class _Builder:
             raise CannotResume("a generator that is not suspended at a yield")
         destination = position + 1
         sending = instructions[position - 2]
-        delegates = sending.name == "SEND" and not PY312
+        delegates = sending.name == "SEND" and not TABLE.send_keeps_receiver
         if delegates:
             # When a throw() into `yield from` makes the inner generator return, CPython itself looks for the SEND before
             # the yield, and goes on where that jumps to: here, behind the jump that goes back into the loop.
@@ -335,6 +352,8 @@ class _Builder:
 
         There may be no room for a jump, but an instruction that raises, in a protected range of its own, always fits.
         """
+        if self.shape.exit_position in self.program.decoded.before:
+            raise CannotResume("an exit in the middle of an instruction")
         kinds = self._kinds_at_exit()
         self.exit_kinds = kinds
         writer = self.writer
