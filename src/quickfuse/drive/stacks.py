@@ -103,6 +103,8 @@ def _after(name: str, arg: int, state: Kinds) -> Kinds | None:
         return (*rest, Kind(SAVED, len(rest)), VALUE)
     if name == "WITH_EXCEPT_START":
         return (*state, VALUE)
+    if name == "DICT_MERGE":  # it only looks at what is below
+        return state[:-1]
     if name == "PUSH_NULL":
         return (*rest, NULL_SLOT)
     if name == "LOAD_GLOBAL" and left == 2:
