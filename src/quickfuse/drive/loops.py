@@ -76,9 +76,16 @@ def _end(decoded: Decoded, head: int, tail: int, members: frozenset[int]) -> int
         for successor in _flow(position, instructions[position])
         if successor not in members
     }
+    exits = {position for position in exits if not _returns_constant(instructions, position)} or exits
     if tail + 1 in exits:
         return tail + 1
     return min((position for position in exits if position > head), default=None)
+
+
+def _returns_constant(instructions: list[Instruction], position: int) -> bool:
+    """Whether the function ends here, with nothing left to do."""
+    names = [instruction.name for instruction in instructions[position : position + 2]]
+    return names[0] == "RETURN_CONST" or names == ["LOAD_CONST", "RETURN_VALUE"]
 
 
 def _successors(decoded: Decoded, position: int, instruction: Instruction) -> list[int]:

@@ -61,7 +61,10 @@ _CO_GENERATOR = 0x20
 
 
 class Shape(NamedTuple):
-    """What decides about the code of a resume function: everything but the values."""
+    """What decides about the code of a resume function: everything but the values.
+
+    `saved_positions` are those on the stack where the interpreter has no objects for them.
+    """
 
     mode: str
     position: int
@@ -69,6 +72,7 @@ class Shape(NamedTuple):
     bound: tuple[int, ...]
     nulls: tuple[bool, ...]
     keyword_names: tuple[str, ...]
+    saved_positions: tuple[int, ...]
     handles: bool
 
 
@@ -105,6 +109,7 @@ def resume_function(
         tuple(bound),
         tuple([value is NULL or value is UNBOUND for value in stack]),
         frame.keyword_names,
+        () if TABLE.lasti_is_object or mode in (STEP, TRACEBACK) else _saved_positions(program, frame),
         handles,
     )
     resume = program.resumes.get(shape)
@@ -122,6 +127,11 @@ def resume_function(
     if resume.keyword_defaults:
         function.__kwdefaults__ = resume.keyword_defaults
     return function, resume
+
+
+def _saved_positions(program: Program, frame: FrameState) -> tuple[int, ...]:
+    kinds = program.kinds(frame.position) or ()
+    return tuple([value for value, kind in zip(frame.stack, kinds, strict=False) if kind == LASTI])
 
 
 def _operands(frame: FrameState) -> list[Any]:
@@ -177,7 +187,7 @@ class _Builder:
         return Resume(
             resumed,
             base,
-            tuple(slot for slot, kind in enumerate(self.kinds) if kind == LASTI),
+            tuple(slot for slot, kind in enumerate(self.kinds) if kind == LASTI and TABLE.lasti_is_object),
             self.exit_kinds,
             defaults=(None,) * code.co_argcount,
             keyword_defaults=dict.fromkeys(keyword_only),
@@ -249,9 +259,12 @@ class _Builder:
     def _restore_stack(self) -> None:
         writer = self.writer
         outermost = _outermost_saved(self.kinds) if self.shape.handles else None
+        saved_positions = iter(self.shape.saved_positions)
         for slot, null in enumerate(self.shape.nulls):
             if null:
                 writer.emit("PUSH_NULL")
+            elif self.shape.saved_positions and self.kinds[slot] == LASTI:
+                self._restore_position(next(saved_positions), depth=slot)
             elif outermost is None or self.kinds[slot] != self.kinds[outermost]:
                 self._load(_FIRST_SLOT + slot)
             elif slot == outermost:
@@ -263,6 +276,17 @@ class _Builder:
                 writer.emit("COPY", slot - outermost)
         if self.shape.handles and outermost is None:
             raise CannotResume("a frame that handles an exception outside of a handler")
+
+    def _restore_position(self, position: int, depth: int) -> None:
+        """Only a handler's entry can put a position on the stack: so raise something there, as if at that position."""
+        writer = self.writer
+        writer.emit_constant(StopIteration)
+        self.locations.add(writer.units - _units_described(self.locations))
+        start = writer.units
+        writer.emit("RAISE_VARARGS", 1)
+        self.locations.add(1, location_at(self.code, self.program.units[position]))
+        self.protected.append(Protected(start, writer.units, writer.units, depth, True))
+        writer.emit("POP_TOP")
 
     def _go_on(self) -> None:
         writer, shape = self.writer, self.shape
@@ -355,6 +379,8 @@ class _Builder:
         if self.shape.exit_position in self.program.decoded.before:
             raise CannotResume("an exit in the middle of an instruction")
         kinds = self._kinds_at_exit()
+        if LASTI in kinds and not TABLE.lasti_is_object:
+            raise CannotResume("an exit in an exception handler's entry")
         self.exit_kinds = kinds
         writer = self.writer
         trap = base + self.program.starts[self.shape.exit_position]

@@ -76,5 +76,6 @@ TABLE = Table(
     null_first=False,
     behind_for=2,
     for_end=("END_FOR", "POP_ITER"),
+    lasti_is_object=False,
     with_values=2,
 )

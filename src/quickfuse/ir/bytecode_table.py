@@ -69,6 +69,7 @@ class Table:
         for_end: the instructions that CPython wants at the target of FOR_ITER.
         send_keeps_receiver: whether SEND leaves the generator on the stack when that is done.
         load_fast_checks: whether LOAD_FAST may find that a variable has no value.
+        lasti_is_object: whether the position that a handler's entry pushes is an object, which other instructions can move.
         with_values: how many values a `with` statement keeps on the stack while its body runs.
     """
 
@@ -81,6 +82,7 @@ class Table:
     for_end: tuple[str, ...] = ()
     send_keeps_receiver: bool = True
     load_fast_checks: bool = False
+    lasti_is_object: bool = True
     with_values: int = 1
 
 
