@@ -58,7 +58,7 @@ _RULES: dict[str, Rule] = {
     "COPY": _copy, "PUSH_NULL": _push_null, "BINARY_OP": _binary, "LOAD_SMALL_INT": _small_int,
     "LOAD_COMMON_CONSTANT": _common_constant, "LOAD_FAST_BORROW": renamed("LOAD_FAST"),
     "LOAD_FAST_BORROW_LOAD_FAST_BORROW": older.joined("LOAD_FAST", "LOAD_FAST"),
-    "NOT_TAKEN": renamed("NOP"), "POP_ITER": renamed("POP_TOP"),
+    "NOT_TAKEN": lambda raws, index: (1, []), "POP_ITER": renamed("POP_TOP"),
     "CALL_FUNCTION_EX": lambda raws, index: (1, [Part("CALL_FUNCTION_EX", 1)]),
 }  # fmt: skip
 

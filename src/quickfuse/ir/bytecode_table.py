@@ -4,7 +4,7 @@ The compiler works on one set of instructions, that of CPython 3.12 with few add
 says how the interpreter's own ("raw") instructions become these, and how these are written as raw ones:
 
 * a group of raw instructions may be one of ours: TO_BOOL and POP_JUMP_IF_TRUE are a jump that takes any value;
-* a raw instruction may be several of ours: LOAD_FAST_LOAD_FAST is LOAD_FAST twice.
+* a raw instruction may be nothing to us, or several of ours: LOAD_FAST_LOAD_FAST is LOAD_FAST twice.
 
 Additions: CONVERT_VALUE and TO_BOOL from 3.13, BUILD_INTERPOLATION and BUILD_TEMPLATE from 3.14.
 """
