@@ -1,9 +1,9 @@
-"""Where an instance keeps its attributes in CPython 3.13: in itself, beside its dictionary, whose version does not tell of them.
+"""Where an instance keeps its attributes in CPython 3.13: in itself, beside its dictionary, whose version says nothing of them.
 
 The dictionary has a pointer to them, at which there are four bytes (how many places there are, how many are taken, whether
 they are inside of the instance, whether they are in use), then the values from the next word on, and then the order in which
-they were set, a byte each. As long as the words with these and the values that are there are the same, so are the attributes: a
-new one is counted, unless another one was deleted, whose place is then not the same.
+they were set, a byte each. As long as the words with these and the values that are there are the same, so are the
+attributes: a new one is counted, unless another one was deleted, whose place is then not the same.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Up to Python 3.13 every change gives a dictionary a new version. From 3.14 on it does not, but a dictionary can be watched
 (`PyDict_AddWatcher`): a native function is called before each change. The one here counts on, in the upper bits of the word
-in which CPython keeps the watchers of a dictionary, and where the version was: bits 0 to 11 are CPython's, and the others have
-been unused since there are no versions. So "the same number as before" means "unchanged" on all versions.
+in which CPython keeps the watchers of a dictionary, and where the version was: bits 0 to 11 are CPython's, and the others
+have been unused since there are no versions. So "the same number as before" means "unchanged" on all versions.
 
 A class has a version in all of them. For attributes that an instance keeps beside its dictionary, see `inline_values.py`.
 """
