@@ -9,15 +9,39 @@ def step():
 
 from __future__ import annotations
 
-from . import config, errors
-from .backends import list_backends, register_backend
-from .compile import compile, reset
-from .control import allow_in_graph, disable, graph_break, is_compiling, mark_dynamic
-from .explain.run import explain
-from .integrations import publish
-from .logs import set_logs
+import sys
+from typing import TYPE_CHECKING
 
-publish()
+from . import config, errors, support
+
+if TYPE_CHECKING or support.problem() is None:
+    from .backends import list_backends, register_backend
+    from .compile import compile, reset
+    from .control import allow_in_graph, disable, graph_break, is_compiling, mark_dynamic
+    from .explain.run import explain
+    from .integrations import publish
+    from .logs import set_logs
+
+    publish()
+else:
+    from . import unsupported
+    from .unsupported import (
+        allow_in_graph,
+        compile,
+        disable,
+        explain,
+        graph_break,
+        is_compiling,
+        list_backends,
+        mark_dynamic,
+        register_backend,
+        reset,
+        set_logs,
+    )
+
+    # What installed entry points name.
+    sys.modules[f"{__name__}.cli"] = sys.modules[f"{__name__}.backends"] = unsupported
+    unsupported.announce()
 
 __version__ = "0.1.0"
 

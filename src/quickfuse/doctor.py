@@ -6,17 +6,14 @@ import ctypes.util
 import importlib
 import importlib.metadata
 import platform
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from . import support
+
 Level = Literal["good", "limited", "broken"]
 
-#: The versions quickfuse is written for: the first one, and the first one after the last.
-PYTHON_VERSIONS = ((3, 11), (3, 13))
-TORCH_VERSIONS = ((2, 11), (2, 14))
-TRITON_VERSIONS = ((3, 6), (3, 10))
 LOWEST_CAPABILITY = (7, 0)
 
 
@@ -54,18 +51,20 @@ def host_description() -> dict[str, Any]:
 
 def find_python() -> Finding:
     found = platform.python_version()
-    if _within(sys.version_info[:2], PYTHON_VERSIONS):
+    reason = support.python_problem()
+    if reason is None:
         return Finding("Python", found, "supported")
-    return Finding("Python", found, f"quickfuse reads the bytecode of Python {_span(PYTHON_VERSIONS)} only", "broken")
+    return Finding("Python", found, f"not supported: quickfuse runs programs as they are, because {reason}", "broken")
 
 
 def find_torch() -> Finding:
     import torch
 
     version = torch.__version__
-    if _within(_release(version), TORCH_VERSIONS):
+    reason = support.torch_problem()
+    if reason is None:
         return Finding("PyTorch", version, "supported")
-    return Finding("PyTorch", version, f"not tested: quickfuse is made for {_span(TORCH_VERSIONS)}", "limited")
+    return Finding("PyTorch", version, f"not supported: quickfuse runs programs as they are, because {reason}", "broken")
 
 
 def find_llvm(host: dict[str, Any]) -> Finding:
@@ -110,9 +109,10 @@ def find_triton() -> Finding:
     version = _version("triton")
     if version is None:
         return Finding("Triton", "not installed", "needed for GPU kernels only: pip install triton", "limited")
-    if _within(_release(version), TRITON_VERSIONS):
+    if support.within(support.release(version), support.TRITON_VERSIONS):
         return Finding("Triton", version, "supported; used for GPU kernels")
-    return Finding("Triton", version, f"not tested: quickfuse is made for {_span(TRITON_VERSIONS)}", "limited")
+    tested = support.spoken(support.TRITON_VERSIONS)
+    return Finding("Triton", version, f"not tested: quickfuse is made for {tested}", "limited")
 
 
 def gpu_too_old() -> str | None:
@@ -152,21 +152,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _release(version: str) -> tuple[int, int]:
-    """`"2.13.0+cpu"` as `(2, 13)`."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
-
-
-def _within(version: tuple[int, ...], span: tuple[tuple[int, int], tuple[int, int]]) -> bool:
-    return span[0] <= version < span[1]
-
-
-def _span(span: tuple[tuple[int, int], tuple[int, int]]) -> str:
-    (major, first), (_, after) = span
-    return f"{major}.{first} to {major}.{after - 1}"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -82,8 +82,7 @@ def push_call(frames: list[FrameState], file: str) -> bool:
     if name != "CALL":
         return False
     stack = frame.stack
-    first = len(stack) - arg - (1 if stack[-arg - 2] is NULL else 2)
-    function, values = stack[first], stack[first + 1 :]
+    function, *values = [value for value in stack[len(stack) - arg - 2 :] if value is not NULL]
     replacement: Any = UNBOUND
     if inspect.ismethod(function):
         values.insert(0, function.__self__)

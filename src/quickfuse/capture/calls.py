@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from types import (
     BuiltinFunctionType,
+    ClassMethodDescriptorType,
     CodeType,
     FunctionType,
     MethodDescriptorType,
@@ -211,7 +212,12 @@ def _call_peer(i: Interpreter, name: str) -> Any:
 
 def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = function.__self__
-    if owner is not None and not isinstance(owner, type) and type(owner).__name__ != "module":
+    if isinstance(owner, type):  # a class method in C
+        unbound = lookup_class(owner, function.__name__)[1]
+        handler = _handler_of(unbound) if type(unbound) is ClassMethodDescriptorType else None
+        if handler is not None:
+            return _handle(i, handler, unbound, (owner, *args), kwargs)
+    elif owner is not None and type(owner).__name__ != "module":
         unbound = getattr(type(owner), function.__name__, None)
         if unbound is None:
             raise Unsupported(f"the native function {name_of(function)}")

@@ -17,7 +17,6 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.bytecode import PY312
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from ..ir.trace import Trace
@@ -199,7 +198,7 @@ class Interpreter:
             start = instructions[head]
             end = frame.lasti + 1
             if start.name == "FOR_ITER":
-                end = start.value + (1 if PY312 else 0)
+                end = start.value
             raise LongLoop(first[0], end)
 
     def location(self) -> str:

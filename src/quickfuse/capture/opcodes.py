@@ -1,4 +1,4 @@
-"""One function for each bytecode instruction of CPython 3.11 and 3.12: `op_NAME(interpreter, frame, arg, value)`.
+"""One function for each bytecode instruction: `op_NAME(interpreter, frame, arg, value)`.
 
 Here are names, attributes and items, operators, calls and imports; `opcodes_building` makes containers and strings and takes
 them apart, `opcodes_flow` decides where to go on.
@@ -11,7 +11,6 @@ from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from ..ir.bytecode import PY312
 from ..ir.frame import NULL, UNBOUND
 from . import attributes, calls, containers, imports, variables
 from .frame import Frame, new_cell
@@ -30,7 +29,7 @@ def op_NOP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     pass
 
 
-op_RESUME = op_CACHE = op_PRECALL = op_EXTENDED_ARG = op_COPY_FREE_VARS = op_NOP
+op_RESUME = op_CACHE = op_COPY_FREE_VARS = op_NOP
 
 
 def op_POP_TOP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -154,14 +153,8 @@ def op_DELETE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_LOAD_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     base = f.stack.pop()
-    if PY312 and arg & 1:
+    if arg & 1:
         f.stack.append(NULL)
-    attributes.load(i, base, value, f.stack.append)
-
-
-def op_LOAD_METHOD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    base = f.stack.pop()
-    f.stack.append(NULL)
     attributes.load(i, base, value, f.stack.append)
 
 
@@ -247,6 +240,10 @@ def op_UNARY_NOT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(not i.truth(f.stack.pop()))
 
 
+def op_TO_BOOL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(i.truth(f.stack.pop()))
+
+
 def _unary(i: Interpreter, f: Frame, function: Any, tensor_method: str) -> None:
     operand = f.stack.pop()
     if type(operand) is TensorProxy:
@@ -282,11 +279,7 @@ def op_CALL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     stack = f.stack
     values = stack[len(stack) - arg :]
     del stack[len(stack) - arg :]
-    function = stack.pop()
-    below = stack.pop()
-    if below is not NULL:
-        values.insert(0, function)
-        function = below
+    function = _called(stack, values)
     names = f.keyword_names
     f.keyword_names = ()
     if names:
@@ -296,18 +289,28 @@ def op_CALL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         calls.call(i, function, tuple(values), {}, stack.append)
 
 
+def _called(stack: list[Any], values: list[Any]) -> Any:
+    """What a call calls. Beside it is a NULL, or an object that becomes the first argument."""
+    above, below = stack.pop(), stack.pop()
+    if below is NULL:
+        return above
+    if above is not NULL:
+        values.insert(0, above)
+    return values.pop(0) if below is operator.call and values else below  # see `bytecode_3_14`
+
+
 def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     kwargs = f.stack.pop() if arg & 1 else {}
-    args = tuple(containers.iterate(i, f.stack.pop()))
-    function = f.stack.pop()
-    f.stack.pop()
-    calls.call(i, function, args, containers.as_plain_dict(i, kwargs), f.stack.append)
+    args = list(containers.iterate(i, f.stack.pop()))
+    function = _called(f.stack, args)
+    calls.call(i, function, tuple(args), containers.as_plain_dict(i, kwargs), f.stack.append)
 
 
 def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     code = f.stack.pop()
     closure = f.stack.pop() if arg & 0x08 else None
     annotations = f.stack.pop() if arg & 0x04 else None
+    annotate = f.stack.pop() if arg & 0x10 else None
     keyword_defaults = f.stack.pop() if arg & 0x02 else None
     defaults = f.stack.pop() if arg & 0x01 else None
     function = FunctionType(code, f.globals, code.co_name, defaults, closure)
@@ -316,6 +319,8 @@ def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     function.__qualname__ = code.co_qualname
     if isinstance(annotations, tuple):
         function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
+    if annotate is not None:  # it computes them when they are asked for
+        function.__annotate__ = annotate  # type: ignore[attr-defined]
     f.stack.append(i.mark_created(function))
 
 

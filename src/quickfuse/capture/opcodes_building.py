@@ -91,6 +91,10 @@ def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(i.native(format, text, spec))
 
 
+def op_CONVERT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(i.native((str, repr, ascii)[arg - 1], builtin_calls.printable(i, f.stack.pop())))
+
+
 def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from ..ir.bytecode import PY312
+from ..ir.bytecode import TABLE
 from . import calls, containers, generators
 from .frame import Frame, GeneratorValue
 from .raising import raise_in_program, traceback_of
@@ -99,7 +100,7 @@ def op_FOR_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         f.stack.append(element)
     else:
         f.stack.pop()
-        f.position = value + 1 if PY312 else value
+        f.position = value
 
 
 def op_RETURN_GENERATOR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -128,7 +129,7 @@ def op_SEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if found:
         f.stack.append(element)
         return
-    if not PY312:
+    if not TABLE.send_keeps_receiver:
         f.stack.pop()
     f.stack.append(element)
     f.position = value
@@ -149,7 +150,8 @@ def op_WITH_EXCEPT_START(i: Interpreter, f: Frame, arg: int, value: Any) -> None
     exception = f.stack[-1]
     outside = i.outside.is_outside(exception)
     traceback = exception.__traceback__ if outside else traceback_of(i, exception)
-    calls.call(i, f.stack[-4], (type(exception), exception, traceback), {}, f.stack.append)
+    function, *rest = (value for value in f.stack[-3 - TABLE.with_values : -3] if value is not operator.call)
+    calls.call(i, function, (*rest, type(exception), exception, traceback), {}, f.stack.append)
 
 
 def op_PUSH_EXC_INFO(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -142,6 +142,10 @@ def _captured_gradients(i: Interpreter, parameters: list[torch.Tensor]) -> Itera
             parameter.grad = before
 
 
+_class_method = torch.autograd.Function.__dict__["apply"]
+#: In C from PyTorch 2.15 on.
+_APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
+
 __all__ = ["HANDLERS", "call_operator", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
            "tensor_operator"]  # fmt: skip
 
@@ -168,7 +172,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch._C._len_torch_function_stack: _state(lambda: 0),
     torch._C._len_torch_dispatch_stack: _state(lambda: 0),
     torch._C._are_functorch_transforms_active: _state(lambda: False),
-    torch.autograd.Function.__dict__["apply"].__func__: custom_functions.apply,
+    _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
     **autocast.HANDLERS,

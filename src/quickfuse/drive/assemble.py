@@ -11,9 +11,11 @@ import itertools
 from types import CodeType
 from typing import Any, NamedTuple
 
-EXTENDED_ARG = dis.EXTENDED_ARG
+from ..ir.bytecode import TABLE, caches_of
+
+_EXTENDED_ARG = dis.EXTENDED_ARG
 #: LOAD_FAST of a variable that may have no value.
-LOAD_FAST_CHECKED = "LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in dis.opmap else "LOAD_FAST"
+LOAD_FAST_CHECKED = "LOAD_FAST" if TABLE.load_fast_checks else "LOAD_FAST_CHECK"
 #: Line, last line, column, last column; None where not known.
 Location = tuple[int | None, int | None, int | None, int | None]
 
@@ -21,28 +23,35 @@ _NO_LOCATION, _LONG_LOCATION, _LINE_ONLY = 15, 14, 13
 _MOST_UNITS = 8  # that one entry of a location table describes
 
 
-def caches_of(opcode: int) -> int:
-    """How many units of inline cache follow the instruction."""
-    return dis._inline_cache_entries[opcode]  # type: ignore[attr-defined,no-any-return]
-
-
 class Writer:
-    """Collects instructions, and the constants that they use."""
+    """Collects instructions, and the constants that they use.
+
+    The instructions are those of `decode`; they are written as the interpreter has them.
+    """
 
     def __init__(self, constants: tuple[Any, ...] = ()) -> None:
         self.data = bytearray()
         self.constants = list(constants)
         self._own_constants = len(constants)
+        self._names_are_given = False
 
     @property
     def units(self) -> int:
         return len(self.data) // 2
 
     def emit(self, name: str, arg: int = 0) -> None:
+        if name == "CALL" and self._names_are_given:
+            name = "CALL_WITH_NAMES" if "CALL_WITH_NAMES" in TABLE.writing else name
+        self._names_are_given = name == "KW_NAMES"
+        write = TABLE.writing.get(name)
+        for written in ((name, arg),) if write is None else write(arg):
+            self._emit_raw(*written)
+
+    def _emit_raw(self, name: str, arg: int) -> None:
         data = self.data
         for shift in (24, 16, 8):
             if arg >> shift:
-                data += bytes((EXTENDED_ARG, arg >> shift & 0xFF))
+                data += bytes((_EXTENDED_ARG, arg >> shift & 0xFF))
         opcode = dis.opmap[name]
         data += bytes((opcode, arg & 0xFF))
         data += bytes(2 * caches_of(opcode))
@@ -50,10 +59,17 @@ class Writer:
     def emit_constant(self, value: Any) -> None:
         self.emit("LOAD_CONST", self.constant(value))
 
-    def emit_call(self, arguments: int) -> None:
-        if "PRECALL" in dis.opmap:
-            self.emit("PRECALL", arguments)
-        self.emit("CALL", arguments)
+    def emit_null_below(self) -> None:
+        """The NULL of a call, before the callable is on the stack: where the interpreter wants it below."""
+        if TABLE.null_first:
+            self.emit("PUSH_NULL")
+
+    def emit_null_above(self, arguments: int) -> None:
+        """The NULL of a call, with the callable and its arguments on the stack: where the interpreter wants it between."""
+        if not TABLE.null_first:
+            self.emit("PUSH_NULL")
+            for depth in range(arguments + 1, 1, -1):
+                self.emit("SWAP", depth)
 
     def constant(self, value: Any) -> int:
         """The index of a constant. It may be any object."""

@@ -72,11 +72,12 @@ def _stand_in(code: CodeType, unit: int) -> CodeType:
     """`def frame(operand): next, rest = operand; return next(rest)`, as if it stood at `unit` of the user's code."""
     writer = Writer()
     writer.emit("RESUME")
-    writer.emit("PUSH_NULL")
+    writer.emit_null_below()
     writer.emit("LOAD_FAST", 0)
     writer.emit("UNPACK_SEQUENCE", 2)
     writer.emit("SWAP", 2)
-    writer.emit_call(1)
+    writer.emit_null_above(1)
+    writer.emit("CALL", 1)
     writer.emit("RETURN_VALUE")
     found = as_user_code(code, max(unit, 0), writer, _STAND_IN_VARIABLES, 1, 4)
     program_of(code).stand_ins[unit] = found

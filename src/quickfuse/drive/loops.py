@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..ir.bytecode import PY312, Decoded, Instruction
+from ..ir.bytecode import Decoded, Instruction
 from ..ir.frame import FrameState
 from .program import program_of
 
@@ -69,16 +69,23 @@ def _members(before: list[list[int]], head: int, tails: list[int]) -> frozenset[
 def _end(decoded: Decoded, head: int, tail: int, members: frozenset[int]) -> int | None:
     instructions = decoded.instructions
     if instructions[head].name == "FOR_ITER":
-        return _behind_for(instructions[head])
+        return int(instructions[head].value)
     exits = {
         successor
         for position in members
         for successor in _flow(position, instructions[position])
         if successor not in members
     }
+    exits = {position for position in exits if not _returns_constant(instructions, position)} or exits
     if tail + 1 in exits:
         return tail + 1
     return min((position for position in exits if position > head), default=None)
+
+
+def _returns_constant(instructions: list[Instruction], position: int) -> bool:
+    """Whether the function ends here, with nothing left to do."""
+    names = [instruction.name for instruction in instructions[position : position + 2]]
+    return names[0] == "RETURN_CONST" or names == ["LOAD_CONST", "RETURN_VALUE"]
 
 
 def _successors(decoded: Decoded, position: int, instruction: Instruction) -> list[int]:
@@ -94,13 +101,6 @@ def _flow(position: int, instruction: Instruction) -> list[int]:
         return []
     if name in _ALWAYS_JUMPS:
         return [instruction.value]
-    if name == "FOR_ITER":
-        return [position + 1, _behind_for(instruction)]
-    if "JUMP" in name or name == "SEND":
+    if "JUMP" in name or name in ("FOR_ITER", "SEND"):
         return [position + 1, instruction.value]
     return [position + 1]
-
-
-def _behind_for(instruction: Instruction) -> int:
-    """Where FOR_ITER goes at the end: from Python 3.12 on it skips the END_FOR that its argument points at."""
-    return int(instruction.value) + 1 if PY312 else int(instruction.value)

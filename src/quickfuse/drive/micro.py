@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from ..ir.bytecode import PY312
+from ..ir.bytecode import TABLE
 from ..ir.frame import FrameState, Marker
 from .assemble import LocationWriter, Protected, Writer, exception_table, location_at
 
@@ -34,31 +34,33 @@ _CO_FUTURE = 0x1FE0000  # inherited by eval() and compile()
 
 
 class Micro:
-    """The micro-function for one position. `taken` and `left` count values of the stack."""
+    """The micro-function for one position. `taken` and `left` count values of the stack, without a call's NULL."""
 
-    __slots__ = ("code", "instructions", "left", "null_below", "position_unit", "taken")
+    __slots__ = ("code", "instructions", "is_call", "left", "position_unit", "taken")
 
     def __init__(
-        self, position_unit: int, instructions: tuple[tuple[str, int], ...], taken: int, left: int, null_below: bool = False
+        self, position_unit: int, instructions: tuple[tuple[str, int], ...], taken: int, left: int, is_call: bool = False
     ) -> None:
         self.position_unit = position_unit
         self.instructions = instructions
         self.taken = taken
         self.left = left
-        self.null_below = null_below
+        self.is_call = is_call
         self.code: CodeType | None = None
 
     def build(self, code: CodeType) -> CodeType:
         writer = Writer()
         writer.emit("RESUME")
-        if self.null_below:
-            writer.emit("PUSH_NULL")
+        if self.is_call:
+            writer.emit_null_below()
         if self.taken:
             writer.emit("LOAD_FAST")
             writer.emit("UNPACK_SEQUENCE", self.taken)
             writer.emit("LOAD_FAST")
             writer.emit_constant(_EVERYTHING)
             writer.emit("DELETE_SUBSCR")
+        if self.is_call:
+            writer.emit_null_above(self.taken - 1)
         for name, arg in self.instructions:
             if name == "FOR_ITER":
                 _emit_for_iter(writer)
@@ -80,8 +82,8 @@ def _emit_for_iter(writer: Writer) -> None:
     writer.emit("SWAP", 2)
     writer.emit("POP_TOP")
     writer.emit("RETURN_VALUE")
-    if PY312:
-        writer.emit("END_FOR")
+    for name in TABLE.for_end:
+        writer.emit(name)
     writer.emit_constant(EXHAUSTED)
 
 
@@ -147,10 +149,11 @@ def _assemble_call_handling() -> Callable[[BaseException, Callable[[Any], Any], 
     writer.emit("PUSH_EXC_INFO")
     writer.emit("POP_TOP")
     start = writer.units
-    writer.emit("PUSH_NULL")
+    writer.emit_null_below()
     writer.emit("LOAD_FAST", 1)
     writer.emit("LOAD_FAST", 2)
-    writer.emit_call(1)
+    writer.emit_null_above(1)
+    writer.emit("CALL", 1)
     end = writer.units
     writer.emit("SWAP", 2)
     writer.emit("POP_EXCEPT")

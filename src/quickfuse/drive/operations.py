@@ -323,27 +323,38 @@ def kw_names(frames: list[FrameState], f: FrameState, arg: int, value: tuple[str
 
 def call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, Micro]) -> None:
     stack = f.stack
-    if stack[-arg - 2] is NULL:
-        micro, count = value[0], arg + 1
-    else:
-        micro, count = value[1], arg + 2
-    if id(stack[-count]) in _SPECIAL_CALLS and _call_specially(frames, f, count):
+    function, given = called(stack, arg)
+    if id(function) in _SPECIAL_CALLS and _call_specially(frames, f, function, given):
         return
-    values = _take(stack, count)
-    if micro is value[0]:
-        stack.pop()
+    values = _take_call(stack, arg)
     f.keyword_names = ()
-    stack.append(_run_call(frames, f, micro, values))
+    stack.append(_run_call(frames, f, value[given - arg], values))
 
 
-def _call_specially(frames: list[FrameState], f: FrameState, count: int) -> bool:
-    """Perform a call, of `count` values with the function itself, if it is one that looks at its caller's frame."""
-    stack = f.stack
-    function = stack[-count]
-    if function is super and count == 1:
+def called(stack: list[Any], arguments: int) -> tuple[Any, int]:
+    """What a call calls, and with how many arguments: below so many values come a callable, and `self` or a NULL."""
+    below, above = stack[-arguments - 2], stack[-arguments - 1]
+    if below is NULL:
+        return above, arguments
+    return below, arguments + (above is not NULL)
+
+
+def _take_call(stack: list[Any], arguments: int) -> list[Any]:
+    """The values of a call without the NULL, the topmost first."""
+    values = _take(stack, arguments + 2)
+    if values[-1] is NULL:
+        values.pop()
+    elif values[-2] is NULL:
+        del values[-2]
+    return values
+
+
+def _call_specially(frames: list[FrameState], f: FrameState, function: Any, given: int) -> bool:
+    """Perform a call if it is one that looks at its caller's frame."""
+    if function is super and given == 0:
         _call_super(frames, f)
         return True
-    if looks_at_frames(function, count - 1 - len(f.keyword_names)):
+    if looks_at_frames(function, given - len(f.keyword_names)):
         _natively(frames, f)
         return True
     return False
@@ -365,12 +376,33 @@ def _call_super(frames: list[FrameState], f: FrameState) -> None:
 
 
 def call_with_unpacked(frames: list[FrameState], f: FrameState, arg: int, micro: Micro) -> None:
-    if id(f.stack[-2 - (arg & 1)]) in _SPECIAL_CALLS:
+    operands = 1 + (arg & 1)
+    function, _ = called(f.stack, operands)
+    if id(function) in _SPECIAL_CALLS:
         _natively(frames, f)
         return
-    values = _take(f.stack, micro.taken)
-    f.stack.pop()
+    values = _take_call(f.stack, operands)
     f.stack.append(_run_call(frames, f, micro, values))
+
+
+def before_with(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, Micro]) -> None:
+    """From 3.14 on, where the methods are looked up by an instruction that may leave a NULL."""
+    manager = f.stack.pop()
+    leaving, entering = _special_method(manager, "__exit__"), _special_method(manager, "__enter__")
+    if leaving is None or entering is None:
+        _run(frames, f, value[0], [manager])  # which raises
+    f.stack.append(leaving)
+    f.stack.append(_run_call(frames, f, value[1], [entering]))
+
+
+def _special_method(owner: Any, name: str) -> Any:
+    """A method as `with` finds it: in the class only. None where there is none."""
+    for cls in type.__dict__["__mro__"].__get__(type(owner)):
+        if name in cls.__dict__:
+            found = cls.__dict__[name]
+            get = getattr(type(found), "__get__", None)
+            return found if get is None else get(found, owner, type(owner))
+    return None
 
 
 def return_value(frames: list[FrameState], f: FrameState, arg: int, value: Any) -> Returned | None:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import dis
 import weakref
 from types import CodeType
 from typing import Any
 
 from ..ir.bytecode import Decoded, decode
-from .assemble import EXTENDED_ARG, caches_of
 from .stacks import Kinds, stack_kinds
 
 
 class Program:
     """`steps` belongs to `step.py`, `resumes` to `resume.py`, `stand_ins` to `callers.py`, `loops` to `loops.py`.
 
-    `starts[position]` is the unit at which an instruction begins, with its extended arguments, and `units[position]` the
-    unit of the instruction itself, which is what CPython calls `lasti`.
+    For `starts` and `units` see `Decoded`.
     """
 
-    __slots__ = ("_decoded", "_kinds", "_layout", "code_ref", "loops", "resumes", "stand_ins", "steps")
+    __slots__ = ("_decoded", "_kinds", "code_ref", "loops", "resumes", "stand_ins", "steps")
 
     def __init__(self, code: CodeType) -> None:
         self.code_ref = weakref.ref(code)
@@ -28,7 +25,6 @@ class Program:
         self.loops: list[Any] | None = None
         self.stand_ins: dict[Any, CodeType] = {}  # by unit, and by (position,) of a suspended frame
         self._decoded: Decoded | None = None
-        self._layout: tuple[list[int], list[int]] | None = None
         self._kinds: list[Kinds | None] | None = None
 
     @property
@@ -45,16 +41,11 @@ class Program:
 
     @property
     def starts(self) -> list[int]:
-        return self._positions()[0]
+        return self.decoded.starts
 
     @property
     def units(self) -> list[int]:
-        return self._positions()[1]
-
-    def _positions(self) -> tuple[list[int], list[int]]:
-        if self._layout is None:
-            self._layout = _layout(self.code)
-        return self._layout
+        return self.decoded.units
 
     def kinds(self, position: int) -> Kinds | None:
         """What is on the stack before the instruction at `position`; None where control never gets."""
@@ -74,22 +65,3 @@ def program_of(code: CodeType) -> Program:
         weakref.finalize(code, _programs.pop, id(code), None).atexit = False
     return found
 
-
-def _layout(code: CodeType) -> tuple[list[int], list[int]]:
-    data = code.co_code
-    starts: list[int] = []
-    units: list[int] = []
-    start: int | None = None
-    unit = 0
-    while 2 * unit < len(data):
-        opcode = data[2 * unit]
-        if start is None:
-            start = unit
-        if opcode != EXTENDED_ARG:
-            if dis.opname[opcode] != "CACHE":
-                starts.append(start)
-                units.append(unit)
-            start = None
-            unit += caches_of(opcode)
-        unit += 1
-    return starts, units

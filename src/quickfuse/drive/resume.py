@@ -19,7 +19,8 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from ..errors import Unsupported
-from ..ir.bytecode import PY312, local_names
+from ..ir.bytecode import TABLE, local_names
+from ..ir.bytecode_table import Written
 from ..ir.frame import NULL, UNBOUND, FrameState, Marker
 from .assemble import (
     LOAD_FAST_CHECKED,
@@ -60,7 +61,10 @@ _CO_GENERATOR = 0x20
 
 
 class Shape(NamedTuple):
-    """What decides about the code of a resume function: everything but the values."""
+    """What decides about the code of a resume function: everything but the values.
+
+    `saved_positions` are those on the stack where the interpreter has no objects for them.
+    """
 
     mode: str
     position: int
@@ -68,6 +72,7 @@ class Shape(NamedTuple):
     bound: tuple[int, ...]
     nulls: tuple[bool, ...]
     keyword_names: tuple[str, ...]
+    saved_positions: tuple[int, ...]
     handles: bool
 
 
@@ -104,6 +109,7 @@ def resume_function(
         tuple(bound),
         tuple([value is NULL or value is UNBOUND for value in stack]),
         frame.keyword_names,
+        () if TABLE.lasti_is_object or mode in (STEP, TRACEBACK) else _saved_positions(program, frame),
         handles,
     )
     resume = program.resumes.get(shape)
@@ -121,6 +127,11 @@ def resume_function(
     if resume.keyword_defaults:
         function.__kwdefaults__ = resume.keyword_defaults
     return function, resume
+
+
+def _saved_positions(program: Program, frame: FrameState) -> tuple[int, ...]:
+    kinds = program.kinds(frame.position) or ()
+    return tuple([value for value, kind in zip(frame.stack, kinds, strict=False) if kind == LASTI])
 
 
 def _operands(frame: FrameState) -> list[Any]:
@@ -176,7 +187,7 @@ class _Builder:
         return Resume(
             resumed,
             base,
-            tuple(slot for slot, kind in enumerate(self.kinds) if kind == LASTI),
+            tuple(slot for slot, kind in enumerate(self.kinds) if kind == LASTI and TABLE.lasti_is_object),
             self.exit_kinds,
             defaults=(None,) * code.co_argcount,
             keyword_defaults=dict.fromkeys(keyword_only),
@@ -248,9 +259,12 @@ class _Builder:
     def _restore_stack(self) -> None:
         writer = self.writer
         outermost = _outermost_saved(self.kinds) if self.shape.handles else None
+        saved_positions = iter(self.shape.saved_positions)
         for slot, null in enumerate(self.shape.nulls):
             if null:
                 writer.emit("PUSH_NULL")
+            elif self.shape.saved_positions and self.kinds[slot] == LASTI:
+                self._restore_position(next(saved_positions), depth=slot)
             elif outermost is None or self.kinds[slot] != self.kinds[outermost]:
                 self._load(_FIRST_SLOT + slot)
             elif slot == outermost:
@@ -263,6 +277,17 @@ class _Builder:
         if self.shape.handles and outermost is None:
             raise CannotResume("a frame that handles an exception outside of a handler")
 
+    def _restore_position(self, position: int, depth: int) -> None:
+        """Only a handler's entry can put a position on the stack: so raise something there, as if at that position."""
+        writer = self.writer
+        writer.emit_constant(StopIteration)
+        self.locations.add(writer.units - _units_described(self.locations))
+        start = writer.units
+        writer.emit("RAISE_VARARGS", 1)
+        self.locations.add(1, location_at(self.code, self.program.units[position]))
+        self.protected.append(Protected(start, writer.units, writer.units, depth, True))
+        writer.emit("POP_TOP")
+
     def _go_on(self) -> None:
         writer, shape = self.writer, self.shape
         destination = shape.position
@@ -270,8 +295,24 @@ class _Builder:
             destination = self._yield_once()
         if shape.keyword_names:
             writer.emit("KW_NAMES", writer.constant(shape.keyword_names))
+        before = self.program.decoded.before.get(destination)
+        if before is not None:
+            self._perform(before, destination)
         writer.emit("JUMP_FORWARD", self.program.starts[destination])
         self._describe_rest()
+
+    def _perform(self, before: tuple[Written, ...], position: int) -> None:
+        """What CPython did not do before it goes on in the middle of an instruction. It raises as if done there."""
+        writer, starts = self.writer, self.program.starts
+        self.locations.add(writer.units - _units_described(self.locations))
+        start = writer.units
+        for name, arg in before:
+            writer.emit(name, arg)
+        self.locations.add(writer.units - start, location_at(self.code, self.program.units[position]))
+        handler = self.program.decoded.handler_for(position)
+        if handler is not None and self.shape.mode != STEP:
+            target = writer.units + _units_of_jump(starts[position]) + starts[handler.target]
+            self.protected.append(Protected(start, writer.units, target, handler.depth, handler.push_lasti))
 
     def _yield_once(self) -> int:
         """Wait at a copy of the `yield`: the first value that is sent, or exception that is thrown, belongs there.
@@ -286,7 +327,7 @@ class _Builder:
             raise CannotResume("a generator that is not suspended at a yield")
         destination = position + 1
         sending = instructions[position - 2]
-        delegates = sending.name == "SEND" and not PY312
+        delegates = sending.name == "SEND" and not TABLE.send_keeps_receiver
         if delegates:
             # When a throw() into `yield from` makes the inner generator return, CPython itself looks for the SEND before
             # the yield, and goes on where that jumps to: here, behind the jump that goes back into the loop.
@@ -335,7 +376,11 @@ class _Builder:
 
         There may be no room for a jump, but an instruction that raises, in a protected range of its own, always fits.
         """
+        if self.shape.exit_position in self.program.decoded.before:
+            raise CannotResume("an exit in the middle of an instruction")
         kinds = self._kinds_at_exit()
+        if LASTI in kinds and not TABLE.lasti_is_object:
+            raise CannotResume("an exit in an exception handler's entry")
         self.exit_kinds = kinds
         writer = self.writer
         trap = base + self.program.starts[self.shape.exit_position]

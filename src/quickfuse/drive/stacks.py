@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..ir.bytecode import PY312, Decoded, Instruction
+from ..ir.bytecode import TABLE, Decoded, Instruction
 from .effects import effect
 
 
@@ -79,9 +79,9 @@ def _successors(position: int, instruction: Instruction, state: Kinds) -> list[t
     if name in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
         following.append((target, state))
     elif name == "FOR_ITER":
-        following.append((target + 1 if PY312 else target, state[:-1]))
+        following.append((target, state[:-1]))
     elif name == "SEND":
-        following.append((target, state if PY312 else state[:-1]))
+        following.append((target, state if TABLE.send_keeps_receiver else state[:-1]))
     elif "JUMP" in name:
         following.append((target, after))
     return following
@@ -103,11 +103,13 @@ def _after(name: str, arg: int, state: Kinds) -> Kinds | None:
         return (*rest, Kind(SAVED, len(rest)), VALUE)
     if name == "WITH_EXCEPT_START":
         return (*state, VALUE)
+    if name == "DICT_MERGE":  # it only looks at what is below
+        return state[:-1]
     if name == "PUSH_NULL":
         return (*rest, NULL_SLOT)
     if name == "LOAD_GLOBAL" and left == 2:
         return (*rest, NULL_SLOT, VALUE)
-    if left == 2 and name in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_SUPER_ATTR"):
+    if left == 2 and name in ("LOAD_ATTR", "LOAD_SUPER_ATTR"):
         return (*rest, MAYBE_NULL, VALUE)
     if name == "LOAD_FAST_AND_CLEAR":
         return (*rest, MAYBE_NULL)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.bytecode import PY312, Instruction
-from ..ir.frame import NULL, FrameState
+from ..ir.bytecode import TABLE, Instruction
+from ..ir.frame import FrameState
 from . import operations as do
 from .callers import is_own
 from .effects import CONTAINER_OPERATIONS, effect
@@ -93,21 +93,20 @@ def needs_own_frame(frame: FrameState) -> bool:
     stack = frame.stack
     if operation is do.call_with_unpacked:
         args = stack[-1 - (arg & 1)]
-        return looks_at_frames(stack[-2 - (arg & 1)], len(args) if type(args) is tuple else 0)
-    given = arg - len(frame.keyword_names)
-    if stack[-arg - 2] is not NULL:
-        return looks_at_frames(stack[-arg - 2], given + 1)
-    return looks_at_frames(stack[-arg - 1], given)
+        function, _ = do.called(stack, 1 + (arg & 1))
+        return looks_at_frames(function, len(args) if type(args) is tuple else 0)
+    function, given = do.called(stack, arg)
+    return looks_at_frames(function, given - len(frame.keyword_names))
 
 
 # the table ------------------------------------------------------------------------------------------------------
 
 #: Done in Python. The value is the instruction's own.
 _PLAIN: dict[str, Operation] = {
-    "NOP": do.nothing, "RESUME": do.nothing, "CACHE": do.nothing, "PRECALL": do.nothing, "COPY_FREE_VARS": do.nothing,
+    "NOP": do.nothing, "RESUME": do.nothing, "CACHE": do.nothing, "COPY_FREE_VARS": do.nothing,
     "POP_TOP": do.pop_top, "COPY": do.copy, "SWAP": do.swap, "PUSH_NULL": do.push_null, "END_FOR": do.end_for,
     "LOAD_CONST": do.push, "LOAD_ASSERTION_ERROR": do.push_assertion_error,
-    "LOAD_FAST": do.load_fast_unchecked if PY312 else do.load_fast, "LOAD_FAST_CHECK": do.load_fast,
+    "LOAD_FAST": do.load_fast if TABLE.load_fast_checks else do.load_fast_unchecked, "LOAD_FAST_CHECK": do.load_fast,
     "LOAD_FAST_AND_CLEAR": do.load_fast_and_clear, "STORE_FAST": do.store_fast, "DELETE_FAST": do.delete_fast,
     "MAKE_CELL": do.make_cell, "LOAD_CLOSURE": do.load_closure, "LOAD_DEREF": do.load_deref, "STORE_DEREF": do.store_deref,
     "DELETE_DEREF": do.delete_deref,    "STORE_GLOBAL": do.store_global, "IS_OP": do.is_op, "KW_NAMES": do.kw_names,
@@ -136,12 +135,11 @@ _REFUSED = frozenset({"YIELD_VALUE", "SEND", "END_SEND", "RETURN_GENERATOR", "GE
 def _prepare(program: Program) -> list[Step]:
     instructions = program.decoded.instructions
     units = program.units
-    keywords = [()] + [(("KW_NAMES", i.arg),) if i.name == "KW_NAMES" else () for i in instructions]
+    keywords = [(), *[(("KW_NAMES", i.arg),) if i.name == "KW_NAMES" else () for i in instructions]]
     steps: list[Step] = []
     for position, instruction in enumerate(instructions):
         if instruction.name == "CALL":
-            before = position - 1 if instructions[position - 1].name == "PRECALL" else position
-            steps.append(_prepare_call(units[position], instruction.arg, keywords[before]))
+            steps.append(_prepare_call(units[position], instruction.arg, keywords[position]))
         else:
             steps.append(_prepare_one(units[position], instruction))
     program.steps = steps
@@ -160,18 +158,19 @@ def _prepare_one(unit: int, instruction: Instruction) -> Step:
     taken, left = numbers
     match name:
         case "FOR_ITER":
-            return do.for_iter, arg, (value + 1 if PY312 else value, Micro(unit, ((name, arg),), 1, 1))
+            return do.for_iter, arg, (value, Micro(unit, ((name, arg),), 1, 1))
         case "LOAD_GLOBAL":
             return do.load_global, arg, (value, Micro(unit, ((name, arg & ~1),), 0, 1))
-        case "LOAD_METHOD":
-            return do.load_method, arg, Micro(unit, (("LOAD_ATTR", arg),), 1, 1)
         case "LOAD_ATTR" if left == 2:
             return do.load_method, arg, Micro(unit, ((name, arg & ~1),), taken, 1)
         case "LOAD_SUPER_ATTR":
             micros = [Micro(unit, ((name, one),), taken, 1) for one in (arg & ~1, arg & ~1 | 2)]
             return do.load_super_attr, arg, tuple(micros)
+        case "BEFORE_WITH" if TABLE.with_values == 2:
+            entered = Micro(unit, (("CALL", 0),), 1, 1, is_call=True)
+            return do.before_with, arg, (Micro(unit, ((name, arg), ("POP_TOP", 0), ("POP_TOP", 0)), 1, 1), entered)
         case "CALL_FUNCTION_EX":
-            return do.call_with_unpacked, arg, Micro(unit, ((name, arg),), taken - 1, 1, null_below=True)
+            return do.call_with_unpacked, arg, Micro(unit, ((name, arg),), taken - 1, 1, is_call=True)
         case "CHECK_EG_MATCH":
             return do.check_eg_match, arg, Micro(unit, ((name, arg),), taken, left)
         case _ if name in CONTAINER_OPERATIONS:
@@ -182,7 +181,6 @@ def _prepare_one(unit: int, instruction: Instruction) -> Step:
 
 def _prepare_call(unit: int, arg: int, keywords: tuple[tuple[str, int], ...]) -> Step:
     def micro(arguments: int) -> Micro:
-        precall = () if PY312 else (("PRECALL", arguments),)
-        return Micro(unit, (*keywords, *precall, ("CALL", arguments)), arguments + 1, 1, null_below=True)
+        return Micro(unit, (*keywords, ("CALL", arguments)), arguments + 1, 1, is_call=True)
 
     return do.call, arg, (micro(arg), micro(arg + 1))

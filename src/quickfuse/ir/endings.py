@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from .bytecode import PY312
 from .frame import FrameState, Marker
 
 _ORDINARY = frozenset({
@@ -107,7 +106,7 @@ def is_handled(code: CodeType, offset: int) -> bool:
         if target is None:
             return False
         name, arg = dis.opname[code.co_code[target]], code.co_code[target + 1]
-        if PY312 and name == "CALL_INTRINSIC_1" and arg == 3:  # turns StopIteration into RuntimeError, in all generators
+        if name == "CALL_INTRINSIC_1" and arg == 3:  # turns StopIteration into RuntimeError, in all generators
             return False
         if name != "CLEANUP_THROW":  # which belongs to `yield from`
             return True

@@ -1,9 +1,9 @@
 """Whether a part of the user's objects is as it was when it was last looked at: modules, their dictionaries, lists.
 
-A guard on the parameters of a model follows thousands of dictionary entries that hardly ever change. CPython gives every
-change of a dictionary a number that is used once in the life of the process: while a dictionary's number is the same, so
-are its keys and values. So a walk that found everything in order leaves a list of machine words behind, (address, what is
-there), and the next walk is a loop over these: a few nanoseconds a module.
+A guard on the parameters of a model follows thousands of dictionary entries that hardly ever change. Every change of a
+dictionary gives it a number that is used once in the life of the process: CPython's own version, or one that `watched.py`
+counts. While a dictionary's number is the same, so are its keys and values. So a walk that found everything in order leaves a
+list of machine words behind, (address, what is there), and the next walk is a loop over these: a few nanoseconds a module.
 
 The words stand in such an order that none is read before those in front of it have shown that the object it belongs to is
 alive. The list begins at the `roots`, which the caller holds; an unchanged dictionary holds its values, and a list whose
@@ -17,7 +17,7 @@ items are what they were holds those. So nothing here keeps a model alive, and n
 An item of a list may be another object than before at the same address. All that matters of it is then among the words
 that follow, but for numbers and strings, whose contents are not: those are kept.
 
-All this is about CPython 3.11 and 3.12, and is tried out on real objects first; elsewhere nothing is ever `unchanged`.
+All this is tried out on real objects first; where it does not hold, nothing is ever `unchanged`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,14 +34,13 @@ import numpy as np
 
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
 from ..signals import let_through
-from . import builtin, cpu
+from . import builtin, cpu, inline_values, watched
 from .bulk_reads import list_layout_holds
+from .watched import DICT_VERSION
 
 _TYPE = 8
 _SIZE = 16
-_DICT_VERSION = 24
 _LIST_ITEMS = 24
-_TUPLE_ITEMS = 24
 _ORDER_STATE = 88
 _TYPE_VERSION = 384
 _INSTANCE_DICT = -24
@@ -220,7 +218,8 @@ def _open(value: Any, kind: type, ordered: bool, places: _Places) -> None:
         return
     addresses.append(place + _TYPE)
     if kind in _DICTS:
-        addresses.append(place + _DICT_VERSION)
+        watched.follow(value)
+        addresses.append(place + DICT_VERSION)
         if ordered and kind is collections.OrderedDict:
             addresses.append(place + _ORDER_STATE)
     elif kind is list:
@@ -229,12 +228,14 @@ def _open(value: Any, kind: type, ordered: bool, places: _Places) -> None:
         addresses += range(items, items + 8 * len(value), 8)
     elif kind is tuple:
         addresses.append(place + _SIZE)
-        addresses += range(place + _TUPLE_ITEMS, place + _TUPLE_ITEMS + 8 * len(value), 8)
+        items = place + _tuple_items()
+        addresses += range(items, items + 8 * len(value), 8)
     else:
-        _open_instance(value, kind, addresses, places.seen)
+        _open_instance(value, kind, places)
 
 
-def _open_instance(value: Any, kind: type, addresses: list[int], seen: set[tuple[int, bool]]) -> None:
+def _open_instance(value: Any, kind: type, places: _Places) -> None:
+    addresses, seen = places.addresses, places.seen
     own = value.__dict__
     if not kind.__flags__ & _HAS_MANAGED_DICT or type(own) is not dict:
         raise Changed
@@ -249,7 +250,12 @@ def _open_instance(value: Any, kind: type, addresses: list[int], seen: set[tuple
     addresses.append(pointer)
     if (id(own), False) not in seen:
         seen.add((id(own), False))
-        addresses += [id(own) + _TYPE, id(own) + _DICT_VERSION]
+        watched.follow(own)
+        addresses += [id(own) + _TYPE, id(own) + DICT_VERSION]
+        pointer = inline_values.pointer_of(own)
+        if pointer:
+            values = places.wanted[len(addresses)] = _word(pointer)
+            addresses += [pointer, *inline_values.places(values)]
 
 
 def _type_version(kind: type) -> int:
@@ -288,9 +294,9 @@ def _native() -> tuple[int, Any]:
 
 @functools.cache
 def _layout_holds() -> bool:
-    if sys.implementation.name != "cpython" or sys.version_info[:2] not in ((3, 11), (3, 12)) or not list_layout_holds():
+    if not list_layout_holds() or not builtin.layout_holds() or not watched.available():
         return False
-    return builtin.layout_holds() and _dict_versions_hold() and _orders_hold() and _instances_hold() and _tuples_hold()
+    return _dict_versions_hold() and _orders_hold() and inline_values.hold() and _instances_hold() and _tuple_items() > 0
 
 
 def _word(address: int) -> int:
@@ -307,13 +313,14 @@ def _dict_versions_hold() -> bool:
         table: Any = kind()
         table["a"] = 1
         table["z"] = 2
-        versions = [_word(id(table) + _DICT_VERSION)]
+        watched.follow(table)
+        versions = [_word(id(table) + DICT_VERSION)]
         for change in changes:
             table.get("a")
-            if _word(id(table) + _DICT_VERSION) != versions[-1]:
+            if _word(id(table) + DICT_VERSION) != versions[-1]:
                 return False
             change(table)
-            versions.append(_word(id(table) + _DICT_VERSION))
+            versions.append(_word(id(table) + DICT_VERSION))
         if len(set(versions)) != len(versions):
             return False
     return True
@@ -321,9 +328,9 @@ def _dict_versions_hold() -> bool:
 
 def _orders_hold() -> bool:
     table = collections.OrderedDict(a=1, b=2, c=3)
-    before, state = _word(id(table) + _DICT_VERSION), _word(id(table) + _ORDER_STATE)
+    before, state = _word(id(table) + DICT_VERSION), _word(id(table) + _ORDER_STATE)
     table.move_to_end("a")
-    after, moved = _word(id(table) + _DICT_VERSION), _word(id(table) + _ORDER_STATE)
+    after, moved = _word(id(table) + DICT_VERSION), _word(id(table) + _ORDER_STATE)
     return (before, state) != (after, moved) and 0 < state < moved < 1 << 20
 
 
@@ -337,12 +344,17 @@ def _instances_hold() -> bool:
 
     instance = Probe()
     own = instance.__dict__
+    watched.follow(own)
     if not Probe.__flags__ & _HAS_MANAGED_DICT or _word(id(instance) + _INSTANCE_DICT) != id(own):
         return False
     versions = set()
+    kept: list[Any] = []  # so that each value has another address
     for count in range(64):  # often enough for the interpreter to specialise the instruction
         store(instance, object())
-        versions.add(_word(id(own) + _DICT_VERSION))
+        pointer = inline_values.pointer_of(own)
+        words = [id(own) + DICT_VERSION, *inline_values.places(_word(pointer) if pointer else 0)]
+        versions.add(tuple([_word(at) for at in words]))
+        kept.append(instance.first)
         if len(versions) != count + 1 or own is not instance.__dict__:
             return False
     instance.__dict__ = {}
@@ -354,10 +366,13 @@ def _instances_hold() -> bool:
     return 0 < first < 1 << 31 and changed == 0 and first < _type_version(Probe) < 1 << 31
 
 
-def _tuples_hold() -> bool:
+@functools.cache
+def _tuple_items() -> int:
+    """Where a tuple has its items, 0 if not found: from Python 3.14 on behind its hash."""
     probe = (object(), object())
-    found = [_word(id(probe) + _TUPLE_ITEMS + 8 * k) for k in range(2)]
-    return _word(id(probe) + _SIZE) == 2 and found == [id(p) for p in probe]
+    wanted = [id(p) for p in probe]
+    places = [at for at in (24, 32) if [_word(id(probe) + at + 8 * k) for k in range(2)] == wanted]
+    return places[0] if places and _word(id(probe) + _SIZE) == 2 else 0
 
 
 def _scan_ir(name: str) -> str:

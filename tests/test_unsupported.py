@@ -1,0 +1,141 @@
+"""Where quickfuse cannot compile it says so in one sentence, and programs run as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import types
+from pathlib import Path
+
+import pytest
+
+from interpreters import interpreters
+from quickfuse import support, unsupported
+
+SOURCE = str(Path(support.__file__).parents[1])
+
+PROGRAM = """
+import warnings
+import quickfuse
+
+class Model:
+    def __call__(self, x):
+        return x + 1
+
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert quickfuse.compile(abs)(-3) == 3
+    model = Model()
+    assert quickfuse.compile(model, mode="reduce-overhead", fullgraph=True) is model
+
+    @quickfuse.compile
+    def bare(x):
+        return x * 2
+
+    @quickfuse.compile(dynamic=True)
+    def with_options(x):
+        return x * 2
+
+    @quickfuse.disable
+    def disabled(x):
+        return x
+
+    @quickfuse.register_backend(name="mine")
+    def backend(gm, inputs):
+        return gm
+
+    with quickfuse.disable():
+        assert bare(2) == with_options(2) == disabled(4) == 4
+    quickfuse.set_logs(recompiles=True)
+    quickfuse.reset()
+    quickfuse.graph_break()
+    quickfuse.config.recompile_limit = 3
+    assert not quickfuse.is_compiling()
+    for name in quickfuse.__all__:
+        getattr(quickfuse, name)
+    try:
+        quickfuse.explain(bare)
+    except quickfuse.errors.QuickfuseError as error:
+        assert "compiles nothing here" in str(error)
+    else:
+        raise AssertionError
+assert len(caught) == 1, [str(w.message) for w in caught]
+print(caught[0].message)
+"""
+
+OLD = {version: path for version, path in interpreters().items() if (3, 7) <= version < (3, 11)}
+
+
+def run(python: str, arguments: list[str], *paths: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with nothing but the compiler's source and `paths` to import from."""
+    code = f"import sys; sys.path[:0] = {[*paths, SOURCE]!r}"
+    if arguments[0] == "-c":
+        start = f"{code}; exec({arguments[1]!r})"
+    else:
+        start = f"{code}; import runpy; sys.argv[1:] = {arguments!r}; runpy.run_module('quickfuse', run_name='__main__')"
+    return subprocess.run([python, "-S", "-c", start], capture_output=True, text=True, timeout=120)
+
+
+def check(python: str, reason: str, *paths: str) -> None:
+    ran = run(python, ["-c", PROGRAM], *paths)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == ran.stderr and ran.stdout.count("\n") == 1
+    assert reason in ran.stdout
+    for command in (["doctor"], ["bench", "optimizer"], ["--help"]):
+        said = run(python, command, *paths)
+        assert said.returncode == 1 and said.stdout == ""
+        assert said.stderr == ran.stderr
+
+
+@pytest.mark.parametrize("version", OLD, ids=lambda v: f"{v[0]}.{v[1]}")
+def test_an_old_python(version: tuple[int, int]) -> None:
+    check(OLD[version], f"it needs Python 3.11 to 3.14, and this is Python {version[0]}.{version[1]}.")
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.10.0+cu128", "2.16.0.dev20261101"])
+def test_another_pytorch(version: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(f"__version__ = {version!r}\n")
+    check(sys.executable, f"it needs PyTorch 2.11 to 2.15, and this is PyTorch {version}", str(tmp_path))
+
+
+def test_no_pytorch() -> None:
+    check(sys.executable, "it needs PyTorch 2.11 to 2.15, which is not installed")
+
+
+def test_a_broken_pytorch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so.13: no such file')\n")
+    check(sys.executable, "PyTorch cannot be imported (libcudart.so.13: no such file)", str(tmp_path))
+
+
+def test_the_backend_for_torch_compile(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.10.0'\n")
+    program = """
+        from types import SimpleNamespace
+        from quickfuse.backends import for_torch_compile
+        assert for_torch_compile(SimpleNamespace(forward=abs), [], mode=None) is abs
+    """
+    ran = run(sys.executable, ["-c", textwrap.dedent(program)], str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert support.problem() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(support.sys, "version_info", (3, 15, 0, "final", 0))
+        assert "it needs Python 3.11 to 3.14" in (support.problem() or "")
+    with monkeypatch.context() as patch:
+        patch.setattr(sysconfig, "get_config_var", lambda name: 1)
+        assert "free-threaded" in (support.problem() or "")
+    with monkeypatch.context() as patch:
+        patch.setattr(support.sys, "implementation", types.SimpleNamespace(name="pypy"))
+        assert "it reads the bytecode of CPython" in (support.problem() or "")
+
+
+def test_the_names_are_the_same() -> None:
+    import quickfuse
+
+    for name in quickfuse.__all__:
+        if name not in ("__version__", "config", "errors"):
+            assert callable(getattr(unsupported, name)), name
