@@ -222,6 +222,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         changes_modes=i.graph.changes_modes,
         only_eager=i.graph.only_eager(),
         inference=i.graph.runs_in_inference_mode,
+        autograd_asked=frozenset(i.autograd_asked),
     )
 
 

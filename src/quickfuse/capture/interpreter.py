@@ -75,6 +75,8 @@ class Interpreter:
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
         self.ended = False
+        #: See `Segment.autograd_asked`.
+        self.autograd_asked: set[Source | None] = set()
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -90,6 +92,11 @@ class Interpreter:
         self.frames.clear()
         self.graph.release()
         self.outside.release()
+
+    def note_autograd_asked(self, tensor: TensorProxy | None) -> None:
+        """The program asked whether a tensor needs gradients, or (None) for the grad mode."""
+        if not self.in_library():
+            self.autograd_asked.add(None if tensor is None else tensor.source)
 
     # running ----------------------------------------------------------------------------------------------------
 

@@ -187,7 +187,8 @@ class Segment:
     `performed` that of captured instructions. `examples` are the values of `inputs` in the captured call, until the
     segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
-    graph, if so. `inference`: it runs in inference mode.
+    graph, if so. `inference`: it runs in inference mode. `autograd_asked` are the tensors of which the user's own code asked
+    whether they need gradients, with None among them where it asked for the grad mode.
     """
 
     code: CodeType
@@ -207,6 +208,7 @@ class Segment:
     changes_modes: bool = False
     only_eager: str = ""
     inference: bool = False
+    autograd_asked: frozenset[Source | None] = frozenset()
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

@@ -1,0 +1,129 @@
+"""What a program does to Python objects: new contents of buffers and gradients are outputs, anything else is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import ExportError
+from ..ir.segment import Call as CallRecipe
+from ..ir.segment import Constant, Effect, Existing, Output, Recipe
+from ..ir.source import Source
+from .program import Assumption
+from .sources import Call
+
+_HINT = (
+    "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer); strict=False leaves "
+    "it out of the exported program"
+)
+
+
+class Changes:
+    """The side effects of a captured call.
+
+    `new` are the new contents of buffers, and new gradients: (kind, name, the captured graph's output or a tensor that was
+    there before). `cleared` are parameters that lose their gradients. With `strict`, other effects are an error; without,
+    they are left out, and listed in `assumptions`.
+    """
+
+    def __init__(
+        self, call: Call, names: dict[int, str], kinds: dict[int, Any], state: dict[str, torch.Tensor], strict: bool
+    ) -> None:
+        self.call = call
+        self.names = names
+        self.kinds = kinds
+        self.state = state
+        self.strict = strict
+        self.new: list[tuple[Any, str, int | torch.Tensor]] = []
+        self.cleared: list[str] = []
+        self.assumptions: list[Assumption] = []
+
+    def note(self, effects: list[Effect]) -> None:
+        """Go through the effects of a call.
+
+        Raises:
+            ExportError: naming all that a graph cannot do, if `strict`.
+        """
+        refused = []
+        for effect in effects:
+            if not self._as_output(effect):
+                refused.append(self._described(effect))
+        if not refused:
+            return
+        if self.strict:
+            raise ExportError(f"the program changes Python objects: {'; '.join(dict.fromkeys(refused))}. {_HINT}")
+        self.assumptions += [Assumption(f"left out: {text}") for text in dict.fromkeys(refused)]
+
+    def _as_output(self, effect: Effect) -> bool:
+        if effect.kind == "setattr" and effect.key == "grad" and isinstance(effect.target, Existing):
+            return self._gradient(effect.target.source, effect.value)
+        if effect.kind != "setitem" or not isinstance(effect.target, Existing) or not isinstance(effect.key, Constant):
+            return False
+        return self._buffer(effect.target.source, effect.key.value, effect.value)
+
+    def _gradient(self, source: Source, value: Recipe | None) -> bool:
+        name = self.call.argument(source) or self.names.get(id(self.call.value_at(source)))
+        if name is None or self.call.argument(source) is not None:
+            return False
+        if isinstance(value, Constant) and value.value is None:
+            self.cleared.append(name)
+            return True
+        if not isinstance(value, Output):
+            return False
+        self.new.append(("gradient", name, value.index))
+        self.state.setdefault(name, self.call.value_at(source))
+        return True
+
+    def _buffer(self, table: Source, key: Any, value: Recipe | None) -> bool:
+        """A buffer that is assigned to. Its new contents are copied to it, so they must look like the old ones."""
+        if table.key != "_buffers":
+            return False
+        before = self.call.value_at(table).get(key)
+        name = self.names.get(id(before))
+        if not isinstance(before, torch.Tensor) or name is None:
+            return False
+        new: int | torch.Tensor
+        if isinstance(value, Output):
+            new = value.index
+        elif isinstance(value, Existing) and isinstance(tensor := self.call.value_at(value.source), torch.Tensor):
+            new = tensor
+        else:
+            return False
+        self.state[name] = before
+        self.new.append(("buffer", name, new))
+        return True
+
+    # messages ---------------------------------------------------------------------------------------------------
+
+    def _described(self, effect: Effect) -> str:
+        if effect.kind in ("setglobal", "delglobal"):
+            return f"the global {effect.key[1]} is {'set' if effect.kind == 'setglobal' else 'deleted'}"
+        if effect.kind == "do":
+            name = getattr(effect.value.function, "__name__", "a function") if isinstance(effect.value, CallRecipe) else "it"
+            return "the grad mode is left changed" if name == "_set_grad_enabled" else f"{name} is called"
+        target = self._name(effect.target)
+        if effect.kind in ("setattr", "setplain", "delattr"):
+            return f"{target}.{effect.key} is {'deleted' if effect.kind == 'delattr' else 'set'}"
+        if effect.kind in ("setitem", "delitem"):
+            done = "set" if effect.kind == "setitem" else "deleted"
+            key = repr(effect.key.value) if isinstance(effect.key, Constant) else self._name(effect.key)
+            if isinstance(effect.target, Existing) and effect.target.source.key == "__dict__":
+                return f"{target}.{key.strip(chr(39))} is {done}"
+            return f"{target}[{key}] is {done}"
+        if effect.kind == "setcell":
+            return f"the variable {target.removeprefix('the variable ')} of an enclosing function is set"
+        return f"{target}, a {getattr(effect.key, '__name__', 'container')}, is changed"
+
+    def _name(self, recipe: Any) -> str:
+        if isinstance(recipe, Existing):
+            source = recipe.source
+            if source.key in ("__dict__", "_buffers", "_parameters", "cell_contents") and source.base is not None:
+                source = source.base
+            try:
+                return self.call.described(source, self.names)
+            except Exception:  # a path that only capture can follow
+                return str(source)
+        if isinstance(recipe, Constant):
+            return getattr(recipe.value, "__qualname__", None) or type(recipe.value).__name__
+        return "an object"
