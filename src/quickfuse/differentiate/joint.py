@@ -101,11 +101,10 @@ class Tracing:
         self.recorder = self.make_recorder()
         self.inputs: list[Node] = []
         grad_enabled = torch.is_grad_enabled()
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         try:
             with torch.autograd.set_multithreading_enabled(False), torch.autograd.set_detect_anomaly(False), self.recorder:
                 torch._C._set_grad_enabled(self.grad_enabled)
-                with hooks, modes_restored():
+                with self.saving(), modes_restored():
                     results = self.forward()
                 torch._C._set_grad_enabled(True)
                 return finish(results)
@@ -117,6 +116,10 @@ class Tracing:
             torch._C._set_grad_enabled(grad_enabled)
 
     # forward ----------------------------------------------------------------------------------------------------
+
+    def saving(self) -> Any:
+        """Follow what autograd saves, while the graph is recorded."""
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def make_recorder(self) -> Recorder:
         return Recorder(self.graph, self.marks.node_of)

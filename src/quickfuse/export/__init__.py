@@ -6,15 +6,17 @@ comes out, as data. `module` runs it, and `archive` reads and writes files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import ExportError
+from .archive import read
 from .building import build
 from .exported import Exported
 from .module import ExportedModule
 
-__all__ = ["Exported", "ExportedModule", "export"]
+__all__ = ["Exported", "ExportedModule", "export", "load"]
 
 
 def export(
@@ -47,3 +49,16 @@ def export(
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"args is a tuple of the arguments, not a {type(args).__name__}: export(model, (x,))")
     return Exported(build(model, tuple(args), dict(kwargs or {}), strict))
+
+
+def load(path: str | os.PathLike[str], *, namespaces: Collection[str] = ()) -> Exported:
+    """The exported program in a file that `Exported.save` wrote.
+
+    Neither the source of the model nor pickle is needed, and no code from the file runs. The program calls operators of
+    ATen, and of the libraries whose `namespaces` are given: `load(path, namespaces=["torchvision"])`.
+
+    Raises:
+        errors.ExportFileError: for a file that is none, is damaged, was made by a newer version, or asks for what it may not.
+        OSError: where the file cannot be opened.
+    """
+    return Exported(read(path, namespaces))

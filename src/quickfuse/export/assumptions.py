@@ -51,6 +51,12 @@ class Relied:
                 handler(self, guard)
         for source in segment.autograd_asked:
             self._note_autograd(source)
+
+    def finish(self) -> None:
+        """List what was found around the program, and the kinds of the numbers that it takes."""
+        for path, check in self.used.items():
+            if check.kind == "number" and path not in self.fixed:
+                self.assumptions.append(Assumption(f"type({path}) is {check.value.__name__}", "", True))
         for (text, location), where in self._found.items():
             self.assumptions.append(Assumption(text, location, where=tuple(where)))
 

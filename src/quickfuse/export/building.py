@@ -161,10 +161,12 @@ class _Building:
             self._taken.add(known)
             self.names[id(tensor)] = known
             changed = given.name in self.segment.mutated
-            kind: InputKind = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer" if changed else "constant"
+            needs_grad = isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
+            kind: InputKind = "parameter" if needs_grad else "buffer" if changed else "constant"
             self.kinds[id(tensor)] = kind, True
         kind, persistent = self.kinds[id(tensor)]
-        self.state[known] = tensor
+        plain = kind == "parameter" and not isinstance(tensor, torch.nn.Parameter)
+        self.state[known] = torch.nn.Parameter(tensor) if plain else tensor
         return kind, known, persistent
 
     # the program ------------------------------------------------------------------------------------------------
@@ -174,10 +176,11 @@ class _Building:
         relied = Relied(self.call, self.values, self.names)
         examples = self.segment.examples
         specs = [self._spec(given, value) for given, value in self._by_name(examples)]
-        relied.note(self.segment)
-        traced, fixed = self._traced(specs, relied)
         changes = Changes(self.call, self.names, self.kinds, self.state, strict)
         changes.note(self.segment.effects)
+        relied.note(self.segment)
+        traced, fixed = self._traced(specs, relied)
+        relied.finish()
         results = Results(self.call, self.names, self.values, arguments, self.state, relied.resolve)
         tree = results.tree(self.segment.result)
         _check_returned(tree, changes)
@@ -253,8 +256,9 @@ class _Building:
         nodes = {node.name: node for node in traced.graph.nodes if node.op == "placeholder"}
         order = {kind: k for k, kind in enumerate(("parameter", "buffer", "constant", "gradient", "input"))}
         ordered = sorted(specs, key=lambda spec: order[spec.kind])
-        first = next(iter(traced.graph.nodes))
-        for spec in ordered:
+        first = next(iter(traced.graph.nodes), None)
+        for spec in ordered if first is not None else []:
+            assert first is not None
             if nodes[spec.name] is first:
                 first = first.next
             else:

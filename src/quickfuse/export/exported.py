@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ..explain.graphs import described_for_readers
+from .archive import write
 from .module import ExportedModule
 from .program import Assumption, Program
 from .signature import GraphSignature
@@ -59,6 +61,14 @@ class Exported:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("an exported program is data: exported.module() makes a module of it, which can be called")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program to one file: a zip archive with the graph as JSON, and the tensors as safetensors.
+
+        Raises:
+            errors.ExportError: for a program with a value that no file can describe.
+        """
+        write(self.program, path)
 
     def print_readable(self, print_output: bool = True) -> str:
         """The program as code, with the user's lines as comments, and its signature."""

@@ -65,14 +65,14 @@ class ExportedModule(nn.Module):
             owner.register_buffer(last, tensor, persistent=spec is None or (spec.persistent and spec.kind != "constant"))
         self._places[name] = owner, last
 
-    def _place(self, spec: InputSpec) -> tuple[str, Any, str]:
+    def _place(self, spec: InputSpec) -> tuple[str, Any, str, str]:
         """Where an input of the graph comes from."""
         if spec.kind == "input":
-            return "argument", self._program.arguments.leaves.index(spec.target), spec.target
+            return "argument", self._program.arguments.leaves.index(spec.target), "", spec.target
         owner, name = self._places[spec.target]
         if spec.kind == "gradient":
-            return "gradient", owner, name
-        return "changed" if spec.target in self._kept_for_backward else "state", owner, name
+            return "gradient", owner, name, spec.target
+        return "changed" if spec.target in self._kept_for_backward else "state", owner, name, spec.target
 
     def train(self, mode: bool = True) -> ExportedModule:
         """Raises: ExportedCallError, if the program was exported in the other mode and depends on it."""
@@ -95,14 +95,14 @@ class ExportedModule(nn.Module):
         self._change(outputs, leaves)
         return built(program.result, lambda leaf: self._returned(leaf, outputs, leaves))
 
-    def _input(self, place: tuple[str, Any, str], leaves: list[Any]) -> Any:
-        kind, owner, name = place
+    def _input(self, place: tuple[str, Any, str, str], leaves: list[Any]) -> Any:
+        kind, owner, name, target = place
         if kind == "argument":
             return leaves[owner]
         tensor = tensor_at(owner, name)
         if kind == "gradient":
             if tensor.grad is None:
-                raise ExportedCallError(f"{name}.grad is a tensor in the exported program, got None: set it before the call")
+                raise ExportedCallError(f"{target}.grad is a tensor in the exported program, got None: set it before the call")
             return tensor.grad
         return tensor.clone() if kind == "changed" and torch.is_grad_enabled() else tensor
 

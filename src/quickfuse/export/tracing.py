@@ -79,6 +79,10 @@ class ProgramTracing(Tracing):
         recorder.grad = not self.inference
         return recorder
 
+    def saving(self) -> Any:
+        transforms = any("transforms" in node.meta for node in self.source.nodes)  # which refuse such hooks
+        return super().saving() if self.with_autograd and not transforms else nullcontext()
+
     def forward(self) -> list[Any]:
         with nullcontext() if self.with_autograd else torch._C._AutoDispatchBelowAutograd():
             return super().forward()
@@ -137,6 +141,13 @@ class ProgramTracing(Tracing):
         elif isinstance(made, (list, tuple)) and isinstance(meta, (list, tuple)):
             made = self._all_agreeing(made, meta)
         return made
+
+    def _number(self, node: Node, args: Any, meta: NumberMeta) -> Any:
+        """Arithmetic on numbers that are constants of the program is done now."""
+        target: Any = node.target
+        if node.target != "item" and all(self.marks.node_of(a) is None for a in args if type(a) in (int, float)):
+            return target(*args)
+        return super()._number(node, args, meta)
 
     def _changed_mode(self, target: Any, args: Any) -> bool:
         """Whether a change of a setting is one of autograd, which is noted instead of done."""
