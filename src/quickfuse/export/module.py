@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from ..control import is_compiling
 from ..errors import ExportedCallError
 from ..ir.values import TensorMeta
 from .assumptions import GRAD_MODE
+from .code import NORMALISE, function_of
 from .nesting import article, built
 from .numbers import Ref, evaluate, text_of
 from .program import Check, Program, Returned
 from .signature import STATE, InputSpec
-
-#: Batch normalisation whose new running statistics are two of its results.
-_NORMALISE = torch.ops.aten._native_batch_norm_legit_functional.default
-
 
 class ExportedModule(nn.Module):
     """Runs an exported program on its own parameters and buffers, which have the names that they had in the original.
@@ -36,7 +31,6 @@ class ExportedModule(nn.Module):
     def __init__(self, program: Program, state: dict[str, torch.Tensor]) -> None:
         super().__init__()
         self._program = program
-        self._function = function_of(program)
         kinds = {spec.target: spec for spec in program.signature.inputs if spec.kind in STATE}
         self._places: dict[str, tuple[nn.Module, str]] = {}
         for name, tensor in state.items():
@@ -44,8 +38,9 @@ class ExportedModule(nn.Module):
         for alias, name in program.aliases.items():
             self._register(alias, state[name], kinds.get(name))
         changed = set(program.signature.changed_buffers)
-        self._unused_in_backward = running_statistics(program)
-        self._kept_for_backward = changed - self._unused_in_backward
+        self._changed_inside, normalisations = running_statistics(program)
+        self._function = function_of(program.graph, program.name, normalisations)
+        self._kept_for_backward = changed - self._changed_inside
         self._inputs = [self._place(spec) for spec in program.signature.inputs]
         self._relies_on_mode = any(a.text.startswith("training ==") for a in program.assumptions)
         super().train(program.training)
@@ -91,7 +86,7 @@ class ExportedModule(nn.Module):
         leaves = program.arguments.bind(args, kwargs)
         self._check(leaves)
         inputs = [self._input(place, leaves) for place in self._inputs]
-        outputs = self._function(None, *inputs)
+        outputs = self._function(*inputs)
         self._change(outputs, leaves)
         return built(program.result, lambda leaf: self._returned(leaf, outputs, leaves))
 
@@ -148,18 +143,16 @@ class ExportedModule(nn.Module):
         return tensor_at(owner, last)
 
     def _change(self, outputs: Any, leaves: list[Any]) -> None:
-        """Store the new contents of what the program changes. Autograd is not to notice it of statistics, which it saved
-        and does not read."""
+        """Store the new contents of what the program changes."""
         signature = self._program.signature
         for spec, value in zip(signature.outputs, outputs, strict=True):
             if spec.kind == "input":
                 leaves[self._program.arguments.leaves.index(spec.target)].copy_(value)
             elif spec.kind == "gradient":
                 self.tensor(spec.target).grad = value.detach()
-            elif spec.kind != "output":
-                tensor = self.tensor(spec.target)
+            elif spec.kind != "output" and spec.target not in self._changed_inside:
                 with torch.no_grad():
-                    (tensor.data if spec.target in self._unused_in_backward else tensor).copy_(value)
+                    self.tensor(spec.target).copy_(value)
         for name in signature.cleared:
             self.tensor(name).grad = None
 
@@ -184,30 +177,32 @@ class ExportedModule(nn.Module):
         return evaluate(leaf.value, number)
 
 
-def running_statistics(program: Program) -> set[str]:
-    """The buffers that are running statistics of batch normalisation alone."""
+def running_statistics(program: Program) -> tuple[set[str], frozenset[Node]]:
+    """The buffers that are nothing but running statistics of one batch normalisation, and these normalisations: as in eager
+    mode, they change the buffers behind autograd's back, which does not need them."""
     changed = {spec.name: spec.target for spec in program.signature.outputs if spec.kind == "buffer"}
-    inputs = {spec.target: spec.name for spec in program.signature.inputs}
-    nodes = {node.name: node for node in program.graph.nodes}
-    found = set()
-    for name, target in changed.items():
-        node = nodes[name]
-        made = node.args[0] if node.target is operator.getitem else None
-        users = nodes[inputs[target]].users if target in inputs else {}
-        if isinstance(made, Node) and made.target is _NORMALISE and all(user.target is _NORMALISE for user in users):
-            found.add(target)
-    return found
+    places = {spec.name: spec.target for spec in program.signature.inputs if spec.kind == "buffer"}
+    found: dict[Node, set[str]] = {}
+    for node in program.graph.nodes:
+        if node.target is not NORMALISE or not all(isinstance(a, Node) for a in node.args[3:5]):
+            continue
+        results = {user.args[1]: user for user in node.users}
+        ours = [(results.get(k), node.args[k]) for k in (3, 4)]
+        if {*results} <= {0, 3, 4} and all(
+            new is not None and {*map(_op, new.users)} == {"output"} and len(old.users) == 1
+            and places.get(old.name) == changed.get(new.name, "") for new, old in ours
+        ):  # fmt: skip
+            found[node] = {places[old.name] for _, old in ours}
+    return {name for names in found.values() for name in names}, frozenset(found)
+
+
+def _op(node: Node) -> str:
+    return node.op
 
 
 def tensor_at(owner: nn.Module, name: str) -> Any:
     """A parameter or buffer of a module itself."""
     return owner._parameters[name] if name in owner._parameters else owner._buffers[name]
-
-
-def function_of(program: Program) -> Callable[..., Any]:
-    """The program's graph as a Python function, of None and the graph's inputs."""
-    module = GraphModule(nn.Module(), program.graph)
-    return type(module).forward
 
 
 def failure(check: Check, leaves: list[Any], paths: list[str]) -> str:

@@ -27,7 +27,7 @@ WHOLE = frozenset({
     aten.linear.default, aten.matmul.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default,
     aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
     aten.scaled_dot_product_attention.default, aten.dropout.default, aten.lstm.input, aten.gru.input,
-    aten.rnn_tanh.input, aten.rnn_relu.input,
+    aten.rnn_tanh.input, aten.rnn_relu.input, aten.adaptive_avg_pool2d.default,
 })  # fmt: skip
 _CONVOLUTIONS = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 _DETACHING = frozenset({aten.detach.default, aten.detach_.default})
