@@ -18,6 +18,7 @@ class Arguments:
     `order` are the parameters that may be given by position, `trees` the nesting of each argument, by its path: the name
     of a parameter, or `args[0]` where the function takes any number. `leaves` are the paths of the values in them, to which
     the trees' leaves are positions. `defaults` are those plain parameters that were not given.
+    `rest` is the name of `*args`, and the first `positional` arguments were given by position.
     """
 
     order: tuple[str, ...]
@@ -25,6 +26,7 @@ class Arguments:
     leaves: list[str]
     defaults: dict[str, Any] = field(default_factory=dict)
     rest: str = ""
+    positional: int = 0
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """The values of the leaves in a call.
@@ -91,7 +93,7 @@ def arguments_of(
             raise ExportError(f"{path} is given twice")
         trees[path] = arguments_tree(value, path, leaves)
     unused = {name: value for name, value in defaults.items() if name not in trees}
-    found = Arguments(tuple(order), trees, [path for path, _ in leaves], unused, rest)
+    found = Arguments(tuple(order), trees, [path for path, _ in leaves], unused, rest, len(args))
     return found, [value for _, value in leaves], paths
 
 

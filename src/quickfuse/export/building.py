@@ -189,10 +189,11 @@ class _Building:
         nodes = self._outputs(traced, signature, results, changes, tree)
         _close(traced, nodes)
         relied.assumptions += changes.assumptions
+        numbers = {path: value for path, value in self.values.items() if isinstance(value, (int, float, bool))}
         return Program(
             name, traced.graph, signature, arguments, relied.checks(), relied.conditions, relied.settings, tree, self.state,
             {alias: target for alias, target in self.aliases.items() if target in self.state}, signature.changed_inputs,
-            relied.assumptions, examples=dict(self.values), made_with=versions(),
+            relied.assumptions, examples=numbers, made_with=versions(),
         )  # fmt: skip
 
     def _by_name(self, examples: list[Any]) -> list[tuple[GraphInput, Any]]:

@@ -58,6 +58,7 @@ def decoded(text: Any, weights: bytes, namespaces: Collection[str]) -> Program:
         {name: value.plain() for name, value in top["settings"].entries()},
         _tree(top["result"], _Results(signature, arguments, state)), state, aliases, top["apart"].texts(),
         [_assumption(item) for item in top["assumptions"].items()], top["training"].flag(),
+        examples={path: value.plain() for path, value in top["examples"].entries()},
         made_with={name: version.text() for name, version in top["made_with"].entries()},
     )  # fmt: skip
     _check_names(program)
@@ -174,7 +175,8 @@ def _arguments(field: Field) -> Arguments:
     if sorted(found) != list(range(len(leaves))):
         raise field["trees"].fail("each leaf once")
     defaults = {name: value.plain() for name, value in field["defaults"].entries()}
-    return Arguments(tuple(field["order"].texts()), trees, leaves, defaults, field["rest"].text())
+    positional = field["positional"].whole(0, len(trees))
+    return Arguments(tuple(field["order"].texts()), trees, leaves, defaults, field["rest"].text(), positional)
 
 
 class _Results:

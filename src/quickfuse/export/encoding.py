@@ -37,6 +37,7 @@ def encoded(program: Program) -> dict[str, Any]:
         "conditions": [{"expression": _expression(c.expression), "is": c.outcome} for c in program.conditions],
         "settings": {name: _plain(value) for name, value in program.settings.items()},
         "apart": program.apart,
+        "examples": {path: _plain(value) for path, value in program.examples.items()},
         "signature": _signature(program.signature),
         "result": _tree(program.result),
         "aliases": program.aliases,
@@ -126,7 +127,7 @@ def _tree(tree: Any) -> Any:
 
 def _arguments(arguments: Arguments) -> dict[str, Any]:
     return {
-        "order": list(arguments.order), "rest": arguments.rest, "leaves": arguments.leaves,
+        "order": list(arguments.order), "rest": arguments.rest, "positional": arguments.positional, "leaves": arguments.leaves,
         "trees": {path: _tree(tree) for path, tree in arguments.trees.items()},
         "defaults": {name: _plain(value) for name, value in arguments.defaults.items()},
     }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -13,6 +13,9 @@ from .archive import write
 from .module import ExportedModule
 from .program import Assumption, Program
 from .signature import GraphSignature
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
 class Exported:
@@ -69,6 +72,17 @@ class Exported:
             errors.ExportError: for a program with a value that no file can describe.
         """
         write(self.program, path)
+
+    def to_torch(self) -> ExportedProgram:
+        """The program as a `torch.export.ExportedProgram`, which `torch.export.save`, `torch.onnx.export(dynamo=True)`,
+        ExecuTorch and AOTInductor take. Numbers among the arguments are fixed to those of the example there.
+
+        Raises:
+            errors.ExportError: for a program that `torch.export` has no form of.
+        """
+        from .torch_program import exported_program
+
+        return exported_program(self.program)
 
     def print_readable(self, print_output: bool = True) -> str:
         """The program as code, with the user's lines as comments, and its signature."""

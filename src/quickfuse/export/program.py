@@ -85,7 +85,8 @@ class Program:
 
     `state` are the tensors of parameters, buffers and constants by name, `aliases` further names of some of them. `settings`
     are what each call is checked for beside its arguments: the name of a setting of PyTorch's and its value. `apart` are
-    the paths of tensors that must not share memory with other arguments, since the program changes them.
+    the paths of tensors that must not share memory with other arguments, since the program changes them. `examples` are the
+    numbers among the arguments that it was exported with.
     """
 
     name: str
