@@ -89,7 +89,7 @@ def _check_names(program: Program) -> None:
 
 #: Attributes of `ExportedModule`.
 _OWN = (
-    "_program", "_function", "_places", "_inputs", "_relies_on_mode", "_changed_inside", "_kept_for_backward", "tensor",
+    "_program", "_function", "_places", "_inputs", "_relies_on_mode", "_changed_inside", "_changed_arguments", "_kept_for_backward", "tensor",
     "_register", "_place", "_input", "_check", "_check_apart", "_number", "_change", "_returned", "_parameters", "_buffers",
     "_modules",
 )  # fmt: skip

@@ -7,11 +7,29 @@ from typing import Any
 import torch
 
 from ..errors import ExportError
+from ..ir.modes import leave_autocast
 from ..ir.segment import Call as CallRecipe
 from ..ir.segment import Constant, Effect, Existing, Output, Recipe
 from ..ir.source import Source
 from .program import Assumption
 from .sources import Call
+
+#: What ends a block of autocast: the function, and what tells the setting that was there before.
+_RESTORING: dict[Any, Any] = {
+    leave_autocast: lambda: None, torch.clear_autocast_cache: lambda: None,
+    torch.set_autocast_enabled: torch.is_autocast_enabled, torch.set_autocast_dtype: torch.get_autocast_dtype,
+    torch.set_autocast_cache_enabled: torch.is_autocast_cache_enabled,
+}  # fmt: skip
+
+
+def _restores(recipe: CallRecipe) -> bool:
+    """Whether a call brings a setting back to what it was before the program began."""
+    before = _RESTORING.get(recipe.function)
+    if before is None or not all(isinstance(a, Constant) for a in recipe.args):
+        return False
+    values = [a.value for a in recipe.args if isinstance(a, Constant)]
+    return not values or bool(before(*values[:-1]) == values[-1])
+
 
 _HINT = (
     "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer); strict=False leaves "
@@ -58,6 +76,8 @@ class Changes:
     def _as_output(self, effect: Effect) -> bool:
         if effect.kind == "setattr" and effect.key == "grad" and isinstance(effect.target, Existing):
             return self._gradient(effect.target.source, effect.value)
+        if effect.kind == "do" and isinstance(effect.value, CallRecipe):
+            return _restores(effect.value)
         if effect.kind != "setitem" or not isinstance(effect.target, Existing) or not isinstance(effect.key, Constant):
             return False
         return self._buffer(effect.target.source, effect.key.value, effect.value)

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from ..explain.graphs import described_for_readers
 from .archive import write
-from .module import ExportedModule
+from .module import ExportedModule, copied_state
 from .program import Assumption, Program
 from .signature import GraphSignature
 
@@ -98,23 +98,3 @@ class Exported:
     def __repr__(self) -> str:
         operators = sum(isinstance(node, Node) and node.op == "call_function" for node in self.program.graph.nodes)
         return f"<Exported {self.name}{self.program.arguments.described()}, {operators} operators>"
-
-
-def copied_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies of tensors, with the strides and classes that they have. What was one piece of memory stays one."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    made: dict[str, torch.Tensor] = {}
-    for name, tensor in state.items():
-        with torch.no_grad():
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key not in storages:
-                storages[key] = storage.clone()
-            copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            copy.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
-        if isinstance(tensor, torch.nn.Parameter):
-            copy = torch.nn.Parameter(copy, tensor.requires_grad)
-        else:
-            copy.requires_grad_(tensor.requires_grad)
-        made[name] = copy
-    return made

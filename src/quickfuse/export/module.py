@@ -41,6 +41,7 @@ class ExportedModule(nn.Module):
         self._changed_inside, normalisations = running_statistics(program)
         self._function = function_of(program.graph, program.name, normalisations)
         self._kept_for_backward = changed - self._changed_inside
+        self._changed_arguments = set(program.signature.changed_inputs)
         self._inputs = [self._place(spec) for spec in program.signature.inputs]
         self._relies_on_mode = any(a.text.startswith("training ==") for a in program.assumptions)
         super().train(program.training)
@@ -61,7 +62,8 @@ class ExportedModule(nn.Module):
         self._places[name] = owner, last
 
     def _place(self, spec: InputSpec) -> tuple[str, Any, str, str]:
-        """Where an input of the graph comes from."""
+        """Where an input of the graph comes from. What autograd may keep of it has to be another tensor than what is
+        changed."""
         if spec.kind == "input":
             return "argument", self._program.arguments.leaves.index(spec.target), "", spec.target
         owner, name = self._places[spec.target]
@@ -93,7 +95,8 @@ class ExportedModule(nn.Module):
     def _input(self, place: tuple[str, Any, str, str], leaves: list[Any]) -> Any:
         kind, owner, name, target = place
         if kind == "argument":
-            return leaves[owner]
+            value = leaves[owner]
+            return value.clone() if target in self._changed_arguments and torch.is_grad_enabled() else value
         tensor = tensor_at(owner, name)
         if kind == "gradient":
             if tensor.grad is None:
@@ -248,3 +251,23 @@ def _tensor_failure(meta: TensorMeta, path: str, value: Any) -> str:
     if value.layout != torch.strided or value.is_conj() or value.is_neg():
         return f"{path} is a plain strided tensor in the exported program, got one that is not"
     return ""
+
+
+def copied_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of tensors, with the strides and classes that they have. What was one piece of memory stays one."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    made: dict[str, torch.Tensor] = {}
+    for name, tensor in state.items():
+        with torch.no_grad():
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key not in storages:
+                storages[key] = storage.clone()
+            copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            copy.set_(storages[key], tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload]
+        if isinstance(tensor, torch.nn.Parameter):
+            copy = torch.nn.Parameter(copy, tensor.requires_grad)
+        else:
+            copy.requires_grad_(tensor.requires_grad)
+        made[name] = copy
+    return made

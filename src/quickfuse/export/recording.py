@@ -94,6 +94,10 @@ class ProgramRecorder(Recorder):
             self._cut_memories.append(memory)  # so that no other gets its identity
         super().write(tensor, node, declared)
 
+    def _copied(self, target: TracedTensor, source: Any) -> Node | None:
+        node = super()._copied(target, source)
+        return node if node is None or self.grad else self.detached(node)
+
     def _needs_gradients(self, node: Node) -> bool:
         stack, seen = [node], set()
         while stack:
@@ -120,8 +124,8 @@ class ProgramRecorder(Recorder):
         kwargs = kwargs or {}
         if function is aten.dropout.default and not (args[2] and args[1]):
             return args[0]
-        if function is aten.detach_.default:
-            raise Unsupported("detach_()", "x = x.detach() gives the same values")
+        if function is aten.detach_.default and type(args[0]) is TracedTensor and not self.carries(self.node_of(args[0])):
+            return args[0]  # of a constant
         if function in _CONVOLUTIONS and args[0].ndim != _CONVOLUTIONS[function] + 2:  # without a batch
             return self._taken_apart(function, args, kwargs)
         if function in WHOLE:

@@ -14,6 +14,7 @@ from torch.fx import Graph, Node
 from ..errors import ExportError
 from ..ir.values import TensorMeta
 from .nesting import Container, built, leaves_of
+from .module import copied_state
 from .numbers import NAMES, OPERATIONS, evaluate, item
 from .program import Program, Returned
 from .signature import InputSpec
@@ -40,6 +41,7 @@ class _Conversion:
         from torch.export import exported_program, graph_signature
 
         self.program = program
+        self.state = copied_state(program.state)
         self.graph = Graph()
         self.ep = exported_program
         self.gs: Any = graph_signature
@@ -62,7 +64,7 @@ class _Conversion:
                 self.values[nodes[spec.name]] = self._state_input(spec.kind, spec.target, spec.persistent)
         for leaf in leaves_of(program.result):
             if leaf.kind == "state" and not any(target == leaf.value for _, target in self.placeholders):
-                kind = "parameter" if isinstance(program.state[leaf.value], torch.nn.Parameter) else "constant"
+                kind = "parameter" if isinstance(self.state[leaf.value], torch.nn.Parameter) else "constant"
                 self._state_input(kind, leaf.value, True)
         self._lift_constants()
         by_path = {spec.target: spec for spec in program.signature.inputs if spec.kind == "input"}
@@ -74,8 +76,8 @@ class _Conversion:
         outputs, specs = self._outputs(nodes)
         self.graph.output(tuple(outputs))
         signature = self.gs.ExportGraphSignature(input_specs=self.inputs, output_specs=specs)
-        state = {name: tensor for name, tensor in program.state.items() if name not in self.constants}
-        state |= {alias: program.state[name] for alias, name in program.aliases.items()}
+        state = {name: tensor for name, tensor in self.state.items() if name not in self.constants}
+        state |= {alias: self.state[name] for alias, name in program.aliases.items()}
         return self.ep.ExportedProgram(
             torch.nn.Module(), self.graph, signature, state, {}, [self._call_entry()], self._examples(), self.constants,
             verifiers=[TrainingIRVerifier],
@@ -101,7 +103,7 @@ class _Conversion:
             )
 
     def _state_input(self, kind: str, target: str, persistent: bool) -> Node:
-        tensor = self.program.state[target]
+        tensor = self.state[target]
         needs_grad = tensor.requires_grad and kind == "parameter"
         meta = TensorMeta(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device, needs_grad)
         node = self._placeholder(f"{_PREFIX[kind]}_{target}", self._fake(meta))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors import torch as safetensors
 
 from ..errors import ExportFileError
 from ..ir.values import TensorMeta, contiguous_stride
@@ -20,6 +18,8 @@ _STORED = frozenset({
 
 def packed(state: dict[str, torch.Tensor]) -> tuple[bytes, dict[str, Any]]:
     """The file, and for each tensor where it lies: the name of a tensor in the file, and the layout of a view of it."""
+    from safetensors import torch as safetensors  # here, so that importing quickfuse does not take its time
+
     memories: dict[int, list[str]] = {}
     for name, tensor in state.items():
         memories.setdefault(tensor.untyped_storage()._cdata, []).append(name)
@@ -55,6 +55,9 @@ def unpacked(data: bytes, places: dict[str, tuple[str, TensorMeta, int, bool]]) 
     Raises:
         ExportFileError: for a file that does not hold them.
     """
+    from safetensors import SafetensorError
+    from safetensors import torch as safetensors
+
     try:
         files = safetensors.load(data)
     except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, OverflowError) as error:
