@@ -69,11 +69,41 @@ class Changes:
                 refused.append(self._described(effect))
         if not refused:
             return
+        if self.strict and any(self._is_optimizers(effect) for effect in effects):
+            names = "; ".join(dict.fromkeys(refused))
+            raise ExportError(f"the program changes Python objects: {names}. If it is the first step that makes an optimizer's "
+                              "state, take one step of the optimizer before")  # fmt: skip
         if self.strict:
             raise ExportError(f"the program changes Python objects: {'; '.join(dict.fromkeys(refused))}. {_HINT}")
         self.assumptions += [Assumption(f"left out: {text}") for text in dict.fromkeys(refused)]
 
+    def _is_optimizers(self, effect: Effect) -> bool:
+        """Whether it is about the state of an optimizer."""
+        source = effect.target.source if isinstance(effect.target, Existing) else None
+        while source is not None and effect.kind == "setitem":
+            if source.key == "state" and source.base is not None:
+                try:
+                    return isinstance(self.call.value_at(source.base), torch.optim.Optimizer)
+                except Exception:  # a path that only capture can follow
+                    return False
+            source = source.base
+        return False
+
+    def _changes_nothing(self, effect: Effect) -> bool:
+        """Whether an effect stores the object that is there already."""
+        if not isinstance(effect.target, Existing) or not isinstance(effect.value, Existing):
+            return False
+        try:
+            owner, value = self.call.value_at(effect.target.source), self.call.value_at(effect.value.source)
+            if effect.kind == "setitem" and isinstance(effect.key, Constant):
+                return owner[effect.key.value] is value
+            return effect.kind in ("setattr", "setplain") and getattr(owner, effect.key) is value
+        except Exception:  # there is none, or a path that only capture can follow
+            return False
+
     def _as_output(self, effect: Effect) -> bool:
+        if self._changes_nothing(effect):
+            return True
         if effect.kind == "setattr" and effect.key == "grad" and isinstance(effect.target, Existing):
             return self._gradient(effect.target.source, effect.value)
         if effect.kind == "do" and isinstance(effect.value, CallRecipe):
@@ -122,6 +152,8 @@ class Changes:
         if effect.kind == "do":
             name = getattr(effect.value.function, "__name__", "a function") if isinstance(effect.value, CallRecipe) else "it"
             return "the grad mode is left changed" if name == "_set_grad_enabled" else f"{name} is called"
+        if effect.kind == "setcell":
+            return f"the variable {self._variable(effect.target)} of an enclosing function is set"
         target = self._name(effect.target)
         if effect.kind in ("setattr", "setplain", "delattr"):
             return f"{target}.{effect.key} is {'deleted' if effect.kind == 'delattr' else 'set'}"
@@ -131,9 +163,21 @@ class Changes:
             if isinstance(effect.target, Existing) and effect.target.source.key == "__dict__":
                 return f"{target}.{key.strip(chr(39))} is {done}"
             return f"{target}[{key}] is {done}"
-        if effect.kind == "setcell":
-            return f"the variable {target.removeprefix('the variable ')} of an enclosing function is set"
         return f"{target}, a {getattr(effect.key, '__name__', 'container')}, is changed"
+
+    def _variable(self, recipe: Any) -> str:
+        """The name of a variable that functions share."""
+        function = self.call.function
+        cell = recipe.value if isinstance(recipe, Constant) else None
+        if isinstance(recipe, Existing):
+            try:
+                cell = self.call.value_at(recipe.source)
+            except Exception:  # a path that only capture can follow
+                cell = None
+        for name, known in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if known is cell:
+                return name
+        return "in a closure"
 
     def _name(self, recipe: Any) -> str:
         if isinstance(recipe, Existing):

@@ -147,7 +147,12 @@ class ProgramTracing(Tracing):
         target: Any = node.target
         if node.target != "item" and all(self.marks.node_of(a) is None for a in args if type(a) in (int, float)):
             return target(*args)
-        return super()._number(node, args, meta)
+        if node.target == "item":
+            return super()._number(node, args, meta)
+        operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
+        made = self.graph.create_node("call_function", target, operands, {})
+        made.meta.update(node.meta)
+        return self.marks.number(made, meta.kind)  # what it comes to for marks may be any usual number
 
     def _changed_mode(self, target: Any, args: Any) -> bool:
         """Whether a change of a setting is one of autograd, which is noted instead of done."""
