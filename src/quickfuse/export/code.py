@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from ..ir.values import NumberMeta
 from .recording import WHOLE
 
 _counter = itertools.count()
@@ -39,12 +41,17 @@ def function_of(graph: Graph, name: str, in_place: frozenset[Node] = frozenset()
     return function
 
 
-def _as_users_call(target: Any) -> Any:
-    """An operator that stays whole, as the function that users call: so it is known when the program is compiled."""
-    if target not in WHOLE:
+def _as_users_call(node: Node) -> Any:
+    """What to call for a node. An operator that stays whole, or that takes a number, is the function that users call: so it is
+    known when the program is compiled, and numbers stay numbers."""
+    target: Any = node.target
+    takes_number = isinstance(target, OpOverload) and any(
+        isinstance(operand.meta.get("val"), NumberMeta) for operand in node.all_input_nodes
+    )
+    if target not in WHOLE and not takes_number:
         return target
     name = target._schema.name.partition("::")[2]
-    return getattr(torch._C._nn, name, None) or getattr(torch, name)
+    return getattr(torch._C._nn, name, None) or getattr(torch, name, target)
 
 
 class _Writer:
@@ -94,7 +101,7 @@ class _Writer:
             return f"{self._value(node.args[0])}[{node.args[1]!r}]"
         arguments = [self._value(a) for a in node.args]
         arguments += [f"{key}={self._value(value)}" for key, value in node.kwargs.items()]
-        return f"{self._constant(_as_users_call(node.target))}({', '.join(arguments)})"
+        return f"{self._constant(_as_users_call(node))}({', '.join(arguments)})"
 
     def _is_normalisation(self, node: Any) -> bool:
         """Whether a node is a batch normalisation that can be called as users do."""
@@ -124,7 +131,7 @@ class _Writer:
         if key not in self._names:
             label = getattr(value, "__name__", type(value).__name__)
             label = "".join(c if c.isalnum() and c.isascii() else "_" for c in str(label))
-            name = f"{label}_{len(self._names)}" if isinstance(value, torch._ops.OpOverload) else f"c{len(self._names)}"
+            name = f"{label}_{len(self._names)}" if isinstance(value, OpOverload) else f"c{len(self._names)}"
             self._names[key] = name
             self.globals[name] = value
         return self._names[key]

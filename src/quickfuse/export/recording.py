@@ -28,6 +28,7 @@ WHOLE = frozenset({
     aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
     aten.scaled_dot_product_attention.default, aten.dropout.default, aten.lstm.input, aten.gru.input,
     aten.rnn_tanh.input, aten.rnn_relu.input, aten.adaptive_avg_pool2d.default,
+    aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default,
 })  # fmt: skip
 _CONVOLUTIONS = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 _DETACHING = frozenset({aten.detach.default, aten.detach_.default})

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..differentiate.joint import Tracing
 from ..differentiate.numbers import check_use, reconcile
@@ -193,6 +194,10 @@ class ProgramTracing(Tracing):
     # the end ----------------------------------------------------------------------------------------------------
 
     def finish(self, results: list[Any]) -> Traced:
+        with _disable_current_modes():  # what is looked up now is no operator of the program
+            return self._finished(results)
+
+    def _finished(self, results: list[Any]) -> Traced:
         recorder = self.recorder
         if isinstance(recorder, ProgramRecorder):
             recorder.finishing, recorder.grad = True, True
