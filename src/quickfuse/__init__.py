@@ -19,6 +19,7 @@ if TYPE_CHECKING or support.problem() is None:
     from .compile import compile, reset
     from .control import allow_in_graph, disable, graph_break, is_compiling, mark_dynamic
     from .explain.run import explain
+    from .export import Exported, export, load
     from .integrations import publish
     from .logs import set_logs
 
@@ -26,13 +27,16 @@ if TYPE_CHECKING or support.problem() is None:
 else:
     from . import unsupported
     from .unsupported import (
+        Exported,
         allow_in_graph,
         compile,
         disable,
         explain,
+        export,
         graph_break,
         is_compiling,
         list_backends,
+        load,
         mark_dynamic,
         register_backend,
         reset,
@@ -46,6 +50,6 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
-    "__version__", "allow_in_graph", "compile", "config", "disable", "errors", "explain", "graph_break", "is_compiling",
-    "list_backends", "mark_dynamic", "register_backend", "reset", "set_logs",
+    "Exported", "__version__", "allow_in_graph", "compile", "config", "disable", "errors", "explain", "export",
+    "graph_break", "is_compiling", "list_backends", "load", "mark_dynamic", "register_backend", "reset", "set_logs",
 ]  # fmt: skip

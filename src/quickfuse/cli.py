@@ -17,6 +17,7 @@ from rich.text import Text
 import quickfuse
 from quickfuse import doctor as doctor_
 from quickfuse.bench import compile_time as compile_time_
+from quickfuse.bench import export as export_
 from quickfuse.bench import guards as guards_
 from quickfuse.bench import operators as operators_
 from quickfuse.bench import python_loop as python_loop_
@@ -37,6 +38,10 @@ from quickfuse.bench.workloads import (
     parse_shape,
 )
 from quickfuse.bench.zoo import MODELS
+from quickfuse.errors import QuickfuseError
+from quickfuse.export import export as export_program
+from quickfuse.export import load as load_program
+from quickfuse.export import report as export_report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="A just-in-time compiler for PyTorch programs.")
 bench = typer.Typer(no_args_is_help=True, help="Measure quickfuse beside its peers on this machine.")
@@ -200,6 +205,67 @@ def python_loop(
     with _progress_bar() as progress:
         found = python_loop_.measure(iterations=iterations, seconds=seconds, progress=progress)
     _show_figures(found, json)
+
+
+@bench.command("export")
+def bench_export(
+    models: Annotated[str, typer.Option(help="all, or comma-separated names of models.")] = "all",
+    peer: Annotated[bool, typer.Option(help="Measure torch.export, too.")] = True,
+    json: Json = None,
+) -> None:
+    """Seconds to export a model, beside torch.export, and what each accepts."""
+    names = _names(models, export_.MODELS) if models != "all" else list(export_.MODELS)
+    with _progress_bar() as progress:
+        found = export_.measure(names, peer=peer, progress=progress)
+    _say(show_machine(found.machine))
+    console.print(found.to_table())
+    for line in found.notes():
+        _say(line)
+    if json is not None:
+        found.write(json)
+
+
+@app.command()
+def export(
+    target: Annotated[str, typer.Argument(metavar="MODULE:CALLABLE", help="A function, module, or class of modules.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    example: Annotated[
+        list[str] | None, typer.Option(help="An argument: float32[4,3,128,128], a Python literal, or name=value.")
+    ] = None,
+    evaluation: Annotated[bool, typer.Option("--eval/--train", help="The mode of a module.")] = True,
+    strict: Annotated[bool, typer.Option(help="Side effects on Python objects are an error.")] = True,
+) -> None:
+    """Export a program to a file that needs neither its source nor Python."""
+    found = _checked(lambda: export_report.callable_named(target))
+    args, kwargs = _checked(lambda: export_report.examples(example or []))
+    if isinstance(found, torch.nn.Module):
+        found.train(not evaluation)
+    try:
+        exported = export_program(found, args, kwargs, strict=strict)
+        exported.save(output)
+    except QuickfuseError as error:
+        _say(f"{type(error).__name__}: {error}")
+        raise typer.Exit(1) from None
+    _say(f"{exported!r} is in {output}, {output.stat().st_size / 2**20:.1f} MiB")
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A file of an exported program.")],
+    namespace: Annotated[list[str] | None, typer.Option(help="A library whose operators may be in it.")] = None,
+    graph: Annotated[bool, typer.Option("--graph", help="Show the program as code.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show all that it was specialised on.")] = False,
+) -> None:
+    """Show what is in an exported program: signature, operators, sizes, assumptions."""
+    try:
+        exported = load_program(path, namespaces=namespace or ())
+    except (QuickfuseError, OSError) as error:
+        _say(f"{type(error).__name__}: {error}")
+        raise typer.Exit(1) from None
+    for line in export_report.lines(exported, all_):
+        _say(line)
+    if graph:
+        _say(exported.print_readable(print_output=False))
 
 
 @app.command()

@@ -79,3 +79,15 @@ class InternalError(QuickfuseError):
 
 class RecompileLimit(QuickfuseError):
     """A function was specialised more often than `config.recompile_limit`, with `config.on_recompile_limit="error"`."""
+
+
+class ExportError(QuickfuseError):
+    """A program that cannot be exported whole: it changes Python objects, or takes arguments that a graph cannot take."""
+
+
+class ExportedCallError(ExportError):
+    """A call of an exported program does not fit what the program was exported for; the message says where."""
+
+
+class ExportFileError(ExportError):
+    """A file that is no exported program, or a damaged one, or one that this version cannot read."""

@@ -51,6 +51,20 @@ def explain(function: Callable[..., Any]) -> Any:
     raise QuickfuseError(problem)
 
 
+def export(*args: Any, **options: Any) -> Any:
+    """Raises:
+        QuickfuseError: nothing is captured, so that there is nothing to export.
+    """
+    raise QuickfuseError(problem)
+
+
+load = export
+
+
+class Exported:
+    """There are none."""
+
+
 def _unchanged(function: Any) -> Any:
     return function
 

@@ -223,6 +223,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         only_eager=i.graph.only_eager(),
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
+        autograd_asked=frozenset(i.autograd_asked),
     )
 
 

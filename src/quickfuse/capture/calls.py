@@ -216,7 +216,7 @@ def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         unbound = lookup_class(owner, function.__name__)[1]
         handler = _handler_of(unbound) if type(unbound) is ClassMethodDescriptorType else None
         if handler is not None:
-            return _handle(i, handler, unbound, (owner, *args), kwargs)
+            return call_handler(i, handler, name_of(unbound), (owner, *args), kwargs)
     elif owner is not None and type(owner).__name__ != "module":
         unbound = getattr(type(owner), function.__name__, None)
         if unbound is None:

@@ -74,6 +74,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         i.graph.grad_enabled = grad_enabled
     outputs = result if isinstance(result, tuple) else (result,)
     if not needed:
+        i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result

@@ -77,6 +77,8 @@ class Interpreter:
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
         self.dropped: list[GeneratorValue] = []
         self.released = False
+        #: See `Segment.autograd_asked`.
+        self.autograd_asked: set[Source | None] = set()
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
@@ -94,6 +96,11 @@ class Interpreter:
         self.frames.clear()
         self.graph.release()
         self.outside.release()
+
+    def note_autograd_asked(self, tensor: TensorProxy | None) -> None:
+        """The program asked whether a tensor needs gradients, or (None) for the grad mode."""
+        if not self.in_library():
+            self.autograd_asked.add(None if tensor is None else tensor.source)
 
     # running ----------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     elif name in _FROM_META:
         if name == "requires_grad":
             i.outside.guard_requires_grad(proxy)
+            i.note_autograd_asked(proxy)
         then(_FROM_META[name](proxy.meta))
     elif name == "__class__":
         then(proxy.cls)
@@ -147,6 +148,7 @@ def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
 
 def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
     i.outside.guard_requires_grad(proxy)
+    i.note_autograd_asked(proxy)
     if not proxy.meta.requires_grad:
         return True
     if proxy.source is None or proxy.real is None:

@@ -31,6 +31,7 @@ def _is_tensor(i: Interpreter, value: Any) -> bool:
 
 
 def _is_grad_enabled(i: Interpreter) -> bool:
+    i.note_autograd_asked(None)
     return i.graph.grad_enabled
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
@@ -52,7 +52,7 @@ class Joint:
     bytes: int
     draws: bool
     used_up: dict[int, str]
-    tail: Tail | None
+    tail: Tail | None = None
 
     @property
     def traced_outputs(self) -> list[Node]:
@@ -74,10 +74,10 @@ def trace(graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset()
 
 
 def _traced(graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None) -> Joint:
-    first = _Tracing(graph, grad_enabled, absent, 0, tail)
+    first = Tracing(graph, grad_enabled, absent, 0, tail)
     joint = first.run()
     if first.marks.nodes:
-        second = _Tracing(graph, grad_enabled, absent, 1, None if tail is None else replace(tail, origin={}))
+        second = Tracing(graph, grad_enabled, absent, 1, None if tail is None else replace(tail, origin={}))
         reconcile(joint.graph, first.marks, second.run().graph, second.marks)
     return joint
 
@@ -91,30 +91,40 @@ class _Kept:
 
 
 @dataclass(eq=False)
-class _Tracing:
+class Tracing:
+    """One run of a captured graph on traced tensors, which records it."""
+
     source: Graph
     grad_enabled: bool
     absent: frozenset[int]
     seed: int
-    tail: Tail | None
+    tail: Tail | None = None
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
 
     def run(self) -> Joint:
+        """Record the graph and its gradients."""
+        return self.record(self._backward)
+
+    def record(self, finish: Callable[[list[Any]], Any]) -> Any:
+        """Record the graph; what `finish` makes of its results, while it is still recorded.
+
+        Raises:
+            Unsupported: where an operator cannot be recorded.
+        """
         self.graph = Graph()
         self.marks = Marks(self.seed)
-        self.recorder = Recorder(self.graph, self.marks.node_of)
+        self.recorder = self.make_recorder()
         self.inputs: list[Node] = []
         grad_enabled = torch.is_grad_enabled()
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         try:
             with torch.autograd.set_multithreading_enabled(False), torch.autograd.set_detect_anomaly(False), self.recorder:
                 torch._C._set_grad_enabled(self.grad_enabled)
-                with hooks, modes_restored():
-                    results = self._forward()
+                with self.saving(), modes_restored():
+                    results = self.forward()
                 torch._C._set_grad_enabled(True)
-                return self._backward(results)
+                return finish(results)
         except (Unsupported, InternalError, NoTail):
             raise
         except Exception as error:
@@ -124,23 +134,30 @@ class _Tracing:
 
     # forward ----------------------------------------------------------------------------------------------------
 
-    def _forward(self) -> list[Any]:
+    def saving(self) -> Any:
+        """Follow what autograd saves, while the graph is recorded."""
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+
+    def make_recorder(self) -> Recorder:
+        return Recorder(self.graph, self.marks.node_of)
+
+    def forward(self) -> list[Any]:
         skipped = self.tail.skipped if self.tail is not None else frozenset()
         for node in self.source.nodes:
             if node.op == "placeholder":
-                self.values[node] = self._input(node, node in skipped)
+                self.values[node] = self.input(node, node in skipped)
             elif node.op == "output":
                 if self.tail is not None:
                     results = TailResults(self.tail, self.recorder, self.inputs, self.values, self.marks.node_of)
                     return results.of(node.args[0])
-                return [self._of(value) for value in node.args[0]]
+                return [self.of(value) for value in node.args[0]]
             elif node not in skipped:
                 self.values[node] = self._call_or_fail(node)
         return []
 
     def _call_or_fail(self, node: Node) -> Any:
         try:
-            return self._call(node)
+            return self.call(node)
         except InternalError:
             raise
         except Unsupported as unsupported:
@@ -148,7 +165,7 @@ class _Tracing:
         except Exception as error:
             raise UnsupportedAt(f"tracing for gradients failed: {type(error).__name__}: {error}", node) from error
 
-    def _input(self, node: Node, unused: bool = False) -> Any:
+    def input(self, node: Node, unused: bool = False) -> Any:
         """The value of a placeholder; `unused`: of a number that does not occur in the trace."""
         meta = node.meta["val"]
         made = self.graph.placeholder(node.name)
@@ -165,13 +182,11 @@ class _Tracing:
         self.traced_inputs.append(tensor)
         return tensor
 
-    def _call(self, node: Node) -> Any:
+    def call(self, node: Node) -> Any:
         target: Any = node.target
-        plain = target in MODE_CHANGES or not isinstance(target, FunctionType)
-        if not plain and not (target.__module__ or "").startswith("torch"):
-            raise Unsupported(f"{target.__name__}, which has gradients of its own")
+        self.check_target(target)
         meta = node.meta.get("val")
-        args, kwargs = self._of(node.args), self._of(node.kwargs)
+        args, kwargs = self.of(node.args), self.of(node.kwargs)
         self.recorder.trace = node.meta.get("trace", ())
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
@@ -187,6 +202,12 @@ class _Tracing:
             if tensor.requires_grad and tensor.is_leaf and tensor.memory.input is None:
                 raise Unsupported(f"{node.name}, a tensor made inside that is a leaf of autograd's graph")
         return made
+
+    def check_target(self, target: Any) -> None:
+        """Refuse functions that are no operators of PyTorch's."""
+        plain = target in MODE_CHANGES or not isinstance(target, FunctionType)
+        if not plain and not (target.__module__ or "").startswith("torch"):
+            raise Unsupported(f"{target.__name__}, which has gradients of its own")
 
     def _agreeing(self, node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
         """What a node gives, as capture knows it."""
@@ -208,7 +229,7 @@ class _Tracing:
         made.meta.update(node.meta)
         return self.marks.number(made, meta.kind)
 
-    def _of(self, arguments: Any) -> Any:
+    def of(self, arguments: Any) -> Any:
         """A node's arguments, with what operands came to in this trace."""
         return map_leaves(lambda leaf: self.values[leaf] if type(leaf) is Node else leaf, arguments)
 

@@ -91,6 +91,15 @@ def _addmm(bias: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -
     return made
 
 
+def _linear(input: Any, weight: Any, bias: Any = None) -> Spec:
+    one, two = input.meta, weight.meta
+    if two.ndim != 2 or one.ndim < 2 or one.shape[-1] != two.shape[1] or one.dtype != two.dtype or not one.is_contiguous:
+        return NotImplemented
+    if bias is not None and (bias.meta.dtype != one.dtype or bias.meta.shape != two.shape[:1]):
+        return NotImplemented
+    return _contiguous((*one.shape[:-1], two.shape[0]), one)
+
+
 def _stack(tensors: Any, dim: int = 0) -> Spec:
     first = tensors[0].meta
     if any(_kind(t.meta) != _kind(first) for t in tensors) or not -first.ndim - 1 <= dim <= first.ndim or first.ndim > 2:
@@ -166,6 +175,7 @@ RULES: dict[Any, Callable[..., Spec]] = {
     aten.sum.dim_IntList: _reduced,
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
+    aten.linear.default: _linear,
     aten.cat.default: _cat,
     aten.stack.default: _stack,
     aten.embedding.default: _embedding,

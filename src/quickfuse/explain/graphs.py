@@ -39,6 +39,18 @@ def present(graph: torch.fx.Graph) -> torch.fx.Graph:
     return copy
 
 
+def described_for_readers(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """A copy of a graph of ATen operators whose nodes say their results' shapes to tools for torch.fx."""
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(graph, values := {}))
+    for node, made in values.items():
+        made.meta = dict(node.meta)
+        meta = made.meta.get("val")
+        if isinstance(meta, TensorMeta):
+            made.meta["tensor_meta"] = _for_fx(meta)
+    return copy
+
+
 def module_of(graph: torch.fx.Graph) -> torch.fx.GraphModule:
     """A captured graph as a module, for readers."""
     return graph_module(present(graph))

@@ -190,6 +190,8 @@ class Segment:
     segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
+    `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
+    where it asked for the grad mode.
     """
 
     code: CodeType
@@ -210,6 +212,7 @@ class Segment:
     only_eager: str = ""
     inference: bool = False
     labels: tuple[str, ...] = ()
+    autograd_asked: frozenset[Source | None] = frozenset()
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

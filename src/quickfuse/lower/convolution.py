@@ -40,9 +40,11 @@ def conv2d(
     if isinstance(padding, str):
         raise NoRule
     settings = (_pair(stride), _pair(padding), _pair(dilation))
-    known = type(meta) is TensorMeta and None not in map(_integers, settings)
-    if known and _is_steady(ctx, input, weight, groups) and not is_pixelwise(input, weight, *settings[:2], False, (), 1):
-        steady = SteadyConvolution(*settings, groups, input.meta.shape)
+    known = [whole for value in settings if (whole := _integers(value)) is not None]
+    if type(meta) is not TensorMeta or len(known) < len(settings) or not _is_steady(ctx, input, weight, groups):
+        return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
+    if not is_pixelwise(input, weight, *known[:2], False, (), 1):
+        steady = SteadyConvolution(known[0], known[1], known[2], groups, input.meta.shape)
         return _call(ctx, meta, steady, (channels_last(ctx, input), *_parameters(ctx, weight, bias)))
     return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
 

@@ -137,8 +137,9 @@ def _call(
 
 _RELU = Activation("relu")
 _ACTIVATIONS: dict[Any, Activation] = {
-    functional.relu: _RELU, torch.relu: _RELU, "relu": _RELU,
+    functional.relu: _RELU, torch.relu: _RELU, "relu": _RELU, torch.ops.aten.relu.default: _RELU,
     functional.silu: Activation("swish"), torch._C._nn.silu: Activation("swish"),
+    torch.ops.aten.silu.default: Activation("swish"),
 }  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def activation_behind(node: Node) -> tuple[Node, Activation] | None:
 
 
 def _activation(target: Any, options: Mapping[str, Any]) -> Activation | None:
-    if target is functional.gelu and set(options) <= {"approximate"}:
+    if target in (functional.gelu, torch.ops.aten.gelu.default) and set(options) <= {"approximate"}:
         return {"none": Activation("gelu", "none"), "tanh": Activation("gelu", "tanh")}.get(
             options.get("approximate", "none")
         )

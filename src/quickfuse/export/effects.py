@@ -1,0 +1,193 @@
+"""What a program does to Python objects: new contents of buffers and gradients are outputs, anything else is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import ExportError
+from ..ir.modes import leave_autocast
+from ..ir.segment import Call as CallRecipe
+from ..ir.segment import Constant, Effect, Existing, Output, Recipe
+from ..ir.source import Source
+from .program import Assumption
+from .sources import Call
+
+#: What ends a block of autocast: the function, and what tells the setting that was there before.
+_RESTORING: dict[Any, Any] = {
+    leave_autocast: lambda: None, torch.clear_autocast_cache: lambda: None,
+    torch.set_autocast_enabled: torch.is_autocast_enabled, torch.set_autocast_dtype: torch.get_autocast_dtype,
+    torch.set_autocast_cache_enabled: torch.is_autocast_cache_enabled,
+}  # fmt: skip
+
+
+def _restores(recipe: CallRecipe) -> bool:
+    """Whether a call brings a setting back to what it was before the program began."""
+    before = _RESTORING.get(recipe.function)
+    if before is None or not all(isinstance(a, Constant) for a in recipe.args):
+        return False
+    values = [a.value for a in recipe.args if isinstance(a, Constant)]
+    return not values or bool(before(*values[:-1]) == values[-1])
+
+
+_HINT = (
+    "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer); strict=False leaves "
+    "it out of the exported program"
+)
+
+
+class Changes:
+    """The side effects of a captured call.
+
+    `new` are the new contents of buffers, and new gradients: (kind, name, the captured graph's output or a tensor that was
+    there before). `cleared` are parameters that lose their gradients. With `strict`, other effects are an error; without,
+    they are left out, and listed in `assumptions`.
+    """
+
+    def __init__(
+        self, call: Call, names: dict[int, str], kinds: dict[int, Any], state: dict[str, torch.Tensor], strict: bool
+    ) -> None:
+        self.call = call
+        self.names = names
+        self.kinds = kinds
+        self.state = state
+        self.strict = strict
+        self.new: list[tuple[Any, str, int | torch.Tensor]] = []
+        self.cleared: list[str] = []
+        self.assumptions: list[Assumption] = []
+
+    def note(self, effects: list[Effect]) -> None:
+        """Go through the effects of a call.
+
+        Raises:
+            ExportError: naming all that a graph cannot do, if `strict`.
+        """
+        refused = []
+        for effect in effects:
+            if not self._as_output(effect):
+                refused.append(self._described(effect))
+        if not refused:
+            return
+        if self.strict and any(self._is_optimizers(effect) for effect in effects):
+            names = "; ".join(dict.fromkeys(refused))
+            raise ExportError(f"the program changes Python objects: {names}. If it is the first step that makes an optimizer's "
+                              "state, take one step of the optimizer before")  # fmt: skip
+        if self.strict:
+            raise ExportError(f"the program changes Python objects: {'; '.join(dict.fromkeys(refused))}. {_HINT}")
+        self.assumptions += [Assumption(f"left out: {text}") for text in dict.fromkeys(refused)]
+
+    def _is_optimizers(self, effect: Effect) -> bool:
+        """Whether it is about the state of an optimizer."""
+        source = effect.target.source if isinstance(effect.target, Existing) else None
+        while source is not None and effect.kind == "setitem":
+            if source.key == "state" and source.base is not None:
+                try:
+                    return isinstance(self.call.value_at(source.base), torch.optim.Optimizer)
+                except Exception:  # a path that only capture can follow
+                    return False
+            source = source.base
+        return False
+
+    def _changes_nothing(self, effect: Effect) -> bool:
+        """Whether an effect stores the object that is there already."""
+        if not isinstance(effect.target, Existing) or not isinstance(effect.value, Existing):
+            return False
+        try:
+            owner, value = self.call.value_at(effect.target.source), self.call.value_at(effect.value.source)
+            if effect.kind == "setitem" and isinstance(effect.key, Constant):
+                return owner[effect.key.value] is value
+            return effect.kind in ("setattr", "setplain") and getattr(owner, effect.key) is value
+        except Exception:  # there is none, or a path that only capture can follow
+            return False
+
+    def _as_output(self, effect: Effect) -> bool:
+        if self._changes_nothing(effect):
+            return True
+        if effect.kind == "setattr" and effect.key == "grad" and isinstance(effect.target, Existing):
+            return self._gradient(effect.target.source, effect.value)
+        if effect.kind == "do" and isinstance(effect.value, CallRecipe):
+            return _restores(effect.value)
+        if effect.kind != "setitem" or not isinstance(effect.target, Existing) or not isinstance(effect.key, Constant):
+            return False
+        return self._buffer(effect.target.source, effect.key.value, effect.value)
+
+    def _gradient(self, source: Source, value: Recipe | None) -> bool:
+        name = self.call.argument(source) or self.names.get(id(self.call.value_at(source)))
+        if name is None or self.call.argument(source) is not None:
+            return False
+        if isinstance(value, Constant) and value.value is None:
+            self.cleared.append(name)
+            return True
+        if not isinstance(value, Output):
+            return False
+        self.new.append(("gradient", name, value.index))
+        self.state.setdefault(name, self.call.value_at(source))
+        return True
+
+    def _buffer(self, table: Source, key: Any, value: Recipe | None) -> bool:
+        """A buffer that is assigned to. Its new contents are copied to it, so they must look like the old ones."""
+        if table.key != "_buffers":
+            return False
+        before = self.call.value_at(table).get(key)
+        name = self.names.get(id(before))
+        if not isinstance(before, torch.Tensor) or name is None:
+            return False
+        new: int | torch.Tensor
+        if isinstance(value, Output):
+            new = value.index
+        elif isinstance(value, Existing) and isinstance(tensor := self.call.value_at(value.source), torch.Tensor):
+            new = tensor
+        else:
+            return False
+        self.state[name] = before
+        self.new.append(("buffer", name, new))
+        return True
+
+    # messages ---------------------------------------------------------------------------------------------------
+
+    def _described(self, effect: Effect) -> str:
+        if effect.kind in ("setglobal", "delglobal"):
+            return f"the global {effect.key[1]} is {'set' if effect.kind == 'setglobal' else 'deleted'}"
+        if effect.kind == "do":
+            name = getattr(effect.value.function, "__name__", "a function") if isinstance(effect.value, CallRecipe) else "it"
+            return "the grad mode is left changed" if name == "_set_grad_enabled" else f"{name} is called"
+        if effect.kind == "setcell":
+            return f"the variable {self._variable(effect.target)} of an enclosing function is set"
+        target = self._name(effect.target)
+        if effect.kind in ("setattr", "setplain", "delattr"):
+            return f"{target}.{effect.key} is {'deleted' if effect.kind == 'delattr' else 'set'}"
+        if effect.kind in ("setitem", "delitem"):
+            done = "set" if effect.kind == "setitem" else "deleted"
+            key = repr(effect.key.value) if isinstance(effect.key, Constant) else self._name(effect.key)
+            if isinstance(effect.target, Existing) and effect.target.source.key == "__dict__":
+                return f"{target}.{key.strip(chr(39))} is {done}"
+            return f"{target}[{key}] is {done}"
+        return f"{target}, a {getattr(effect.key, '__name__', 'container')}, is changed"
+
+    def _variable(self, recipe: Any) -> str:
+        """The name of a variable that functions share."""
+        function = self.call.function
+        cell = recipe.value if isinstance(recipe, Constant) else None
+        if isinstance(recipe, Existing):
+            try:
+                cell = self.call.value_at(recipe.source)
+            except Exception:  # a path that only capture can follow
+                cell = None
+        for name, known in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            if known is cell:
+                return name
+        return "in a closure"
+
+    def _name(self, recipe: Any) -> str:
+        if isinstance(recipe, Existing):
+            source = recipe.source
+            if source.key in ("__dict__", "_buffers", "_parameters", "cell_contents") and source.base is not None:
+                source = source.base
+            try:
+                return self.call.described(source, self.names)
+            except Exception:  # a path that only capture can follow
+                return str(source)
+        if isinstance(recipe, Constant):
+            return getattr(recipe.value, "__qualname__", None) or type(recipe.value).__name__
+        return "an object"

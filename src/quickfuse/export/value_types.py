@@ -1,0 +1,129 @@
+"""Whether a graph out of a file says the truth about its values: each operator is asked what it returns, without running."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..differentiate.layouts import Out
+from ..differentiate.shapes import spec_of
+from ..differentiate.traced import Memory, make_traced
+from ..errors import ExportFileError, Unsupported
+from ..ir.values import NumberMeta, TensorMeta
+from .numbers import NAMES, item
+
+#: An operator that returns a list may return one tensor for each element along an axis.
+_LONGEST_LIST = 1 << 16
+
+
+def check_types(graph: Graph) -> None:
+    """Compare what a graph says of its nodes with what their operators say.
+
+    Raises:
+        ExportFileError: where they differ, or where an operator refuses its operands.
+    """
+    for node in graph.nodes:
+        if node.op == "placeholder" and not isinstance(node.meta["val"], (TensorMeta, NumberMeta)):
+            raise ExportFileError(f"the input {node.name:.60} is neither a tensor nor a number")
+        if node.op != "call_function":
+            continue
+        if node.target is operator.getitem:
+            found: Any = node.args[0].meta["val"][node.args[1]]  # type: ignore[union-attr, index]
+        elif node.target in NAMES:
+            found = _number(node)
+        elif node.target is torch.tensor:
+            found = _constant(node)
+        else:
+            found = _found(node)
+        if not _same(found, node.meta["val"]):
+            raise ExportFileError(f"{node.name:.60} is {node.meta['val']!s:.80} in the file, but {node.target} gives {found!s:.80}")
+
+
+def _found(node: Node) -> Any:
+    """What an operator returns."""
+    target: Any = node.target
+    returns = [str(result.type) for result in target._schema.returns]
+    if "List[Tensor]" in returns and any(
+        isinstance(n.meta["val"], TensorMeta) and max(n.meta["val"].shape, default=0) > _LONGEST_LIST
+        for n in node.all_input_nodes
+    ):
+        raise ExportFileError(f"{node.name:.60} would be a list of too many tensors")
+    try:
+        return _metas(spec_of(target, _stand_ins(tuple(node.args)), _stand_ins(dict(node.kwargs))))
+    except ExportFileError:
+        raise
+    except Unsupported as error:
+        raise ExportFileError(f"{node.name:.60}: {error.reason}") from None
+    except Exception as error:
+        raise ExportFileError(f"{node.name:.60}: {type(error).__name__}: {error!s:.200}") from None
+
+
+def _stand_ins(value: Any) -> Any:
+    """Arguments with tensors without data in place of nodes."""
+    if isinstance(value, Node):
+        return _stand_in(value)
+    if isinstance(value, (list, tuple)):
+        parts = [_stand_ins(v) for v in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    return {key: _stand_ins(v) for key, v in value.items()} if isinstance(value, dict) else value
+
+
+def _stand_in(node: Node) -> Any:
+    meta = node.meta["val"]
+    if isinstance(meta, TensorMeta):
+        plain = TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
+        return make_traced(plain, Memory(node, plain), (), node)
+    if isinstance(meta, NumberMeta):
+        return meta.kind(1)
+    raise ExportFileError(f"{node.name:.60} is no tensor, and stands where a tensor is expected")
+
+
+def _metas(spec: Any) -> Any:
+    if type(spec) is Out:
+        return spec.meta
+    return tuple([_metas(s) for s in spec]) if isinstance(spec, (list, tuple)) else spec
+
+
+def _same(found: Any, said: Any) -> bool:
+    """Strides may differ: between devices and versions of PyTorch, and of operators that are composed of others."""
+    if isinstance(found, TensorMeta) and isinstance(said, TensorMeta):
+        return (found.dtype, found.shape) == (said.dtype, said.shape)
+    if isinstance(found, NumberMeta) and isinstance(said, NumberMeta):
+        return found.kind is said.kind
+    if isinstance(found, tuple) and isinstance(said, tuple):
+        return len(found) == len(said) and all(map(_same, found, said))
+    return found is None and said is None
+
+
+def _number(node: Node) -> Any:
+    """Arithmetic on numbers, or the number in a tensor."""
+    said = node.meta["val"]
+    if not isinstance(said, NumberMeta):
+        raise ExportFileError(f"{node.name:.60} is a number, and the file says {said!s:.80}")
+    if node.target is item:
+        operand = node.args[0] if len(node.args) == 1 else None
+        meta = operand.meta["val"] if isinstance(operand, Node) else None
+        if not isinstance(meta, TensorMeta) or meta.numel != 1 or node.kwargs:
+            raise ExportFileError(f"{node.name:.60} takes a number out of something that is no tensor of one element")
+        return said
+    for operand in node.args:
+        meta = operand.meta["val"] if isinstance(operand, Node) else NumberMeta(float)
+        if not isinstance(meta, NumberMeta) or not isinstance(operand, (Node, int, float)):
+            raise ExportFileError(f"{node.name:.60} is arithmetic on something that is no number")
+    if node.kwargs or not 1 <= len(node.args) <= 3:
+        raise ExportFileError(f"{node.name:.60} is arithmetic on no numbers")
+    return said
+
+
+def _constant(node: Node) -> Any:
+    """A small tensor of constants."""
+    if len(node.args) != 1 or not {"dtype", "device"} >= {*node.kwargs} or list(node.all_input_nodes):
+        raise ExportFileError(f"{node.name:.60} is a constant with other arguments than its elements, dtype and device")
+    try:
+        made = torch.tensor(node.args[0], **node.kwargs)  # type: ignore[arg-type]
+    except Exception as error:
+        raise ExportFileError(f"{node.name:.60}: {error!s:.200}") from None
+    return TensorMeta(made.dtype, tuple(made.shape), made.stride(), made.device)

@@ -1,0 +1,402 @@
+"""Files of exported programs: what is in them, programs that come back, and files that are damaged, newer or hostile."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+import quickfuse
+from quickfuse import errors
+
+x = torch.randn(3, 4)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.table = torch.arange(12.0).view(3, 4)
+        self.register_buffer("rows", self.table[1:])
+
+    def forward(self, x: torch.Tensor, scale: float, options: dict[str, Any]) -> dict[str, Any]:
+        if scale > 1:
+            x = x / scale
+        left, right = self.norm(self.one(x)).split(2, 1)
+        return {"sum": left + right, "table": self.table + 1, "rows": self.rows, "scale": scale * 2, "kind": options["kind"]}
+
+
+ARGUMENTS = (x, 2.0, {"kind": "sum", "unused": None})
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("files") / "model.qfx"
+    quickfuse.export(Model(), ARGUMENTS).save(path)
+    return path.read_bytes()
+
+
+def parts_of(data: bytes, folder: Path) -> dict[str, bytes]:
+    (folder / "parts.qfx").write_bytes(data)
+    with zipfile.ZipFile(folder / "parts.qfx") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def write(path: Path, parts: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+    """A file with these parts, and checksums that are right."""
+    sums = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items() if name != "checksums.json"}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, part in {**parts, "checksums.json": json.dumps(sums).encode()}.items():
+            archive.writestr(name, part)
+    return path
+
+
+# what is in a file ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_json_and_safetensors(program: bytes, tmp_path: Path) -> None:
+    from safetensors.torch import load
+
+    parts = parts_of(program, tmp_path)
+    assert {*parts} == {"program.json", "weights.safetensors", "checksums.json"}
+    text = json.loads(parts["program.json"])
+    assert text["schema"] == 1 and text["made_with"]["torch"] == torch.__version__
+    assert "aten::linear" in [node.get("target") for node in text["graph"]["nodes"]]
+    weights = load(parts["weights.safetensors"])
+    torch.testing.assert_close(weights["one.weight"].shape, (4, 4))
+    assert sum("table" in name or "rows" in name for name in weights) == 1  # one piece of memory
+    assert text["state"]["rows"]["data"] == text["state"]["table"]["data"]
+
+
+def test_what_shared_memory_shares_it_again(program: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.qfx").write_bytes(program)
+    module = quickfuse.load(tmp_path / "model.qfx").module()
+    table, rows = module.tensor("table"), module.tensor("rows")
+    assert table.untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
+    assert rows.storage_offset() == 4
+
+
+def test_tensors_of_any_kind_and_layout(tmp_path: Path) -> None:
+    tensors = [
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(6, 4).t()[1:3], torch.tensor(3),
+        torch.zeros(0, 3), torch.tensor([True, False]), torch.randn(3).bfloat16(), torch.randn(3, dtype=torch.complex64),
+        torch.randn(2).expand(3, 2), torch.arange(10)[::3], torch.tensor(2.5, dtype=torch.float16),
+    ]  # fmt: skip
+    exported = quickfuse.export(lambda: [t * 1 for t in tensors])
+    exported.save(tmp_path / "t.qfx")
+    loaded = quickfuse.load(tmp_path / "t.qfx")
+    for ours, tensor in zip(loaded.module()(), tensors, strict=True):
+        torch.testing.assert_close(ours, tensor * 1, rtol=0, atol=0)
+    for name, tensor in exported.state_dict.items():
+        again = loaded.state_dict[name]
+        assert (again.dtype, again.shape, again.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+
+
+def test_a_saved_program_says_the_same(program: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.qfx").write_bytes(program)
+    torch.manual_seed(0)
+    exported, loaded = quickfuse.export(Model(), ARGUMENTS), quickfuse.load(tmp_path / "model.qfx")
+    assert str(exported) == str(loaded)
+    assert exported.assumptions == loaded.assumptions
+    assert exported.graph_signature == loaded.graph_signature
+    loaded.save(tmp_path / "again.qfx")
+    assert parts_of((tmp_path / "again.qfx").read_bytes(), tmp_path) == parts_of(program, tmp_path)
+    with pytest.raises(errors.ExportedCallError, match="options\\['kind'\\] is 'sum' in the exported program, got 'max'"):
+        loaded.module()(x, 2.0, {"kind": "max", "unused": None})
+
+
+def test_a_fresh_process_needs_no_source(tmp_path: Path) -> None:
+    """The model is defined in a file that is gone when another process loads the program."""
+    (tmp_path / "library.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.w = nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n        return torch.tanh(self.w(x))\n"
+    )
+    make = ("import sys; sys.path.insert(0, '.')\nimport torch, quickfuse, library\ntorch.manual_seed(0)\nnet = library.Net()\n"
+            "x = torch.ones(3, 4)\nquickfuse.export(net, (x,)).save('net.qfx')\nprint(net(x).tolist())")  # fmt: skip
+    use = ("import sys, torch, quickfuse\nmodule = quickfuse.load('net.qfx').module()\nresult = module(torch.ones(3, 4))\n"
+           "result.sum().backward()\nassert module.get_parameter('w.weight').grad is not None\n"
+           "assert 'library' not in sys.modules and 'torch._dynamo' not in sys.modules\nprint(result.tolist())")  # fmt: skip
+    source = str(Path(quickfuse.__file__).parents[1])
+    said = []
+    for code in (make, use):
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+            env={"PYTHONPATH": source, "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+        (tmp_path / "library.py").unlink(missing_ok=True)
+    assert said[0] == said[1]
+
+
+def test_operators_of_a_library_are_asked_for(tmp_path: Path) -> None:
+    with torch.library._scoped_library("quickfuse_export_test", "DEF") as library:
+        library.define("triple(Tensor x) -> Tensor")
+        library.impl("triple", lambda x: x * 3, "CompositeExplicitAutograd")
+        triple = torch.ops.quickfuse_export_test.triple.default
+        exported = quickfuse.export(lambda x: triple(x) + 1, (x,))
+        exported.save(tmp_path / "p.qfx")
+        with pytest.raises(errors.ExportFileError, match="is not of ATen: import the library"):
+            quickfuse.load(tmp_path / "p.qfx")
+        loaded = quickfuse.load(tmp_path / "p.qfx", namespaces=["quickfuse_export_test"])
+        torch.testing.assert_close(loaded.module()(x), x * 3 + 1)
+        parts = parts_of((tmp_path / "p.qfx").read_bytes(), tmp_path)
+    parts["program.json"] = parts["program.json"].replace(b"quickfuse_export_test::triple", b"quickfuse_no_library::triple")
+    with pytest.raises(errors.ExportFileError, match="has no operator .*: import the library that registers it"):
+        quickfuse.load(write(tmp_path / "q.qfx", parts), namespaces=["quickfuse_no_library"])
+
+
+# files that are wrong -------------------------------------------------------------------------------------------
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(errors.ExportFileError, match=message) as caught:
+        quickfuse.load(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_files_that_are_no_programs(program: bytes, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        quickfuse.load(tmp_path / "nothing.qfx")
+    for content in (b"", b"PK", b"not a zip" * 99, program[: len(program) // 2], program[100:]):
+        (tmp_path / "bad.qfx").write_bytes(content)
+        refused(tmp_path / "bad.qfx", "no exported program|damaged")
+
+
+def test_archives_that_are_wrong(program: bytes, tmp_path: Path) -> None:
+    parts = parts_of(program, tmp_path)
+    refused(write(tmp_path / "a.qfx", {**parts, "../../evil.py": b"import os"}), r"there is '\.\./\.\./evil\.py' in it")
+    refused(write(tmp_path / "b.qfx", {"program.json": parts["program.json"]}), "weights.safetensors is missing")
+    refused(write(tmp_path / "c.qfx", parts, zipfile.ZIP_DEFLATED), "is compressed")
+    with zipfile.ZipFile(tmp_path / "d.qfx", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        for name, part in [*parts.items(), ("program.json", b"{}")]:
+            archive.writestr(name, part)
+    refused(tmp_path / "d.qfx", "an entry is there twice")
+    changed = bytearray(program)
+    at = program.index(b'"aten::linear"')
+    changed[at + 7 : at + 13] = b"matmul"
+    (tmp_path / "e.qfx").write_bytes(bytes(changed))
+    refused(tmp_path / "e.qfx", "damaged|CRC")
+    with zipfile.ZipFile(tmp_path / "f.qfx", "w") as archive:
+        for name, part in {**parts, "program.json": parts["program.json"] + b" "}.items():
+            archive.writestr(name, part)
+    refused(tmp_path / "f.qfx", "program.json is damaged: its checksum is another one")
+    assert not (tmp_path.parent / "evil.py").exists()
+
+
+def edited(program: bytes, folder: Path, edit: Any) -> Path:
+    parts = parts_of(program, folder)
+    text = json.loads(parts["program.json"])
+    edit(text)
+    parts["program.json"] = json.dumps(text).encode()
+    return write(folder / "edited.qfx", parts)
+
+
+def node(text: Any, target: str) -> Any:
+    return next(n for n in text["graph"]["nodes"] if n.get("target") == target)
+
+
+def set_target(target: str) -> Any:
+    return lambda text: node(text, "aten::linear").update(target=target)
+
+
+def cyclic(text: Any) -> None:
+    node(text, "aten::linear")["args"][0] = {"node": text["graph"]["nodes"][-2]["name"]}
+
+
+def set_shape(text: Any) -> None:
+    node(text, "aten::linear")["value"]["shape"] = [3, 5]
+
+
+def wrong_operand(text: Any) -> None:
+    node(text, "aten::linear")["args"][1] = "weight"
+
+
+def outside_of_memory(text: Any) -> None:
+    text["state"]["one.weight"]["offset"] = 1
+
+
+def huge(text: Any) -> None:
+    for check in text["checks"]:
+        if check["kind"] == "tensor":
+            check["value"]["shape"] = [1 << 50, 4]
+
+
+def deep(text: Any) -> None:
+    tree: Any = {"returned": "constant", "value": 1}
+    for _ in range(100):
+        tree = {"container": "list", "name": "", "keys": [], "children": [tree]}
+    text["result"] = tree
+
+
+def renamed(name: str) -> Any:
+    def edit(text: Any) -> None:
+        state = text["state"]
+        state[name] = state.pop("norm.num_batches_tracked")
+        for spec in [*text["signature"]["inputs"], *text["signature"]["outputs"]]:
+            if spec["target"] == "norm.num_batches_tracked":
+                spec["target"] = name
+
+    return edit
+
+
+EDITS: dict[str, tuple[Any, str]] = {
+    "newer": (lambda t: t.update(schema=2, made_with={"quickfuse": "9.0"}), "a newer quickfuse \\(9.0, layout 2\\)"),
+    "no schema": (lambda t: t.pop("schema"), "has no 'schema'"),
+    "unknown operator": (set_target("aten::frobnicate"), "has no operator aten::frobnicate"),
+    "unknown overload": (set_target("aten::add.Nothing"), "has no operator"),
+    "python": (set_target("os::system"), "is not of ATen"),
+    "no name": (set_target("__import__('os')"), "is no name of an operator"),
+    "builtin": (set_target("builtins::eval"), "is not of ATen"),
+    "file operator": (set_target("aten::from_file"), "is not for graphs out of files"),
+    "in place": (set_target("aten::relu_"), "changes its operands"),
+    "no tensors": (set_target("aten::size.int"), "returns no tensors"),
+    "cyclic": (cyclic, "the name of a node before this one"),
+    "ill-typed": (set_shape, "is float32\\[3, 5\\].* in the file"),
+    "wrong operand": (wrong_operand, "linear"),
+    "too few operands": (lambda t: node(t, "aten::linear").update(args=[]), "linear"),
+    "outside of memory": (outside_of_memory, "lies outside of its memory"),
+    "huge": (huge, "a tensor that fits into memory"),
+    "deep": (deep, "not so deeply nested"),
+    "no output": (lambda t: t["graph"]["nodes"].pop(), "one output, at the end"),
+    "no nodes": (lambda t: t["graph"].update(nodes=[]), "a list of nodes"),
+    "names of methods": (renamed("norm.forward"), "modules have that attribute"),
+    "names of dunders": (renamed("norm.__class__"), "modules have that attribute"),
+    "name within a tensor": (renamed("one.weight.x"), "lies within another tensor"),
+    "empty names": (renamed("norm..x"), "is no name of a tensor"),
+    "unknown memory": (lambda t: t["state"]["one.weight"].update(data="nothing"), "the weights have no tensor 'nothing'"),
+    "other dtype": (lambda t: t["state"]["one.weight"].update(dtype="float64"), "float64"),
+    "negative strides": (lambda t: t["state"]["one.weight"].update(stride=[-4, 1]), "from 0 to"),
+    "code in a name": (lambda t: t["graph"]["nodes"][0].update(name="x=__import__('os')"), "a new name"),
+    "keyword as a name": (lambda t: t["graph"]["nodes"][0].update(name="lambda"), "variable|name"),
+    "path of no argument": (lambda t: t["signature"]["inputs"][-1].update(target="z"), "the path of an argument"),
+    "unknown parameter": (lambda t: t["signature"]["inputs"][0].update(target="z"), "the name of a tensor in the state"),
+    "fewer inputs": (lambda t: t["signature"]["inputs"].pop(), "an entry for each input and output"),
+    "a list": (lambda t: t.update(graph=[]), "has no 'stacks'|has no"),
+    "unknown check": (lambda t: t["checks"][0].update(kind="exec"), "one of tensor"),
+    "unknown arithmetic": (
+        lambda t: t["conditions"][0].update(expression={"operation": "eval", "operands": []}), "one of add"
+    ),
+    "fields": (
+        lambda t: t["result"].update(container="namedtuple", name="x y", keys=["a b", "c", "d", "e", "f"]), "names of fields"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_programs_that_are_wrong(name: str, program: bytes, tmp_path: Path) -> None:
+    edit, message = EDITS[name]
+    refused(edited(program, tmp_path, edit), message)
+
+
+# anything at all ------------------------------------------------------------------------------------------------
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        found += places(inner, (*path, key))
+    return found
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.sampled_from([-1, 0, 1, 2, 1 << 31, 1 << 63]), st.floats(), st.text(max_size=8),
+    st.sampled_from(["aten::add.Tensor", "aten::relu", "aten::unbind.int", "x", "float64", "cuda:0", "meta", "__class__"]),
+    st.lists(st.integers(-2, 9), max_size=4), st.just({}), st.builds(lambda n: {"node": n}, st.text(max_size=6)),
+)  # fmt: skip
+
+
+def loads_or_refuses(path: Path) -> None:
+    """Loading gives a program or the one error, and executes nothing; a program that loads prints, and runs or raises."""
+    try:
+        loaded = quickfuse.load(path)
+    except errors.ExportFileError as error:
+        assert len(str(error)) < 2000
+        return
+    str(loaded)
+    try:
+        module = loaded.module()
+        module(*copy.deepcopy(ARGUMENTS))
+    except (errors.ExportError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, NotImplementedError):
+        pass
+
+
+SETTINGS = hypothesis.settings(
+    max_examples=150, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
+)  # fmt: skip
+
+
+@SETTINGS
+@hypothesis.given(data=st.data())
+def test_changed_bytes(data: st.DataObject, program: bytes, tmp_path: Path) -> None:
+    changed = bytearray(program)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        kind = data.draw(st.sampled_from(["flip", "cut", "double", "insert"]))
+        if kind == "flip":
+            changed[at] ^= 1 << data.draw(st.integers(0, 7))
+        elif kind == "cut":
+            del changed[at : at + data.draw(st.integers(1, 2000))]
+        elif kind == "double":
+            changed[at:at] = changed[at : at + 50]
+        else:
+            changed[at:at] = data.draw(st.binary(max_size=20))
+        if not changed:
+            break
+    (tmp_path / "m.qfx").write_bytes(bytes(changed))
+    loads_or_refuses(tmp_path / "m.qfx")
+
+
+@SETTINGS
+@hypothesis.given(data=st.data())
+def test_changed_parts(data: st.DataObject, program: bytes, tmp_path: Path) -> None:
+    """The checksums are right, so that what is behind them is reached."""
+    parts = parts_of(program, tmp_path)
+    name = data.draw(st.sampled_from(["program.json", "weights.safetensors"]))
+    changed = bytearray(parts[name])
+    at = data.draw(st.integers(0, len(changed) - 1))
+    changed[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    loads_or_refuses(write(tmp_path / "m.qfx", {**parts, name: bytes(changed)}))
+
+
+@hypothesis.settings(SETTINGS, max_examples=400)
+@hypothesis.given(data=st.data())
+def test_changed_json(data: st.DataObject, program: bytes, tmp_path: Path) -> None:
+    parts = parts_of(program, tmp_path)
+    text = json.loads(parts["program.json"])
+    for _ in range(data.draw(st.integers(1, 3))):
+        *path, last = data.draw(st.sampled_from(places(text)))
+        owner = text
+        for key in path:
+            owner = owner[key]
+        kind = data.draw(st.sampled_from(["replace", "drop", "copy"]))
+        if kind == "drop":
+            del owner[last]
+        elif kind == "replace":
+            owner[last] = data.draw(JUNK)
+        else:
+            *other, end = data.draw(st.sampled_from(places(text)))
+            source = text
+            for key in other:
+                source = source[key]
+            owner[last] = copy.deepcopy(source[end])
+        if not places(text):
+            break
+    parts["program.json"] = json.dumps(text).encode()
+    loads_or_refuses(write(tmp_path / "m.qfx", parts))
