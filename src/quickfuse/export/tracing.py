@@ -94,7 +94,7 @@ class ProgramTracing(Tracing):
             return self.fixed[node.name]
         meta = node.meta["val"]
         if isinstance(meta, NumberMeta) or type(meta) is not TensorMeta:
-            return super().input(node)
+            return super().input(node, unused)
         made = self.graph.placeholder(node.name)
         made.meta["val"] = meta
         made.meta["trace"] = node.meta.get("trace", ())
