@@ -18,12 +18,14 @@ import quickfuse
 from quickfuse import doctor as doctor_
 from quickfuse.bench import compile_time as compile_time_
 from quickfuse.bench import export as export_
+from quickfuse.bench import growth as growth_
 from quickfuse.bench import guards as guards_
 from quickfuse.bench import operators as operators_
 from quickfuse.bench import python_loop as python_loop_
 from quickfuse.bench import render
 from quickfuse.bench.figures import Figures
-from quickfuse.bench.machine import show_machine
+from quickfuse.bench.growing_programs import SERIES
+from quickfuse.bench.machine import describe_machine, show_machine
 from quickfuse.bench.optimizers import OPTIMIZERS
 from quickfuse.bench.report import Report
 from quickfuse.bench.run import run
@@ -168,8 +170,14 @@ def compile_time(
     repeats: Annotated[int, typer.Option(min=1, help="How many fresh processes; medians are shown.")] = 3,
     cold_timeout: ColdTimeout = 300.0,
     json: Json = None,
+    growth: Annotated[bool, typer.Option("--growth", help="How compile time grows with the program instead.")] = False,
+    series: Annotated[str, typer.Option(help=f"With --growth: all, or comma-separated from {', '.join(SERIES)}.")] = "all",
+    largest: Annotated[int, typer.Option(min=growth_.SHORTEST, help="With --growth: the longest program.")] = 5000,
+    limit: Annotated[float, typer.Option(help="With --growth: seconds after which a series is not continued.")] = 60.0,
 ) -> None:
-    """Where the first call of a compiled optimizer step spends its time."""
+    """Where the first call of a compiled optimizer step spends its time, or how that grows with several programs."""
+    if growth:
+        return _compile_time_growth(series, largest, limit, json)
     workload = _checked(lambda: OptimizerWorkload(params, parse_shape(shape), optimizer, dtype, _device(device)))
     with _progress_bar() as progress:
         result = compile_time_.measure(workload, repeats=repeats, timeout=cold_timeout, progress=progress)
@@ -178,6 +186,24 @@ def compile_time(
         raise typer.Exit(1)
     _say(show_machine(result.machine))
     console.print(result.to_table())
+    if json is not None:
+        result.write(json)
+
+
+def _compile_time_growth(series: str, largest: int, limit: float, json: Path | None) -> None:
+    names = _names(series, SERIES) if series != "all" else list(SERIES)
+
+    def show(found: growth_.Growth, name: str) -> None:
+        points = found.series[name]
+        console.print(found.to_table(name))
+        for reason in dict.fromkeys(reason for point in points for reason in point.breaks):
+            _say(f"{name}: not one graph: {reason}")
+        if points[-1].failure or points[-1].length < largest:
+            _say(f"{name}: stopped at {points[-1].length}, {points[-1].failure or f'{points[-1].seconds:.0f} s'}")
+
+    _say(show_machine(describe_machine("cpu")))
+    with _progress_bar() as progress:
+        result = growth_.measure(names, largest, limit, progress, show)
     if json is not None:
         result.write(json)
 
