@@ -82,8 +82,8 @@ def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
 
 
 def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
-    """`torch.profiler.record_function`, which only matters to the profiler. Kernels know nothing of blocks of the program, so
-    that the label is that of the whole graph."""
+    """`torch.profiler.record_function`, which only matters to the profiler. Kernels know nothing of blocks of the program,
+    so that the label is that of the whole graph."""
     name = i.outside.contents(name)
     if type(name) is str:
         i.graph.labels.append(name)

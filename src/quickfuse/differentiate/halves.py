@@ -26,7 +26,7 @@ def halves(joint: Joint, plan: Plan) -> Differentiated:
     return Differentiated(
         forward, backward, tensors, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
         [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, sorted(joint.written),
-        joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up,
+        joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, order=joint.order,
     )  # fmt: skip
 
 
