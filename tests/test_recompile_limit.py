@@ -173,3 +173,49 @@ def test_guard_that_fails_most(caplog: pytest.LogCaptureFixture) -> None:
         compiled(torch.ones(2), torch.ones(k))
     said = warnings_in(caplog)
     assert len(said) == 1 and "is L['y'] is a Tensor float32[" in said[0], said
+
+
+def test_turns_of_a_loop_without_tensors_are_soon_left_to_python(caplog: pytest.LogCaptureFixture) -> None:
+    """Each turn could be compiled for the class that it is about, and none of that would be of use."""
+    kinds = [type(f"Kind{k}", (), {}) for k in range(30)]
+
+    def program(x: torch.Tensor, objects: Any) -> torch.Tensor:
+        found = 0
+        if x.sum() > 0:
+            for kind in iter(objects, None):
+                if issubclass(kind, kinds[7]) or kind is kinds[9]:
+                    found += 1
+        return x * found
+
+    compiled = quickfuse.compile(program)
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(2), iter([*kinds, None]).__next__), torch.full((2,), 2.0))
+    assert len(compiled.specialisations) < 12
+    assert not [record for record in caplog.records if "was compiled" in record.getMessage()]
+
+
+def test_a_loop_over_pairs_of_classes_is_captured() -> None:
+    table = {(int, str): 1.0, (float, str): 2.0, (bool, bytes): 3.0}
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        total = sum([number for (kind, _), number in table.items() if issubclass(kind, int)])
+        return x * total * table[float, str] if (str, str) not in table else x
+
+    compiled = quickfuse.compile(program, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+    table[str, str] = 4.0
+    assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_a_divergence_of_distributions(caplog: pytest.LogCaptureFixture) -> None:
+    """PyTorch looks for its formula among all pairs of classes in the first call."""
+    kinds = torch.distributions
+
+    def program(mean: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return kinds.kl_divergence(kinds.Gumbel(mean, scale), kinds.Normal(0.0, 1.0)).sum()
+
+    mean, scale = torch.zeros(2), torch.ones(2)
+    compiled = quickfuse.compile(program)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(mean, scale), program(mean, scale))
+    assert not [record for record in caplog.records if "was compiled" in record.getMessage()]

@@ -324,6 +324,7 @@ class Compiled:
                 self._report_internal_error(error)
                 return None
         point.specialisations = [specialisation, *point.specialisations]
+        self.driver.compiled += 1
         point.useful |= segment.operators > 0
         if segment.pause is not None:
             self._note_break(segment)

@@ -66,12 +66,19 @@ def _key_source(outside: Outside, key: Any) -> Any:
         return key
     if isinstance(key, type) or is_constant(key):
         return key
+    if type(key) is tuple and all(type(part) is str or _is_plain_class(part) for part in key):
+        return key
     if isinstance(key, CODE_TYPES):
         raise Unsupported(f"a dictionary key of type {type(key).__name__}")
     source = outside.source_of(key)
     if source is None:
         raise Unsupported(f"a dictionary key of type {type(key).__name__}")
     return source
+
+
+def _is_plain_class(value: Any) -> bool:
+    """Whether a value is a class that is equal to itself alone."""
+    return isinstance(value, type) and type(value).__eq__ is type.__eq__ and type(value).__hash__ is type.__hash__
 
 
 def key_value(outside: Outside, key: Any) -> Any:

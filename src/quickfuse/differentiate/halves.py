@@ -26,7 +26,7 @@ def halves(joint: Joint, plan: Plan) -> Differentiated:
     return Differentiated(
         forward, backward, tensors, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
         [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, _changed_inputs(joint),
-        joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, has_tail=joint.tail is not None,
+        joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, has_tail=joint.tail is not None, order=joint.order,
     )  # fmt: skip
 
 

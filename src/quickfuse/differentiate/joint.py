@@ -35,7 +35,8 @@ class Joint:
     `outputs` are the forward graph's results for the user, and `plan` says how the captured outputs come from them;
     `gradients` are the nodes of the gradients of `wanted` (inputs by position), None for those that none reaches;
     `written` the new contents of inputs that are changed, by position; `saved` the nodes that eager saves for backward,
-    and `bytes` the bytes of their memory, inputs' not counted. `used_up` are the differentiable outputs, by number, whose
+    and `bytes` the bytes of their memory, inputs' not counted. `order` are the indices in `wanted`, in the order in which
+    autograd has the gradients. `used_up` are the differentiable outputs, by number, whose
     gradients the graph took itself, with the message of the exception that taking them again raises.
     `tail` follows in the forward graph as it was captured; its results among `outputs` are nodes of the captured graph.
     """
@@ -52,6 +53,7 @@ class Joint:
     bytes: int
     draws: bool
     used_up: dict[int, str]
+    order: list[int]
     tail: Tail | None = None
 
     @property
@@ -277,8 +279,9 @@ class Tracing:
             values.append((tensor, recorder.input(node, meta, None, False)))
         plan.find_reach(inputs, wanted)
         gradients: Sequence[Any] = [None] * len(wanted)
+        order: list[int] = []
         if values and wanted:
-            gradients = _gradients([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values])
+            gradients = _gradients([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values], order)
         nodes = [recorder.node_of(g) if type(g) is TracedTensor else None for g in gradients]
         self._keep_apart(gradients, nodes)
         written = {
@@ -287,7 +290,8 @@ class Tracing:
         }  # fmt: skip
         return Joint(
             self.graph, self.inputs, tangents, outputs, plan, wanted, nodes,
-            written, {*self.saved}, self._bytes(), recorder.draws, used_up, self.tail,
+            written, {*self.saved}, self._bytes(), recorder.draws, used_up,
+            [*dict.fromkeys([*order, *range(len(wanted))])], self.tail,
         )  # fmt: skip
 
     def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
@@ -355,8 +359,13 @@ def _as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(made)  # type: ignore
 
 
-def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
-    """As `torch.autograd.grad`, which imports a library for symbolic sizes to compare the tangents' shapes."""
+def _gradients(
+    outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any], order: list[int]
+) -> Sequence[Any]:
+    """As `torch.autograd.grad`, which imports a library for symbolic sizes to compare the tangents' shapes. The numbers of
+    the inputs are added to `order` when their gradients are there."""
+    for k, tensor in enumerate(inputs):
+        tensor.register_hook(lambda _, k=k: order.append(k))
     engine: Any = torch.autograd.Variable._execution_engine
     found: Sequence[Any] = engine.run_backward(
         tuple(outputs), tuple(tangents), False, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False

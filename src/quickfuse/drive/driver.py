@@ -19,6 +19,10 @@ from .unwind import Returned, unwind
 #: the loop or function around them is left to CPython.
 PATIENCE = 24
 
+#: For how many of these instructions a segment counts that was compiled and does nothing for tensors: where each turn of a
+#: loop compiles another one, the loop is soon better left to CPython.
+COMPILED_IN_VAIN = 6
+
 #: What a segment's run gives instead of a result where there is none for these frames.
 NO_SEGMENT = object()
 
@@ -62,6 +66,8 @@ class Driver:
         #: Places from which CPython cannot go on.
         self._refused: set[Key] = set()
         self._said: set[tuple[str, int, int | None]] = set()
+        #: How many segments were compiled so far.
+        self.compiled = 0
         self._codes: dict[int, CodeType] = {}  # places are named by the identity of code, which must not be used again
 
     def run(self, frames: list[FrameState]) -> Any:
@@ -102,7 +108,9 @@ class Driver:
                 barren = 0
             if place in self.left_to_python:
                 continue
+            compiled = self.compiled
             outcome = self._run_segment(key, frames)
+            barren += COMPILED_IN_VAIN * (self.compiled - compiled)
             if outcome is NO_SEGMENT:
                 continue
             for frame in frames:

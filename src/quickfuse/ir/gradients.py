@@ -76,7 +76,8 @@ class Differentiated:
 
     `backward` has placeholders for the saved tensors, for the numbers (by the positions `numbers` of the captured inputs)
     and for the gradients of the differentiable outputs, of layout `tangents`. It returns the gradients of `wanted`, the
-    inputs that need one, None for those without.
+    inputs that need one, None for those without; `order` are indices in `wanted`, in the order in which eager has the
+    gradients.
 
     `results` tell the outputs of the captured graph. `draws` says that forward draws random numbers. `saved_bytes` and
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
@@ -102,6 +103,7 @@ class Differentiated:
     variant: Callable[[frozenset[int]], Variant] | None = None
     used_up: dict[int, str] = field(default_factory=dict)
     has_tail: bool = False
+    order: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)

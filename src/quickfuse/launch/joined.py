@@ -108,6 +108,9 @@ class JoinedCall:
         self.devices = sorted({i.device.index or 0 for i in made.outputs if i.device.type == "cuda"})
         self.tensor_index = _tensor_positions(is_number)
         self.wanted = [self.tensor_index[k] for k in made.wanted]
+        #: The indices in `wanted` in the order in which a call's node has its edges.
+        self.edges = edges_for(made.order)
+        self.leading = [self.wanted[k] for k in self.edges]
         self.number_index = {k: n for n, k in enumerate([k for k, number in enumerate(is_number) if number])}
         self.numbers = [self.number_index[k] for k in made.numbers]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
@@ -125,7 +128,7 @@ class JoinedCall:
         random_state = _current_random_state(self.devices) if self.draws else None
         try:
             if self.differentiable:
-                arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.wanted])
+                arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
                 if torch.is_grad_enabled():
                     made = _apply(*arguments)
                 else:  # the graph begins without recording gradients, and turns it on itself
@@ -272,8 +275,34 @@ class _Joined(torch.autograd.Function):
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
                 tensors += [g for g in given if g is not None]
                 with contextlib.suppress(Unfit):
-                    return (*_NOTHING, *half(tensors, tuple([ctx.numbers[k] for k in call.numbers])))
-        return (*_NOTHING, *call.in_eager(ctx, given, torch.is_grad_enabled()))
+                    found = half(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
+                    return (*_NOTHING, *[found[k] for k in call.edges])
+        found = call.in_eager(ctx, given, torch.is_grad_enabled())
+        return (*_NOTHING, *[found[k] for k in call.edges])
+
+
+def edges_for(order: list[int]) -> list[int]:
+    """In which order a node has to have its edges, for autograd to go on in the order `order`.
+
+    Autograd keeps the nodes that are ready in a binary heap. Those that add gradients to leaves are all equal there, so that
+    the heap takes them out in a fixed order: that of `std::pop_heap`, which moves the larger child, or else the right one,
+    into the place that is free, and the last element into the place that is free in the end.
+    """
+    heap = list(range(len(order)))
+    edges = [0] * len(order)
+    for node in order:
+        edges[heap[0]] = node
+        last = heap.pop()
+        free, size = 0, len(heap)
+        while 2 * free + 2 < size:
+            heap[free] = heap[2 * free + 2]
+            free = 2 * free + 2
+        if 2 * free + 1 < size:
+            heap[free] = heap[2 * free + 1]
+            free = 2 * free + 1
+        if heap:
+            heap[free] = last
+    return edges
 
 
 #: The gradients of `forward`'s first arguments, which are no tensors.
