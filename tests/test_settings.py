@@ -61,6 +61,7 @@ def test_config_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"mode": "fast"}, ValueError, "unknown mode 'fast'; the modes are default, reduce-overhead, max-autotune"),
         ({"mode": 3}, ValueError, "unknown mode 3"),
         ({"backend": "inductors"}, ValueError, "unknown backend 'inductors'; the backends are"),
+        ({"backend": "inductor"}, ValueError, "a part of torch.compile itself.* leave it out for quickfuse's kernels"),
         ({"fullgraph": "yes"}, TypeError, "fullgraph is True or False, not 'yes'"),
         ({"dynamic": 1}, TypeError, "dynamic is True, False or None, not 1"),
     ],

@@ -129,6 +129,9 @@ def _article(value: Any) -> str:
 QUICKFUSE = Backend("quickfuse", None)
 EAGER = Backend("eager", None)
 
+#: Names that `torch.compile(backend=...)` takes and that belong to PyTorch's own compiler.
+_OF_TORCH_COMPILE = ("inductor", "aot_eager", "aot_eager_decomp_partition", "cudagraphs", "onnxrt", "openxla", "tvm")
+
 _registered: dict[str, Backend] = {"quickfuse": QUICKFUSE, "eager": EAGER}
 
 
@@ -156,6 +159,11 @@ def _load(name: str) -> Backend:
             let_through(error)
             raise BackendError(f"the backend {name!r}, published as {entry.value}, cannot be loaded: {error}") from error
         return Backend(name, function)
+    if name in _OF_TORCH_COMPILE:
+        raise ValueError(
+            f"the backend {name!r} is a part of torch.compile itself, and gets graphs of its own kind: leave it out for "
+            f"quickfuse's kernels; the backends are {', '.join(list_backends())}"
+        )
     raise ValueError(f"unknown backend {name!r}; the backends are {', '.join(list_backends())}")
 
 

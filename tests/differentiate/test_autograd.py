@@ -430,3 +430,19 @@ def test_numbers_on_both_sides_of_a_function_of_the_users() -> None:
         function(theirs, n).sum().backward()
         torch.testing.assert_close(mine.grad, theirs.grad)
     assert compiled.graph_count == 1
+
+
+def test_numbers_that_are_equal_by_accident() -> None:
+    """Both halves of an even number are equal, those of an odd one are not: neither graph nor result may rely on either."""
+
+    def function(x: torch.Tensor, n: int) -> torch.Tensor:
+        half = n // 2
+        return (x * half).sin() * (n - half)
+
+    compiled = quickfuse.compile(function)
+    for n in (4, 5, 7, 8):
+        mine = torch.rand(3, requires_grad=True)
+        theirs = mine.detach().clone().requires_grad_()
+        compiled(mine, n).sum().backward()
+        function(theirs, n).sum().backward()
+        torch.testing.assert_close(mine.grad, theirs.grad)
