@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 or 3.12 with pip, and nothing else.
+# `make demo` and `make test` need Python 3.11 to 3.14 with pip, and nothing else. They install the versions in constraints.txt.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,16 +8,19 @@ BIN := $(VENV)/bin
 # What mypy checks strictly: the public surface, and the data types between the stages.
 TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/compiled.py src/quickfuse/settings.py \
          src/quickfuse/config.py src/quickfuse/errors.py src/quickfuse/logs.py src/quickfuse/cli.py \
-         src/quickfuse/doctor.py src/quickfuse/bench src/quickfuse/ir benchmarks/update_readme.py
+         src/quickfuse/doctor.py src/quickfuse/support.py src/quickfuse/unsupported.py src/quickfuse/bench src/quickfuse/ir \
+         benchmarks/update_readme.py
 
 ZOO_VENV ?= .venv-zoo
 ZOO ?=
 
-.PHONY: help demo test conformance zoo lint results clean
+.PHONY: help demo test test-all package conformance zoo lint results clean
 
 help:
 	@echo "make demo     install into $(VENV) and compare eager, torch.compile and quickfuse on this machine"
 	@echo "make test     install into $(VENV) and run lint, types, import contract and tests"
+	@echo "make test-all run the tests on each Python that is found, with the oldest and the newest PyTorch"
+	@echo "make package  build the wheel and the source archive, install each into an empty environment, and try it"
 	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped)"
 	@echo "make zoo      compare models of other libraries with eager mode (hours; ZOO='--shard 1/4' and so on)"
 	@echo "make lint     only lint, types and import contract"
@@ -29,6 +32,14 @@ demo: $(VENV)/installed-bench
 
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# Arguments for pytest, or for the script: make test-all TESTS="--only 3.13 -n 2 tests/language"
+test-all:
+	$(PYTHON) tests/all_versions.py $(TESTS)
+
+package: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet build twine
+	$(BIN)/python tests/package.py
 
 # Results so far are in build/conformance; `make conformance CONFORMANCE=--fresh` forgets them. Tables: benchmarks/results.
 conformance: $(VENV)/installed-test
@@ -54,17 +65,17 @@ clean:
 	rm -rf $(VENV) $(ZOO_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 13) else \
-	  "quickfuse needs Python 3.11 or 3.12; $(PYTHON) is %d.%d. Try: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else \
+	  "quickfuse needs Python 3.11 to 3.14; $(PYTHON) is %d.%d. Try: make PYTHON=python3.13 ..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 
-# Stamps: a second `make` installs nothing, unless pyproject.toml changed.
-$(VENV)/installed-bench: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+# Stamps: a second `make` installs nothing, unless pyproject.toml or constraints.txt changed.
+$(VENV)/installed-bench: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	@touch $@
 
-$(VENV)/installed-test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[bench,test]"
+$(VENV)/installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench,test]"
 	@touch $@ $(VENV)/installed-bench
 
 $(ZOO_VENV)/installed: pyproject.toml

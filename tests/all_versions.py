@@ -2,9 +2,9 @@
 
     python tests/all_versions.py [--only 3.13] [--torch 2.15] [--keep] [--python COMMAND] [arguments of pytest]
 
-Each combination gets an environment of its own in `build/versions`, which is removed after its run: with CUDA they take 6 GB.
-`--python` runs in an environment that is there already. What came out is written to `benchmarks/results/versions.md`, where the
-rows of other combinations stay as they are.
+Each combination gets an environment of its own in `build/versions`, which is removed after its run: with CUDA it takes 6 GB.
+`--python` runs in an environment that is there already. What came out is written to `benchmarks/results/versions.md`, where
+the rows of other combinations stay as they are.
 """
 
 from __future__ import annotations
@@ -91,11 +91,9 @@ def _run(python: str, chosen: list[str]) -> int:
     counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
     tests = " ".join(argument for argument in chosen if not argument.startswith("-")) or "all"
     minutes = f"{(time.monotonic() - start) / 60:.0f}"
-    failed = counts.get("failed", 0) + counts.get("error", 0)
-    if not counts:
-        failed, minutes = -1, "did not end"
-    row = [version, release, tests, counts.get("passed", 0), "?" if failed < 0 else failed, counts.get("skipped", 0), minutes]
-    _write([*map(str, row), datetime.date.today().isoformat()])
+    numbers = [counts.get("passed", 0), counts.get("failed", 0) + counts.get("error", 0), counts.get("skipped", 0)]
+    found = [*map(str, numbers), minutes] if counts else ["?", "?", "?", "did not end"]
+    _write([version, release, tests, *found, datetime.date.today().isoformat()])
     return running.returncode
 
 

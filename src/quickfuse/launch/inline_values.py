@@ -1,4 +1,4 @@
-"""Where an instance keeps its attributes in CPython 3.13: in itself, beside its dictionary, whose version says nothing of them.
+"""Where an instance keeps its attributes in CPython 3.13: in itself, beside its dictionary, whose version says nothing.
 
 The dictionary has a pointer to them, at which there are four bytes (how many places there are, how many are taken, whether
 they are inside of the instance, whether they are in use), then the values from the next word on, and then the order in which
