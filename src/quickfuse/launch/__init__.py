@@ -57,8 +57,8 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
     for start in range(0, len(new), _TOGETHER):
         names = {f"kernel{len(_cpu_kernels) + k}": body for k, body in enumerate(new[start : start + _TOGETHER])}
         sources = [emit(body, name) for name, body in names.items()]
-        addresses = cpu.load_together(sources, [f"{name}_block" for name in names])
-        _cpu_kernels.update((body, addresses[f"{name}_block"]) for name, body in names.items())
+        addresses = cpu.load_together(sources, list(names))
+        _cpu_kernels.update((body, addresses[name]) for name, body in names.items())
     logs.count("distinct kernels", len(new))
 
 

@@ -1,7 +1,7 @@
 """Load LLVM IR into this process and call it.
 
     load             IR -> addresses of its functions (`load_together`: of several pieces)
-    bind, bind_block address -> a Python callable
+    bind             address -> a Python callable
     threads_for      how many threads a launch is worth
     assembly         IR -> the machine code, to read
     host_description what was found on this machine, for `quickfuse doctor`
@@ -30,11 +30,8 @@ from quickfuse.launch.cpu_driver import DRIVER_IR
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-#: A kernel on (rows, starts, n_members, scalars, n_threads), all of them addresses or integers.
-Kernel = Callable[[int, int, int, int, int], None]
-
-#: A kernel's `NAME_block` function, on the address of those five as 64-bit words.
-BlockKernel = Callable[[int], None]
+#: A kernel on the address of its arguments: 64-bit words, see `emit.llvm`.
+Kernel = Callable[[int], None]
 
 
 # --- compiling ---
@@ -59,7 +56,7 @@ class _Engine:
         self.serial = itertools.count()
         self.loaded: list[Any] = []  # LLVM unloads a library when its tracker is collected
         self.driver: dict[str, int] = {}
-        self.driver.update(self.link([DRIVER_IR], ["quickfuse_run"]))
+        self.driver.update(self.link([DRIVER_IR], ["quickfuse_run", "quickfuse_launch"]))
 
     def _create_target_machine(self) -> llvm.TargetMachine:
         return self.llvm.Target.from_default_triple().create_target_machine(
@@ -134,7 +131,7 @@ def _engine() -> _Engine:
 def load(ir: str, names: Sequence[str]) -> dict[str, int]:
     """Compile LLVM IR for this machine and return the addresses of the functions `names`. They stay loaded.
 
-    The IR may call `quickfuse_run` (see `cpu_driver.py`), libm, libmvec and OpenMP.
+    The IR may call `quickfuse_run` and `quickfuse_launch` (see `cpu_driver.py`), libm, libmvec and OpenMP.
     """
     return load_together([ir], names)
 
@@ -189,26 +186,13 @@ def openmp_library() -> str:
 
 
 def bind(address: int, *, releases_gil: bool = False) -> Kernel:
-    """A kernel's function as a Python callable of (rows, starts, n_members, scalars, n_threads).
+    """A kernel's function as a Python callable of the address of its arguments.
 
     Keeping the lock (the default) is cheaper for short kernels; a long one should let other Python threads run.
     """
-    pointer, word = ctypes.c_void_p, ctypes.c_int64
-    kernel: Kernel = _prototype(releases_gil)(None, pointer, pointer, word, pointer, word)(address)
+    prototype: Any = ctypes.CFUNCTYPE if releases_gil else ctypes.PYFUNCTYPE
+    kernel: Kernel = prototype(None, ctypes.c_void_p)(address)
     return kernel
-
-
-def bind_block(address: int, *, releases_gil: bool = False) -> BlockKernel:
-    """A kernel's `NAME_block` function as a Python callable of the address of its arguments.
-
-    A call takes a quarter of the time of one through `bind`, as ctypes converts one argument, not five.
-    """
-    kernel: BlockKernel = _prototype(releases_gil)(None, ctypes.c_void_p)(address)
-    return kernel
-
-
-def _prototype(releases_gil: bool) -> Any:
-    return ctypes.CFUNCTYPE if releases_gil else ctypes.PYFUNCTYPE
 
 
 def threads_for(units: int, cost: int) -> int:

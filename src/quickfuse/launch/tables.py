@@ -167,7 +167,7 @@ class CpuCall:
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         elements = sum(m.numel for m in call.members)
         self.parallel = cpu.threads_for(elements, 1) > 1
-        self.launch = cpu.bind_block(address, releases_gil=elements > CPU.long_running)
+        self.launch = cpu.bind(address, releases_gil=elements > CPU.long_running)
         self.words_of = self.table.words_of
 
 
