@@ -121,7 +121,7 @@ class Version:
 
     def load_all(self, sources: list[str]) -> None:
         for k, source in enumerate(sources):
-            self.cpu.load(source, [f"kernel{k}_block"])
+            self.cpu.load(source, [f"kernel{k}_block" if f"@kernel{k}_block(" in source else f"kernel{k}"])
 
 
 def alternate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +17,15 @@ from quickfuse.launch import cpu
 
 
 @functools.cache
-def compiled(body: KernelBody, target: CpuTarget | None = None) -> cpu.Kernel:
-    return cpu.bind(cpu.load(emit(body, "kernel", target), ["kernel"])["kernel"])
+def compiled(body: KernelBody, target: CpuTarget | None = None) -> Callable[..., None]:
+    """The kernel of a body, on rows, starts, n_members, scalars and n_threads."""
+    kernel = cpu.bind(cpu.load(emit(body, "kernel", target), ["kernel"])["kernel"])
+
+    def call(*words: int) -> None:
+        arguments = torch.tensor(words)
+        kernel(arguments.data_ptr())
+
+    return call
 
 
 @dataclass

@@ -71,15 +71,12 @@ def test_loading_from_many_threads() -> None:
 
 @pytest.mark.parametrize("releases_gil", [False, True])
 def test_bind(releases_gil: bool) -> None:
-    addresses = cpu.load(emit(doubling_body(), "double"), ["double", "double_block"])
+    address = cpu.load(emit(doubling_body(), "double"), ["double"])["double"]
     x = torch.arange(100.0)
     rows, starts = torch.tensor([100, x.data_ptr()]), torch.tensor([0, 100])
-    arguments = (rows.data_ptr(), starts.data_ptr(), 1, 0, 1)
-    cpu.bind(addresses["double"], releases_gil=releases_gil)(*arguments)
+    arguments = torch.tensor((rows.data_ptr(), starts.data_ptr(), 1, 0, 1))
+    cpu.bind(address, releases_gil=releases_gil)(arguments.data_ptr())
     assert torch.equal(x, 2 * torch.arange(100.0))
-    block = torch.tensor(arguments)
-    cpu.bind_block(addresses["double_block"], releases_gil=releases_gil)(block.data_ptr())
-    assert torch.equal(x, 4 * torch.arange(100.0))
 
 
 def test_other_python_threads_run_meanwhile() -> None:
@@ -96,7 +93,7 @@ def test_other_python_threads_run_meanwhile() -> None:
       ret void
     }"""
     flag = torch.zeros(1, dtype=torch.int64)
-    wait = cpu.bind_block(cpu.load(ir, ["wait"])["wait"], releases_gil=True)
+    wait = cpu.bind(cpu.load(ir, ["wait"])["wait"], releases_gil=True)
     timer = threading.Timer(0.05, lambda: flag.fill_(1))
     timer.start()
     wait(flag.data_ptr())
@@ -131,10 +128,10 @@ def test_threads_are_those_of_pytorch() -> None:
         assert cpu.openmp_library() in maps.read()
     # Each member stores the number of the thread that it ran on.
     ir = """
-    declare void @quickfuse_run(ptr, i64, i64, ptr, ptr, i64, ptr, i64)
+    declare void @quickfuse_launch(ptr, i64, i64, ptr)
     declare i32 @omp_get_thread_num()
-    define void @who(ptr %rows, ptr %starts, i64 %n, ptr %args, i64 %threads) {
-      call void @quickfuse_run(ptr @who.member, i64 1, i64 1, ptr %rows, ptr %starts, i64 %n, ptr %args, i64 %threads)
+    define void @who(ptr %arguments) {
+      call void @quickfuse_launch(ptr @who.member, i64 1, i64 1, ptr %arguments)
       ret void
     }
     define internal void @who.member(ptr %row, ptr %scalars, i64 %begin, i64 %end) {
@@ -145,9 +142,11 @@ def test_threads_are_those_of_pytorch() -> None:
     }"""
     who = cpu.bind(cpu.load(ir, ["who"])["who"])
     rows, starts = torch.full((9,), -1), torch.arange(10)
-    who(rows.data_ptr(), starts.data_ptr(), 9, 0, 3)
+    arguments = torch.tensor((rows.data_ptr(), starts.data_ptr(), 9, 0, 3))
+    who(arguments.data_ptr())
     assert rows.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    who(rows.data_ptr(), starts.data_ptr(), 9, 0, 1)
+    arguments[4] = 1
+    who(arguments.data_ptr())
     assert rows.tolist() == [0] * 9
 
 

@@ -2,7 +2,7 @@
 
 The module has one function a level, from the one that Python calls down to a unit of work:
 
-    NAME          all members; hands NAME.member to `quickfuse_run`, the launcher's driver, which splits the work units
+    NAME          all members; hands NAME.member to `quickfuse_launch`, the launcher's driver, which splits the work units
                   over threads and walks over members
     NAME.member   units [begin, end) of one member: loads its addresses and sizes, walks over its parallel axes
     NAME.unit     one unit: a row of the last axis, all passes over a row that is reduced or gone through in order, or the
@@ -26,16 +26,12 @@ from quickfuse.ir.expr import short
 from quickfuse.ir.kernel import KernelBody, StoreKind
 from quickfuse.ir.target import CpuTarget
 
-#: The arguments of a kernel.
-ARGUMENTS = "ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads"
-
 
 def emit(body: KernelBody, name: str, target: CpuTarget | None = None) -> str:
-    """The LLVM IR of `void name(i64* rows, i64* starts, i64 n_members, i64* scalars, i64 n_threads)`.
+    """The LLVM IR of `void name(i64* arguments)`, which are 64-bit words: rows, starts, n_members, scalars, n_threads.
 
-    `rows` is the members' table (see `ir/kernel.py`), `starts` holds the n_members + 1 prefix sums of their work units,
-    `scalars` one 64-bit word for each scalar argument. `void name_block(i64* block)` is the same function with its five
-    arguments in memory, which costs Python less to call. `target` is this machine unless given.
+    `rows` is the address of the members' table (see `ir/kernel.py`), `starts` of the n_members + 1 prefix sums of their work
+    units, `scalars` of one 64-bit word for each scalar argument. `target` is this machine unless given.
     """
     _check(body)
     module = Module(target or host_target())
@@ -73,27 +69,12 @@ def _check(body: KernelBody) -> None:
 
 def _entry(name: str, body: KernelBody, target: CpuTarget) -> list[str]:
     share_multiple = target.share_multiple if body.ndim == 1 and not body.inner else 1
-    constants = f"ptr @{name}.member, i64 {body.row_words}, i64 {share_multiple}"
     return [
-        "; member function, words a row, what a thread's share is a multiple of, then the arguments of the kernel",
-        "declare void @quickfuse_run(ptr, i64, i64, ptr, ptr, i64, ptr, i64)",
+        "; member function, words a row, what a thread's share is a multiple of, the arguments of the kernel",
+        "declare void @quickfuse_launch(ptr, i64, i64, ptr)",
         "",
-        f"define void @{name}({ARGUMENTS}) #0 {{",
-        f"  call void @quickfuse_run({constants}, {ARGUMENTS})",
-        "  ret void",
-        "}",
-        "",
-        f"define void @{name}_block(ptr %block) #0 {{  ; the same, with its arguments in memory",
-        "  %starts.at = getelementptr i64, ptr %block, i64 1",
-        "  %n_members.at = getelementptr i64, ptr %block, i64 2",
-        "  %scalars.at = getelementptr i64, ptr %block, i64 3",
-        "  %n_threads.at = getelementptr i64, ptr %block, i64 4",
-        "  %rows = load ptr, ptr %block",
-        "  %starts = load ptr, ptr %starts.at",
-        "  %n_members = load i64, ptr %n_members.at",
-        "  %scalars = load ptr, ptr %scalars.at",
-        "  %n_threads = load i64, ptr %n_threads.at",
-        f"  tail call void @{name}({ARGUMENTS})",
+        f"define void @{name}(ptr %arguments) #0 {{",
+        f"  call void @quickfuse_launch(ptr @{name}.member, i64 {body.row_words}, i64 {share_multiple}, ptr %arguments)",
         "  ret void",
         "}",
         "",

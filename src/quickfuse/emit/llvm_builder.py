@@ -225,28 +225,27 @@ class LLVMBuilder(Flow, Builder[Value]):
         return self.numbers.let(f"getelementptr {memory_type(self.body.slots[slot].dtype)}, ptr {pointer}, i64 {offset}")
 
     def vectors(self, body: Callable[[], object], has_loop: bool = False) -> None:
-        begin, end = "%begin", "%end"
+        begin, end, lanes = "%begin", "%end", str(self.lanes)
 
-        def masked(index: str, _: Sequence[str] = ()) -> list[str]:
-            self._at(index, (not has_loop and self._tail_mask) or self._mask_of(index, end), body)
+        def step(index: str, _: Sequence[str]) -> list[str]:
+            self._at(index, self._mask_of(index, end) if has_loop else "", body)
             return []
 
-        def whole(index: str, _: Sequence[str]) -> list[str]:
-            self._at(index, "", body)
+        def tail() -> list[str]:
+            self._at(past, self._tail_mask or self._mask_of(past, end), body)
             return []
 
-        step = str(self.lanes)
         if has_loop:
-            self.repeat("vectors", begin, end, step, [], masked)
+            self.repeat("vectors", begin, end, lanes, [], step)
             return
         count = self._once(f"sub i64 {end}, {begin}")
-        past = self._once(f"add i64 {begin}, {self._once(f'and i64 {count}, -{step}')}")
+        past = self._once(f"add i64 {begin}, {self._once(f'and i64 {count}, -{lanes}')}")
         if self.body.across:  # this loop is within others
             with self._written_to(self.entry.lines):
                 self._tail_mask = self._tail_mask or self._mask_of(past, end)
         any_whole, any_left = (self._once(f"icmp slt i64 {one}, {two}") for one, two in ((begin, past), (past, end)))
-        self.when(any_whole, [], lambda: self.repeat("vectors", begin, past, step, [], whole))
-        self.when(any_left, [], lambda: masked(past))
+        self.when(any_whole, [], lambda: self.repeat("vectors", begin, past, lanes, [], step))
+        self.when(any_left, [], tail)
 
     def _at(self, index: str, mask: str, body: Callable[[], object]) -> object:
         self.index, self.mask = index, mask

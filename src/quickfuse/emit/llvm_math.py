@@ -38,6 +38,8 @@ VALUE_TYPES: dict[torch.dtype, str] = {
     torch.complex64: "i64",
     torch.complex128: "i128",
 }
+#: Where an element of a buffer has another type.
+_MEMORY_TYPES: dict[torch.dtype, str] = {torch.bool: "i8", torch.float16: "i16"}
 #: The suffix that names a type in an intrinsic.
 MANGLED = {"half": "f16", "float": "f32", "double": "f64"}
 #: libmvec's letter for the instruction set with vectors of this many bytes: SSE4.2, AVX2, AVX-512.
@@ -46,14 +48,15 @@ LIBMVEC_ISA = {16: "b", 32: "d", 64: "e"}
 
 def value_type(dtype: torch.dtype) -> str:
     """The LLVM type of one value."""
-    if dtype not in VALUE_TYPES:
+    element = VALUE_TYPES.get(dtype)
+    if element is None:
         raise Unsupported(f"the CPU code generator has no type for {dtype}")
-    return VALUE_TYPES[dtype]
+    return element
 
 
 def memory_type(dtype: torch.dtype) -> str:
     """The LLVM type of one element of a buffer."""
-    return {torch.bool: "i8", torch.float16: "i16"}.get(dtype) or value_type(dtype)
+    return _MEMORY_TYPES.get(dtype) or value_type(dtype)
 
 
 def vector_function(target: CpuTarget, name: str, arity: int, element: str, lanes: int) -> str | None:
@@ -96,8 +99,8 @@ class Module:
 
     def declare(self, symbol: str, result: str, params: list[str]) -> None:
         """Make a function known that is not one of the module's own."""
-        if symbol not in self.helpers:
-            self.declarations.setdefault(symbol, f"declare {result} @{symbol}({', '.join(params)})")
+        if symbol not in self.declarations and symbol not in self.helpers:
+            self.declarations[symbol] = f"declare {result} @{symbol}({', '.join(params)})"
 
 
 class Code:

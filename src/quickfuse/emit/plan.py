@@ -112,7 +112,7 @@ class Plan:
             return 1
         accumulated = {root for k, store in enumerate(body.stores) for root in self.roots[k]
                        if store.kind is StoreKind.REDUCE and k not in self.widened and self._is_cast(root)}  # fmt: skip
-        needed = self.closure([root for k, roots in enumerate(self.roots) if k not in body.last for root in roots])
+        needed = self.closure(self.roots_of(k for k in range(len(body.stores)) if k not in body.last))
         once = bool(body.inner) and not body.ordered  # what does not change within a row is computed once there
         counted = [k for k in needed - accumulated if self.varies(k) and (self.within(k) or not once)]
         widths = [self.nodes[k].expr.dtype.itemsize for k in counted]

@@ -90,5 +90,19 @@ class CpuTarget:
         return math.prod(rows[:-1]) * -(-rows[-1] // self.block(body)) if body.across else math.prod(rows)
 
 
-#: What is decided for any CPU.
-CPU = CpuTarget()
+@dataclass(frozen=True, slots=True)
+class CudaTarget:
+    """A GPU of NVIDIA. Blocks are numbers of elements, or of members for bodies without axes, and of warps."""
+
+    #: 1024 elements and 4 warps give each thread two 128-bit loads of a 4-byte type, enough in flight to reach copy
+    #: bandwidth. Short members and small totals get smaller blocks, with one such load for each thread. Adam and copies,
+    #: H200.
+    blocks: tuple[tuple[int, int], ...] = ((1024, 4), (512, 4), (256, 2))
+    least_block: tuple[int, int] = (128, 1)
+    block_of_members: tuple[int, int] = (128, 4)
+    #: Programs for each multiprocessor that keep the memory system busy; below it, smaller blocks make more of them. H200.
+    programs_per_multiprocessor: int = 8
+
+
+#: What is decided for any machine.
+CPU, CUDA = CpuTarget(), CudaTarget()

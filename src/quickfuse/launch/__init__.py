@@ -65,7 +65,7 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
     for start in range(0, len(new), _TOGETHER):
         names = {f"kernel{next(_serial)}": body for body in new[start : start + _TOGETHER]}
         sources = [emit(body, name) for name, body in names.items()]
-        made = cpu.load_kernels(sources, [f"{name}_block" for name in names])
+        made = cpu.load_kernels(sources, list(names))
         kernels.update(zip(names.values(), made, strict=True))
         _cpu_kernels.update(zip(names.values(), made, strict=True))
         _recent.extend(made)

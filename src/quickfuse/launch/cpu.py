@@ -2,7 +2,7 @@
 
     load             IR -> addresses of its functions
     load_kernels     IR -> kernels, several at a time, that are unloaded when nobody has them any more
-    bind, bind_block address -> a Python callable
+    bind             address -> a Python callable
     threads_for      how many threads a launch is worth
     assembly         IR -> the machine code, to read
     host_description what was found on this machine, for `quickfuse doctor`
@@ -31,11 +31,8 @@ from quickfuse.launch.cpu_driver import DRIVER_IR
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
-#: A kernel on (rows, starts, n_members, scalars, n_threads), all of them addresses or integers.
-Kernel = Callable[[int, int, int, int, int], None]
-
-#: A kernel's `NAME_block` function, on the address of those five as 64-bit words.
-BlockKernel = Callable[[int], None]
+#: A kernel on the address of its arguments: 64-bit words, see `emit.llvm`.
+Kernel = Callable[[int], None]
 
 
 # --- compiling ---
@@ -59,7 +56,7 @@ class _Engine:
         self.lock = threading.Lock()
         self.serial = itertools.count()
         self.driver: dict[str, int] = {}
-        addresses, self._driver_library = self.link([DRIVER_IR], ["quickfuse_run"])
+        addresses, self._driver_library = self.link([DRIVER_IR], ["quickfuse_run", "quickfuse_launch"])
         self.driver.update(addresses)
 
     def _create_target_machine(self) -> llvm.TargetMachine:
@@ -138,7 +135,7 @@ _stays: list[Any] = []
 def load(ir: str, names: Sequence[str]) -> dict[str, int]:
     """Compile LLVM IR for this machine and return the addresses of the functions `names`. They stay loaded.
 
-    The IR may call `quickfuse_run` (see `cpu_driver.py`), libm, libmvec and OpenMP.
+    The IR may call `quickfuse_run` and `quickfuse_launch` (see `cpu_driver.py`), libm, libmvec and OpenMP.
     """
     engine = _engine()
     with engine.lock:
@@ -148,7 +145,7 @@ def load(ir: str, names: Sequence[str]) -> dict[str, int]:
 
 
 class LoadedKernel:
-    """A kernel's `NAME_block` function. It is loaded as long as this object lives, or what `bound` gave."""
+    """A kernel's function. It is loaded as long as this object lives, or what `bound` gave."""
 
     __slots__ = ("__weakref__", "_address", "_library")
 
@@ -156,9 +153,9 @@ class LoadedKernel:
         self._address = address
         self._library = library
 
-    def bound(self, releases_gil: bool) -> BlockKernel:
-        """The function for Python: see `bind_block`."""
-        function: Any = bind_block(self._address, releases_gil=releases_gil)
+    def bound(self, releases_gil: bool) -> Kernel:
+        """The function for Python: see `bind`."""
+        function: Any = bind(self._address, releases_gil=releases_gil)
         function.kernel = self
         return function  # type: ignore[no-any-return]
 
@@ -214,26 +211,13 @@ def openmp_library() -> str:
 
 
 def bind(address: int, *, releases_gil: bool = False) -> Kernel:
-    """A kernel's function as a Python callable of (rows, starts, n_members, scalars, n_threads).
+    """A kernel's function as a Python callable of the address of its arguments.
 
     Keeping the lock (the default) is cheaper for short kernels; a long one should let other Python threads run.
     """
-    pointer, word = ctypes.c_void_p, ctypes.c_int64
-    kernel: Kernel = _prototype(releases_gil)(None, pointer, pointer, word, pointer, word)(address)
+    prototype: Any = ctypes.CFUNCTYPE if releases_gil else ctypes.PYFUNCTYPE
+    kernel: Kernel = prototype(None, ctypes.c_void_p)(address)
     return kernel
-
-
-def bind_block(address: int, *, releases_gil: bool = False) -> BlockKernel:
-    """A kernel's `NAME_block` function as a Python callable of the address of its arguments.
-
-    A call takes a quarter of the time of one through `bind`, as ctypes converts one argument, not five.
-    """
-    kernel: BlockKernel = _prototype(releases_gil)(None, ctypes.c_void_p)(address)
-    return kernel
-
-
-def _prototype(releases_gil: bool) -> Any:
-    return ctypes.CFUNCTYPE if releases_gil else ctypes.PYFUNCTYPE
 
 
 def threads_for(units: int, cost: int) -> int:

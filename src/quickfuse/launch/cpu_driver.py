@@ -1,5 +1,6 @@
 """The driver of CPU kernels, in LLVM IR: compiled once a process, shared by all kernels.
 
+    quickfuse_launch   the same as the next one, with the arguments of the kernel in memory
     quickfuse_run      split the work over OpenMP threads, if there is more than one
     quickfuse_thread   one thread's share, called by the OpenMP library
     quickfuse_range    work units [begin, end): find the first member by bisection, then walk over members
@@ -14,6 +15,21 @@ declare i32 @omp_get_num_threads()
 
 ;                     0: member function, 1: row words, 2: share multiple, 3: rows, 4: starts, 5: members, 6: scalars
 %job = type { ptr, i64, i64, ptr, ptr, i64, ptr }
+
+define void @quickfuse_launch(ptr %member, i64 %row_words, i64 %multiple, ptr %arguments) nounwind {
+  %starts.at = getelementptr i64, ptr %arguments, i64 1
+  %n_members.at = getelementptr i64, ptr %arguments, i64 2
+  %scalars.at = getelementptr i64, ptr %arguments, i64 3
+  %n_threads.at = getelementptr i64, ptr %arguments, i64 4
+  %rows = load ptr, ptr %arguments
+  %starts = load ptr, ptr %starts.at
+  %n_members = load i64, ptr %n_members.at
+  %scalars = load ptr, ptr %scalars.at
+  %n_threads = load i64, ptr %n_threads.at
+  call void @quickfuse_run(ptr %member, i64 %row_words, i64 %multiple,
+                           ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads)
+  ret void
+}
 
 define void @quickfuse_run(ptr %member, i64 %row_words, i64 %multiple,
                            ptr %rows, ptr %starts, i64 %n_members, ptr %scalars, i64 %n_threads) nounwind {

@@ -18,31 +18,25 @@ import torch
 
 from quickfuse.errors import QuickfuseError
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, row_template
+from quickfuse.ir.target import CUDA
 
 from . import cuda_driver
 from .cuda_compile import CompiledCubin, LaunchShape, compile_kernel
 
 _ARGUMENT_CLASSES = {torch.float64: ctypes.c_double, torch.int64: ctypes.c_int64, torch.bool: ctypes.c_int8}
 
-#: Programs for each multiprocessor that keep the memory system busy; below it, smaller blocks make more of them.
-_PROGRAMS_PER_MULTIPROCESSOR = 8
-
 _INT32_MAX = 2**31 - 1
 
 
 def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> LaunchShape:
-    """Block size and warps for members of these numbers of elements.
-
-    1024 elements and 4 warps give each thread two 128-bit loads of a 4-byte type, enough in flight to reach copy
-    bandwidth. Short members and small totals get smaller blocks, with one such load for each thread.
-    """
+    """Block size and warps for members of these numbers of elements."""
     if body.ndim == 0:
-        return LaunchShape(block=128, num_warps=4)
+        return LaunchShape(*CUDA.block_of_members)
     total, longest = sum(sizes), max(sizes, default=0)
-    for shape in (LaunchShape(1024, 4), LaunchShape(512, 4), LaunchShape(256, 2)):
-        if total >= shape.block * multiprocessors * _PROGRAMS_PER_MULTIPROCESSOR and longest > shape.block // 2:
-            return shape
-    return LaunchShape(128, 1)
+    for block, warps in CUDA.blocks:
+        if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
+            return LaunchShape(block, warps)
+    return LaunchShape(*CUDA.least_block)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -88,7 +88,7 @@ define void @quickfuse_checksum(ptr %block) nounwind {
 @functools.cache
 def _checksum_function() -> Callable[[int], None]:
     name = "quickfuse_checksum"
-    return cpu.bind_block(cpu.load(_CHECKSUM_IR, [name])[name])
+    return cpu.bind(cpu.load(_CHECKSUM_IR, [name])[name])
 
 
 class Checksum:
