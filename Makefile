@@ -5,10 +5,10 @@ VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
 
-# What mypy checks strictly: the public surface, and the data types between the stages.
+# What mypy checks strictly: the public surface, the data types between the stages, and what verifies.
 TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/compiled.py src/quickfuse/settings.py \
          src/quickfuse/config.py src/quickfuse/errors.py src/quickfuse/logs.py src/quickfuse/cli.py \
-         src/quickfuse/doctor.py src/quickfuse/bench src/quickfuse/ir benchmarks/update_readme.py
+         src/quickfuse/doctor.py src/quickfuse/bench src/quickfuse/ir src/quickfuse/verify benchmarks/update_readme.py
 
 .PHONY: help demo test conformance lint results clean
 

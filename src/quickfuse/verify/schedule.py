@@ -31,7 +31,7 @@ class Run:
     def __init__(self, expected: Expected, schedule: Schedule) -> None:
         self.expected = expected
         self.schedule = schedule
-        self.memory = Memory(expected.names)
+        self.memory = Memory(expected.names, expected.before)
         self.kernels = Kernels()
         self.draws = 0
         self.called: list[Extern] = []
@@ -144,7 +144,7 @@ class Run:
         returned = set(buffers_in(self.expected.program.outputs))
         for expected in self.expected.after:
             buffer = expected.buffer
-            if buffer.kind != "input" and buffer not in returned and not expected.conditions:
+            if buffer.kind not in ("input", "flag") and buffer not in returned:
                 continue
             mine = self.memory[buffer]
             if mine.conditions != expected.conditions:
