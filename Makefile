@@ -5,11 +5,11 @@ VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
 
-# What mypy checks strictly: the public surface, and the data types between the stages.
+# What mypy checks strictly: the public surface, the data types between the stages, and what verifies.
 TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/compiled.py src/quickfuse/settings.py \
          src/quickfuse/config.py src/quickfuse/errors.py src/quickfuse/logs.py src/quickfuse/cli.py \
          src/quickfuse/doctor.py src/quickfuse/support.py src/quickfuse/unsupported.py src/quickfuse/bench src/quickfuse/ir \
-         benchmarks/update_readme.py
+         src/quickfuse/verify benchmarks/update_readme.py
 
 ZOO_VENV ?= .venv-zoo
 ZOO ?=

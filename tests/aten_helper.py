@@ -13,8 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
-from quickfuse.schedule import schedule as make_schedule
-from schedule_interpreter import Compiled, Interpreter
+from schedule_interpreter import Compiled, Interpreter, fused
 from trace_helper import copy_inputs, flatten, meta_of
 
 
@@ -70,7 +69,7 @@ def check_gradients(function: Callable[..., Any], *inputs: torch.Tensor, ulps: f
 def check_aten(function: Callable[..., Any], *inputs: torch.Tensor, ulps: float = 32) -> Schedule:
     """Assert that the operators of a function, compiled, give what they give in eager mode."""
     gm = aten_graph(function, *inputs)
-    schedule = make_schedule(lower(gm.graph))
+    schedule = fused(lower(gm.graph))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     expected = flatten(function(*copy_inputs(inputs)))
     for run in (Interpreter, Compiled):

@@ -16,7 +16,7 @@ from cpu_runner import Data, Strided, run, strided
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.ir.expr import HALF_TYPES, PICK, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
-from quickfuse.ir.loop import Buffer, Extern, HostScalar, View
+from quickfuse.ir.loop import Buffer, Extern, HostScalar, Program, View
 from quickfuse.ir.target import CpuTarget
 from quickfuse.lower import lower
 from quickfuse.schedule import launches as scheduling
@@ -200,13 +200,18 @@ def _once_a_row(body: KernelBody, slot: int, view: torch.Tensor) -> torch.Tensor
     return view
 
 
-def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
-    """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
-    gm = trace(function, *copy_inputs(inputs))
-    program = lower(gm.graph)
+def fused(program: Program) -> Schedule:
+    """The schedule of a program, verified."""
     asked = copied(program)
     schedule = make_schedule(program)
     verify(asked, schedule)
+    return schedule
+
+
+def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
+    """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
+    gm = trace(function, *copy_inputs(inputs))
+    schedule = fused(lower(gm.graph))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     return schedule, Interpreter(schedule, names)
 

@@ -10,14 +10,13 @@ import torch
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
-from quickfuse.schedule import schedule as make_schedule
-from schedule_interpreter import Interpreter, assert_same
+from schedule_interpreter import Interpreter, assert_same, fused
 from trace_helper import copy_inputs, flatten, on_gpu, trace
 
 
 def check_on_gpu(function: Any, *inputs: Any, on_cpu: tuple[str, ...] = ()) -> Schedule:
     gm = on_gpu(trace(function, *copy_inputs(inputs)), on_cpu)
-    schedule = make_schedule(lower(gm.graph))
+    schedule = fused(lower(gm.graph))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     expected, actual = copy_inputs(inputs), copy_inputs(inputs)
     results = flatten(function(*expected))
@@ -81,7 +80,7 @@ def test_division_by_a_number_on_the_gpu() -> None:
 
 def test_copies_between_devices_are_calls() -> None:
     gm = on_gpu(trace(lambda x, y: x.copy_(y + 1), torch.randn(4), torch.randn(4)), ("a1",))
-    before, transfer, after = make_schedule(lower(gm.graph)).steps
+    before, transfer, after = fused(lower(gm.graph)).steps
     assert isinstance(before, KernelCall) and isinstance(transfer, Extern) and isinstance(after, KernelCall)
     assert transfer.target is torch.Tensor.to
     assert transfer.outputs[0].meta.device.type == "cuda"

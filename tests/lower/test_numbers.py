@@ -15,8 +15,7 @@ from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import HostScalar
 from quickfuse.ir.values import NumberMeta, TensorMeta
 from quickfuse.lower import lower
-from quickfuse.schedule import schedule as make_schedule
-from schedule_interpreter import Interpreter, assert_same, check
+from schedule_interpreter import Interpreter, assert_same, check, fused
 
 
 def test_arithmetic_on_the_host() -> None:
@@ -108,7 +107,7 @@ def test_functions_of_a_number_from_a_tensor(function: Any, operands: tuple[Any,
     expected = function(*(value.item() if o is None else o for o in operands))
     gm = _graph_of(function, *operands, kind=type(expected), tensor=value)
     y = torch.tensor([1.0, -2.0], dtype=torch.float64)
-    (result,) = Interpreter(make_schedule(lower(gm.graph)), ["x", "y"])(value, y)
+    (result,) = Interpreter(fused(lower(gm.graph)), ["x", "y"])(value, y)
     assert_same(result, y * expected)
 
 

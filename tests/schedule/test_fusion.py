@@ -12,9 +12,8 @@ from quickfuse.ir.expr import Const, Index, Load, Op
 from quickfuse.ir.kernel import KernelCall, Schedule, Slot
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.values import TensorMeta, contiguous_stride
-from quickfuse.schedule import schedule as make_schedule
 from quickfuse.schedule.collapse import collapse
-from schedule_interpreter import check, compile_for_test
+from schedule_interpreter import check, compile_for_test, fused
 
 CPU = torch.device("cpu")
 
@@ -226,16 +225,16 @@ def test_steps_of_a_program_given_by_hand() -> None:
             Loop((4,), [Store(whole(y), Load(whole(t), torch.float32))], CPU),
         ],
     )
-    (call,) = calls(make_schedule(program))
+    (call,) = calls(fused(program))
     assert [slot.access for slot in call.body.slots] == ["rw", "w"]
-    assert not make_schedule(program).temps
+    assert not fused(program).temps
 
 
 def test_a_shifted_store_is_staged() -> None:
     """x[i] = x[3 - i] reads what it overwrites."""
     x = buffer("x", (4,))
     program = Program(inputs=[x], steps=[Loop((4,), [Store(whole(x), Load(Access(x, 3, (-1,)), torch.float32))], CPU)])
-    schedule = make_schedule(program)
+    schedule = fused(program)
     first, second = calls(schedule)
     assert [b.kind for b in first.members[0].buffers] == ["input", "temp"]
     assert [b.kind for b in second.members[0].buffers] == ["temp", "input"]
@@ -246,7 +245,7 @@ def test_index_expressions() -> None:
     out = buffer("out", (2, 3), "output")
     value = Op("cast", (Op("add", (Index(0), Index(1)), torch.int64),), torch.float32)
     program = Program(steps=[Loop((2, 3), [Store(whole(out), value)], CPU)], outputs=[out])
-    (call,) = calls(make_schedule(program))
+    (call,) = calls(fused(program))
     assert call.members[0].sizes == (2, 3) and str(call.body).endswith("s0 = f32(add(i0, i1))")
 
 

@@ -14,8 +14,7 @@ from torch.fx import GraphModule
 
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.lower import lower
-from quickfuse.schedule import schedule as make_schedule
-from schedule_interpreter import Interpreter, assert_same
+from schedule_interpreter import Interpreter, assert_same, fused
 from trace_helper import Recorder, as_if_compiling, copy_of
 
 SHAPES = [(4, 5), (7,), (3, 2, 2), (1,), (1, 6), (64,)]
@@ -65,7 +64,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 def check_step(optimizer: torch.optim.Optimizer, compiling: bool) -> Schedule:
     before = [copy_of(t.detach()) for t in tensors_of(optimizer)]
     gm, after = captured_step(optimizer, compiling)
-    schedule = make_schedule(lower(gm.graph))
+    schedule = fused(lower(gm.graph))
     Interpreter(schedule, [n.name for n in gm.graph.nodes if n.op == "placeholder"])(*before)
     for actual, expected in zip(before, after, strict=True):
         assert_same(actual, expected.detach(), ulps=8)

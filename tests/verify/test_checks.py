@@ -198,6 +198,26 @@ def test_random_numbers_are_drawn_in_order() -> None:
     assert kind_of(unordered, [other, *unordered.steps[:1]]) == "value"
 
 
+# --- reductions ---
+
+
+def reduction(shape: tuple[int, ...], result: Access, value: Expr, combine: str) -> Loop:
+    return Loop(shape, [Store(result, value, combine)], CPU)
+
+
+def test_reductions_may_be_done_in_parts() -> None:
+    x, part, y = buffer("x", 24, "input"), buffer("part", 6, "temp"), buffer("y", 1)
+    whole = reduction((24,), Access(y, 0, (0,)), exp(Load(element(x), F32)), "add")
+    parts = reduction((6, 4), Access(part, 0, (1, 0)), exp(Load(Access(x, 0, (1, 6)), F32)), "add")
+    for combine, wanted in (("add", ""), ("maximum", "value")):
+        rest = reduction((6,), Access(y, 0, (0,)), Load(element(part), F32), combine)
+        schedule = make_schedule(Program([x], [], [parts, rest], [y]))
+        assert kind_of(Program([x], [], [whole], [y]), schedule.steps, schedule.temps) == wanted
+    rest = reduction((5,), Access(y, 0, (0,)), Load(element(part), F32), "add")
+    schedule = make_schedule(Program([x], [], [parts, rest], [y]))
+    assert kind_of(Program([x], [], [whole], [y]), schedule.steps, schedule.temps) == "value"
+
+
 # --- programs ---
 
 

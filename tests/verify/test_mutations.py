@@ -18,6 +18,8 @@ from quickfuse.ir.loop import Program
 from quickfuse.lower import lower
 from quickfuse.schedule import schedule as make_schedule
 from quickfuse.verify import ScheduleError, copied, verify
+from quickfuse.verify.program import Expected
+from quickfuse.verify.schedule import Run
 from trace_helper import copy_inputs, trace
 
 X = torch.Tensor
@@ -142,11 +144,12 @@ def test_every_break_is_found(way: str, programs: dict[str, list[Made]]) -> None
     tried, missed = 0, []
     for name, found in programs.items():
         for program, schedule in found:
+            expected = Expected(program)
             broken = list(BREAKS[way](schedule))
             for what, wrong in broken[:: max(len(broken) // _MOST, 1)]:
                 tried += 1
                 try:
-                    verify(program, wrong)
+                    Run(expected, wrong).run()
                 except ScheduleError:
                     continue
                 missed.append((name, what))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import runpy
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import quickfuse
 from quickfuse import kernels
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Program
+from quickfuse.launch.tables import Placer
 from quickfuse.lower import lower
 from quickfuse.schedule import schedule as make_schedule
 from quickfuse.verify import ScheduleError, copied, verify
@@ -108,6 +110,19 @@ def test_it_is_off_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quickfuse.config, "verify", False)
     monkeypatch.setattr(kernels, "verify", None)
     quickfuse.compile(step)(torch.randn(20, 70))
+
+
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("0", False), ("", False)])
+def test_the_environment_turns_it_on(text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUICKFUSE_VERIFY", text)
+    assert runpy.run_path(quickfuse.config.__file__)["verify"] is on
+
+
+def test_memory_of_small_temporaries_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that live as long as the compiled function share memory."""
+    monkeypatch.setattr(Placer, "resident", property(lambda placer: dict.fromkeys(placer._cells, 0)))
+    with pytest.raises(quickfuse.errors.InternalError, match="lie in the same bytes"):
+        quickfuse.compile(lambda x: torch.softmax(torch.softmax(x, 1), 0) + x.sum(1))(torch.randn(40, 40))
 
 
 def test_what_has_overwritten_an_input_is_told() -> None:

@@ -190,6 +190,9 @@ def _check_member(call: KernelCall, number: int, member: Member) -> None:
         if slot.dtype != buffer.meta.dtype or any(c is not None and c != s and n > 1 for n, c, s in known):
             raise ScheduleError("form", f"s{k} of member {number} is {buffer}, of type {buffer.meta.dtype} with strides "
                                 f"{strides}, and not what the body says: {slot}\n  in {call.name}")  # fmt: skip
+        if not slot.by_value and buffer.meta.device != call.device:
+            raise ScheduleError("form", f"s{k} of member {number}: {buffer} is on {buffer.meta.device}, the kernel on "
+                                f"{call.device}\n  in {call.name}")  # fmt: skip
         if (slot.access == "flag") != (buffer.kind == "flag"):
             raise ScheduleError("form", f"s{k} of member {number}: {buffer} is stored to as a flag, or not as one"
                                 f"\n  in {call.name}")  # fmt: skip

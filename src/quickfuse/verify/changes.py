@@ -45,7 +45,7 @@ def changes_of(nest: Nest) -> Iterator[tuple[Buffer, Change]]:
 def loads_of(nest: Nest) -> Iterator[tuple[Buffer, Region]]:
     """What a nest loads, one element at each index."""
     for phase in nest.phases:
-        for number in phase.uses()[0]:
+        for number in phase.loaded:
             yield nest.operands[number].buffer, nest.operands[number].region(phase.shape(nest.shape))
 
 

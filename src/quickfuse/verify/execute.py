@@ -335,7 +335,7 @@ def _scanned(instruction: Instruction, box: Box, value: Value) -> Value:
     shape = [1] * len(box.shape) if hashes.ndim < len(box.shape) else list(hashes.shape)
     shape[along] = box.shape[along]
     totals = np.cumsum(np.broadcast_to(hashes, shape), axis=along, dtype=np.uint64)
-    return Value(instruction.dtype, combined(totals, f"{combine} up to here", instruction.dtype))
+    return Value(instruction.dtype, combined(totals, combine, instruction.dtype))
 
 
 def _sum(hashes: Array, shape: Shape, axes: Shape) -> Array:

@@ -97,11 +97,23 @@ def in_order(hashes: Array) -> int:
     return total & _BITS
 
 
-def spread(hashes: Array, tag: str, dtype: torch.dtype) -> Array:
+@functools.cache
+def _combination(combine: str, dtype: torch.dtype) -> tuple[np.uint64, np.uint64]:
+    """A factor that stands for a way of combining values, and its inverse."""
+    factor = token("combined", combine, dtype)
+    return np.uint64(factor), np.uint64(pow(factor, -1, 1 << 64))
+
+
+def spread(hashes: Array, combine: str, dtype: torch.dtype) -> Array:
     """Hashes as they are added up where values are combined in any order, or in the order of a scan."""
-    return mixed(factors(1, "combined", tag, dtype), [hashes])
+    total = hashes * _combination(combine, dtype)[0]
+    total ^= total >> _SHIFT
+    return total
 
 
-def combined(totals: Array, tag: str, dtype: torch.dtype) -> Array:
-    """The hashes of what values are combined to, whose own add up to `totals`."""
-    return mixed(factors(2, "total", tag, dtype), [totals, single(token(tag))])
+def combined(totals: Array, combine: str, dtype: torch.dtype) -> Array:
+    """The hashes of what values are combined to, whose spread hashes add up to `totals`.
+
+    That undoes `spread`: one value by itself is what it is, and what parts are combined to may be combined once more.
+    """
+    return (totals ^ (totals >> _SHIFT)) * _combination(combine, dtype)[1]

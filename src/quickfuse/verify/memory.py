@@ -76,8 +76,10 @@ class Contents:
     numbers that are known there, and where they are.
     """
 
-    def __init__(self, buffer: Buffer, name: int) -> None:
+    def __init__(self, buffer: Buffer, name: int, before: Contents | None = None) -> None:
+        """`before`: what it begins with, which is shared until something is stored."""
         self.buffer = buffer
+        self.before = before
         self.name = name
         self.size = buffer.meta.span_bytes // buffer.meta.dtype.itemsize
         self.is_input = buffer.kind == "input"
@@ -93,6 +95,8 @@ class Contents:
 
     @property
     def hashes(self) -> Array:
+        if self._hashes is None and self.before is not None:
+            return self.before.hashes
         if self._hashes is None:
             self._hashes = numbered(self.size, self.name) if self.is_input else np.zeros(self.size, dtype=np.uint64)
         return self._hashes
@@ -115,6 +119,8 @@ class Contents:
 
     def put(self, region: Region, hashes: Array, known: tuple[Numbers | None, npt.NDArray[np.bool_] | None]) -> None:
         """Store hashes, and the numbers that are known, to a region."""
+        if self._hashes is None and self.before is not None:
+            self._hashes = self.before.hashes.copy()
         place = region.of(self.hashes)
         place[...] = hashes
         numbers, where = known
@@ -158,17 +164,22 @@ class Contents:
 
 
 class Memory:
-    """The contents of all buffers, made when they are asked for. `names` number the buffers, for all memories alike."""
+    """The contents of all buffers, made when they are asked for. `names` number the buffers, for all memories alike.
 
-    def __init__(self, names: dict[Buffer, int]) -> None:
+    Inputs hold what they do in the memory `before`, where there is one.
+    """
+
+    def __init__(self, names: dict[Buffer, int], before: Memory | None = None) -> None:
         self.names = names
+        self.before = before
         self._contents: dict[Buffer, Contents] = {}
 
     def __getitem__(self, buffer: Buffer) -> Contents:
         contents = self._contents.get(buffer)
         if contents is None:
             name = self.names.setdefault(buffer, len(self.names))
-            contents = self._contents[buffer] = Contents(buffer, name)
+            before = self.before[buffer] if self.before is not None and buffer.kind == "input" else None
+            contents = self._contents[buffer] = Contents(buffer, name, before)
         return contents
 
     def __iter__(self) -> Iterator[Contents]:

@@ -114,16 +114,13 @@ class Phase:
     scatters: list[ScatterTo] = field(default_factory=list)
     #: For each instruction, the last one that needs its result; and all results that are needed in the end.
     last_use: list[int] = field(default_factory=list)
+    #: The operands whose element at each index is loaded.
+    loaded: list[int] = field(default_factory=list)
     #: The results that loops which come after need, by the ids of their expressions.
     kept: dict[int, int] = field(default_factory=dict)
 
     def shape(self, shape: Shape) -> Shape:
         return tuple([1 if k in self.once else n for k, n in enumerate(shape)])
-
-    def uses(self) -> tuple[set[int], set[int]]:
-        """The operands whose element at each index is loaded, and those that computed offsets count from."""
-        loaded = {i.payload for i in self.instructions if i.kind == LOAD}
-        return loaded, {i.payload for i in self.instructions if i.kind == PICKED}
 
     @property
     def whole(self) -> set[int]:
@@ -142,7 +139,8 @@ class Phase:
         return next(statement for statement, roots in found if not users.isdisjoint(roots))
 
     def finish(self) -> None:
-        """Note when each result is needed for the last time."""
+        """Note what is loaded, and when each result is needed for the last time."""
+        self.loaded = list(dict.fromkeys([i.payload for i in self.instructions if i.kind == LOAD]))
         self.last_use = list(range(len(self.instructions)))
         for number, instruction in enumerate(self.instructions):
             for argument in instruction.arguments:

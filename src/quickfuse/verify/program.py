@@ -44,7 +44,7 @@ class Expected:
         self.program = program
         self.names: dict[Buffer, int] = {}
         self.before = Memory(self.names)
-        self.after = Memory(self.names)
+        self.after = Memory(self.names, self.before)
         self.scattered: set[Buffer] = set()
         self.calls = [step for step in program.steps if isinstance(step, Extern)]
         self._writers: dict[Buffer, list[_Writer]] = {}

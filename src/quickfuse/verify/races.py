@@ -14,7 +14,7 @@ import numpy.typing as npt
 from quickfuse.ir.loop import Buffer
 
 from .memory import Region
-from .nest import Nest, Phase
+from .nest import LOAD, Nest, Phase
 from .violation import ScheduleError
 
 _Mask = npt.NDArray[np.bool_]
@@ -36,7 +36,7 @@ class _Use:
             return self.nest.describe(self.stored[1])
         for phase in self.nest.phases:
             for number, instruction in enumerate(phase.instructions):
-                if instruction.payload == self.operand and self.operand in phase.uses()[0] and not instruction.arguments:
+                if instruction.kind == LOAD and instruction.payload == self.operand:
                     return self.nest.describe(phase.statement_of(number))
         return str(self.region)
 
@@ -63,7 +63,7 @@ class Launch:
             for scatter in phase.scatters:
                 region = nest.operands[scatter.operand].region(shape)
                 stored[scatter.operand] = _Use(nest, scatter.operand, region, (phase, scatter.statement), True)
-            for number in phase.uses()[0]:
+            for number in phase.loaded:
                 loaded[number] = _Use(nest, number, nest.operands[number].region(shape))
         self.written.update(nest.operands[number].buffer for number in stored)
         for number, use in [*stored.items(), *((k, use) for k, use in loaded.items() if k not in stored)]:
