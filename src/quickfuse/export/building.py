@@ -73,7 +73,7 @@ def _user_callable(function: Any) -> Any:
         return function.function
     if isinstance(function, (FunctionType, MethodType, torch.nn.Module)):
         return function
-    if callable(function) and isinstance(getattr(type(function), "__call__", None), FunctionType)  # noqa: B004:
+    if callable(function) and isinstance(getattr(type(function), "__call__", None), FunctionType):  # noqa: B004
         return function.__call__
     if not callable(function):
         raise TypeError(f"quickfuse.export needs a callable, not a {type(function).__name__}")
