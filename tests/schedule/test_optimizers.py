@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.lower import lower
+from quickfuse.schedule import schedule as make_schedule
 from schedule_interpreter import Interpreter, assert_same, fused
 from trace_helper import Recorder, as_if_compiling, copy_of
 
@@ -200,9 +201,9 @@ def test_compile_time_of_a_thousand_parameters(foreach: bool, compiling: bool) -
         start = time.process_time()
         program = lower(gm.graph)
         lowered = time.process_time()
-        schedule = fused(program)
-        fused = time.process_time()
+        schedule = make_schedule(program)
+        scheduled = time.process_time()
     finally:
         gc.enable()
-    print(f"\n{len(gm.graph.nodes)} nodes: lowered in {lowered - start:.3f} s, fused in {fused - lowered:.3f} s")
+    print(f"\n{len(gm.graph.nodes)} nodes: lowered in {lowered - start:.3f} s, scheduled in {scheduled - lowered:.3f} s")
     assert calls(schedule) == [1000, 1000]
