@@ -266,7 +266,7 @@ class LLVMBuilder(Flow, Builder[Value]):
 
         self.when(value.name, [], run)
 
-    def remembered(
+    def memoized(
         self, operands: Sequence[Value], results: Sequence[Expr], body: Callable[[], Sequence[Value]]
     ) -> list[Value]:
         """%memo holds a flag, the operands' bits, and the results."""

@@ -158,7 +158,7 @@ class Plan:
             levels[max([k + 1 for k, axis in enumerate(nest) if axes >> axis & 1], default=0)].append(number)
         return Region(nest, levels)
 
-    def worth_a_column(self, region: Region, roots: Sequence[int], leaves: Collection[int]) -> list[int]:
+    def invariants(self, region: Region, roots: Sequence[int], leaves: Collection[int]) -> list[int]:
         """The values that change along the vectors but not within a row, which are better computed once for a block of rows
         than in each of its elements; but for what is as soon loaded from memory."""
         found: set[int] = set()

@@ -57,7 +57,7 @@ class Builder(Generic[V]):
         """Run `body` if a number (a bool) holds."""
         raise _missing(self, "conditions")
 
-    def remembered(self, operands: Sequence[V], results: Sequence[Expr], body: Callable[[], Sequence[V]]) -> Sequence[V]:
+    def memoized(self, operands: Sequence[V], results: Sequence[Expr], body: Callable[[], Sequence[V]]) -> Sequence[V]:
         """What `body` returns for these operands, or returned for the member before if that had the same ones."""
         return body()
 
@@ -144,8 +144,8 @@ class Walker(Generic[V]):
 
     def unit(self) -> None:
         body = self.body
-        if self._worth_remembering():
-            self._remember_numbers()
+        if self._worth_memoizing():
+            self._memoize()
             return
         for self.one_pass, stores in enumerate(body.passes):
             self._pass(stores)
@@ -163,9 +163,9 @@ class Walker(Generic[V]):
         region = plan.region(nest, roots, leaves)
         across = self.body.vector in self.body.parallel and len(nest) > 1 and nest[-1] == self.body.vector
         if across:
-            worth = plan.worth_a_column(region, roots, leaves)
-            if worth:
-                self._remember_columns(worth, leaves)
+            invariants = plan.invariants(region, roots, leaves)
+            if invariants:
+                self._hoist(invariants, leaves)
                 region = plan.region(nest, roots, leaves | self.remembered)
         if across and reductions:
             builder.vectors(functools.partial(builder.clear, reductions))
@@ -175,7 +175,7 @@ class Walker(Generic[V]):
         ends = self._descend(stores, region, 0, [builder.start(k) for k in reductions])
         self.results.update((k, builder.total(k, end)) for k, end in zip(reductions, ends, strict=True))
 
-    def _remember_columns(self, nodes: list[int], leaves: set[int]) -> None:
+    def _hoist(self, nodes: list[int], leaves: set[int]) -> None:
         region = self.plan.region((self.body.vector,), nodes, leaves)
         self._evaluate(region.levels[0])
 
@@ -314,7 +314,7 @@ class Walker(Generic[V]):
 
     # --- kernels without axes ---
 
-    def _worth_remembering(self) -> bool:
+    def _worth_memoizing(self) -> bool:
         """Whether to keep what the member before computed: members with equal operands are common (step counters), and some
         functions are slow one by one."""
         exprs = [node.expr for node in self.plan.nodes]
@@ -325,7 +325,7 @@ class Walker(Generic[V]):
             and any(isinstance(expr, Op) and is_slow(expr.name) for expr in exprs)
         )
 
-    def _remember_numbers(self) -> None:
+    def _memoize(self) -> None:
         nodes, (stores,) = self.plan.nodes, self.body.passes
         loads = [number for number, node in enumerate(nodes) if isinstance(node.expr, SlotLoad)]
         results = list(dict.fromkeys(self.plan.roots_of(stores)))
@@ -335,6 +335,6 @@ class Walker(Generic[V]):
             self._evaluate(range(len(nodes)))
             return [self.values[number] for number in results]
 
-        ends = self.builder.remembered([self.values[k] for k in loads], [nodes[k].expr for k in results], compute)
+        ends = self.builder.memoized([self.values[k] for k in loads], [nodes[k].expr for k in results], compute)
         self.values = dict(zip(results, ends, strict=True))
         self._store(stores)
