@@ -1,8 +1,8 @@
 """Hashes in place of numbers: 64 bits that stand for a value and for all that it was computed from.
 
-Equal hashes mean equal values, except by a chance of about 2**-60. A value's hash is a sum of its arguments' hashes, each but
-the last times an odd number that stands for the operation and the argument's position, and then a shift, so that nothing but
-the same operation on the same arguments gives the same. What is combined in any order is a sum.
+Equal hashes mean equal values, except by a chance of about 2**-60. A value's hash is a sum of its arguments' hashes, each
+but the last times an odd number that stands for the operation and the argument's position, and then a shift, so that nothing
+but the same operation on the same arguments gives the same. What is combined in any order is a sum.
 """
 
 from __future__ import annotations
