@@ -22,7 +22,7 @@ def verify(program: Program, schedule: Schedule) -> None:
     """Check a schedule against the lowered program that it was made from.
 
     `program` must be as it was before a scheduler rewrote it: see `copied`. Each element is looked at, whatever the size: it
-    takes about as long as running the program in eager mode a few times, and some 20 bytes for each element of memory.
+    takes some ten times as long as the program in eager mode, and 20 bytes for each element of memory.
 
     Raises:
         ScheduleError: naming the statements of both that do not agree.

@@ -39,8 +39,9 @@ from .nest import (
 from .picks import pick
 from .violation import ScheduleError, shortened
 
-#: So many elements are computed at a time, which is what caches hold.
-_AT_A_TIME = 1 << 15
+#: So many elements are computed at a time: caches hold that, and the C library has such arrays at hand, which take ten times
+#: as long if they are new pages of memory each.
+_AT_A_TIME = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)

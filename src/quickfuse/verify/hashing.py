@@ -1,8 +1,8 @@
 """Hashes in place of numbers: 64 bits that stand for a value and for all that it was computed from.
 
 Equal hashes mean equal values, except by a chance of about 2**-60. A value's hash is a sum of its arguments' hashes, each
-times an odd number that stands for the operation and the argument's position, and then a shift, so that nothing but the
-same operation on the same arguments gives the same. What is combined in any order is a sum.
+but the last times an odd number that stands for the operation and the argument's position, and then a shift, so that nothing
+but the same operation on the same arguments gives the same. What is combined in any order is a sum.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def factors(count: int, *parts: object) -> tuple[np.uint64, ...]:
 def mixed(factors: Sequence[np.uint64], hashes: Sequence[Array]) -> Array:
     """The hashes of what is computed from some arguments, which are broadcast."""
     total = hashes[0] * factors[0]
-    for hashed, factor in zip(hashes[1:], factors[1:], strict=True):
-        term = hashed * factor
+    last = len(hashes) - 1
+    for k in range(1, len(hashes)):
+        term = hashes[k] if k == last else hashes[k] * factors[k]  # the last one is told apart by having no factor
         if term.shape == total.shape:
             total += term
         else:
