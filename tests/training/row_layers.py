@@ -36,6 +36,8 @@ def scale(d: Draft, x: str, shape: Rows) -> None:
 
 
 def bilinear(d: Draft, x: str, shape: Rows) -> None:
+    if shape.width > 64:  # its weight has three axes of this length
+        return dense(d, x, shape)
     d.line(f"{x} = {d.module('bilinear', f'nn.Bilinear({shape.width}, {shape.width}, {shape.width})')}({x}, {x})")
 
 

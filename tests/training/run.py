@@ -31,7 +31,7 @@ sys.path.insert(0, str(HERE.parent))
 
 RESULTS = ROOT / "build" / "training" / "results.jsonl"
 #: Seconds that a program may take with everything, before its process is killed.
-PATIENCE = 120.0
+PATIENCE = 300.0
 #: Programs that one process runs before the next takes over, so that memory does not grow.
 PROCESS_SIZE = 200
 #: What makes a shown program run by itself.

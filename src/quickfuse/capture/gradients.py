@@ -109,7 +109,7 @@ def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorP
     """See to it that no gradient flows out of the graph, and from there to the tensors that it is wanted for."""
     from_outside = [tensor for tensor in wanted if tensor.source is not None]
     reached = i.graph.history.ends(i.graph.graph, outputs) if from_outside else []
-    if all(any(end is tensor for tensor in wanted) for end in reached) and len(from_outside) == 1:
+    if len(from_outside) == 1 and {id(end) for end in reached} <= {id(tensor) for tensor in wanted}:
         return
     for end in reached:
         if not is_leaf(end):

@@ -40,6 +40,7 @@ class Tail:
     skipped: set[Node] = field(default_factory=set)
     #: Where the values of `uses` come from, and of numbers out of tensors: nodes of the joint graph.
     origin: dict[Node, Node] = field(default_factory=dict)
+    _operands: dict[Node, list[Node]] = field(default_factory=dict)
 
     @property
     def changed_inputs(self) -> set[Node]:
@@ -54,14 +55,19 @@ class Tail:
                 call, index = node.args
             effects: Effects | None = call.meta.get("effects")
             memory = effects.memory if effects is not None else ()
-            if not any(operand is not None for operand in memory):
-                return node
-            if index >= len(memory):
+            if index >= len(memory) and any(operand is not None for operand in memory):
                 raise NoTail
-            if (operand := memory[index]) is None:
+            operand = memory[index] if index < len(memory) else None
+            if operand is None:
                 return node
-            node = _operands(call)[operand]
+            node = self.operands(call)[operand]
         return node
+
+    def operands(self, call: Node) -> list[Node]:
+        """The tensor operands of a call, in the order in which `Effects` numbers them."""
+        if call not in self._operands:
+            self._operands[call] = _operands(call)
+        return self._operands[call]
 
     def write(self, graph: Graph, made: dict[Node, Node]) -> None:
         """Add the nodes to the forward graph, whose copies of the joint graph's nodes are `made`."""
@@ -98,6 +104,7 @@ class TailResults:
         self._changed: set[int] = set()
         self._returned: set[int] = set()
         self._returned_late: list[int] = []
+        self._numbers: set[Node] = set()
 
     def of(self, outputs: Any) -> list[Any]:
         """The values of the captured graph's outputs. Those that the tail computes are traced tensors of memory of their
@@ -137,15 +144,16 @@ class TailResults:
 
     def _take_number(self, node: Node) -> None:
         """Note where the tail finds a number that it cannot compute again."""
-        if node in self._tail.origin or not _is_number(node):
+        if node in self._numbers or not _is_number(node):
             return
+        self._numbers.add(node)
         if node.op == "placeholder" or node.meta["val"].from_tensor and node not in self._tail.skipped:
             value = self._values[node]
             origin = value if isinstance(value, Node) else self._number_node(value)
             if origin is None:
                 raise NoTail
             self._tail.origin[node] = origin
-        elif node not in self._tail.nodes:
+        else:
             for operand in node.all_input_nodes:
                 self._take_number(operand)
 
@@ -197,7 +205,7 @@ def _note_uses(tail: Tail) -> None:
                 uses[operand] = None
         effects: Effects | None = node.meta.get("effects")
         for number in effects.written if effects is not None else ():
-            root = tail.root(_operands(node)[number])
+            root = tail.root(tail.operands(node)[number])
             if root not in tail.skipped:
                 tail.changed.add(root)
     tail.uses = list(uses)
@@ -252,7 +260,6 @@ def _is_number(node: Node) -> bool:
 
 
 def _operands(node: Node) -> list[Node]:
-    """The tensor operands of a call, in the order in which `Effects` numbers them."""
     found: list[Node] = []
 
     def collect(value: Any) -> None:
