@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from ..ir.values import TensorMeta
 from .class_attributes import bind, class_source, guard_class_attribute
 from .kinds import CODE_TYPES
 from .raising import raise_in_program
+from .results import View
 from .stand_ins import is_leaf
 from .tensor_subclasses import is_function_class, own_member
 from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
@@ -74,7 +76,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
             raise Unsupported("the autograd node that made a tensor")
         then(None)
     elif name == "data":
-        then(i.graph.call("call_method", "detach", (proxy,), {}))
+        detached = replace(proxy.meta, requires_grad=False)
+        then(i.graph.call("call_function", getattr, (proxy, "data"), {}, View(detached, 0, tracked=False)))
     elif name == "T" and proxy.meta.ndim == 2:
         then(i.graph.call("call_method", "t", (proxy,), {}))
     elif name == "mT":
