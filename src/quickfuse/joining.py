@@ -13,6 +13,7 @@ from .differentiate import describe, differentiate
 from .emit import glue as glue_source
 from .emit.body import joined_body, tensor_picks
 from .emit.halves import kernel_half, operator_half
+from .emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
 from .errors import Unsupported
 from .garbage import collected_later
 from .ir.gradients import Differentiated, NothingToDifferentiate
@@ -63,7 +64,15 @@ def _joined(
     call, placer, kernels = compile_halves(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True
     )
-    return joined_body(segment, call, placer), kernels
+    changed = dict(changes_of_outputs(segment))
+    call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
+    if placer is not None:
+        placer.count_changes(changes_of_inputs(segment))
+    body = joined_body(segment, call, placer)
+    if placer is not None:
+        note_unwritten(segment, body, placer)
+    give_identity(segment, body)
+    return body, kernels
 
 
 def compile_halves(

@@ -14,6 +14,7 @@ from .drive.native import as_generator
 from .drive.tracebacks import traced
 from .emit import glue as glue_source
 from .emit.body import graph_body, kernel_body, tensor_picks
+from .emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
 from .errors import Unsupported
 from .explain.graphs import readable
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
@@ -153,7 +154,11 @@ def _why_not_kernels(segment: Segment) -> str | None:
 
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
     schedule, calls, placer = kernels_of(segment.graph, tensor_picks(segment), checked)
+    schedule.program.versions = changes_of_outputs(segment)
+    placer.count_changes(changes_of_inputs(segment))
     body = kernel_body(segment, schedule, calls, placer)
+    note_unwritten(segment, body, placer)
+    give_identity(segment, body, schedule.program.outputs)
     if segment.inference and body.lines:
         body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]
         body.constants["_inference_mode"] = torch.inference_mode

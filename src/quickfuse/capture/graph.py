@@ -298,6 +298,8 @@ class GraphBuilder:
         if isinstance(structure, (TensorMeta, View)):
             meta = node.meta["val"] = meta_in(structure, tensors)
             node.meta["leaf"] = leaves and meta.requires_grad
+            if isinstance(structure, View):
+                node.meta["view_of"] = (self.node_of(tensors[structure.index]), structure.tracked)
             proxy = TensorProxy(meta, node)
             self.history.note_tensor(node, proxy)
             if isinstance(structure, View) and structure.tracked:

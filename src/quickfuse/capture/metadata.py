@@ -104,7 +104,8 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
     result = result or probe(function, args, kwargs, tensors, grad, device)
     result = result or run_without_data(function, args, kwargs, tensors, grad, device)
     if isinstance(function, _OVERLOADS) and _has_side_effects(function):
-        return replace(result, written=tuple(range(len(tensors))))
+        everything = tuple(range(len(tensors)))
+        return replace(result, written=everything, unnoticed=tuple([k for k in everything if k not in result.written]))
     return result
 
 

@@ -50,6 +50,7 @@ class Result:
 
     structure: `TensorMeta`, `View`, `SameTensor`, plain values, and lists, tuples and named tuples of these.
     written: the numbers of the tensor operands whose contents the operator changes.
+    unnoticed: those of them whose change PyTorch does not count (see `Tensor._version`).
     changed: the numbers of the operands that get other metadata, with that (`x.t_()`, `x.mul_(parameter)`).
     leaves: whether new tensors that require gradients are leaves of autograd's graph.
     """
@@ -58,6 +59,7 @@ class Result:
     written: tuple[int, ...] = ()
     changed: tuple[tuple[int, TensorMeta], ...] = ()
     leaves: bool = False
+    unnoticed: tuple[int, ...] = ()
 
     @property
     def has_tensor(self) -> bool:
@@ -163,7 +165,8 @@ def effects_of(result: Result, tensors: list[TensorProxy], changed: list[TensorP
     memory = tuple([None if isinstance(leaf, TensorMeta) else leaf.index for leaf in tensors_in(structure)])
     written = tuple(dict.fromkeys([number[id(tensor)] for tensor in changed]))
     reshaped = [(k, meta) for k, meta in result.changed if _layout(meta) != _layout(tensors[k].meta)]
-    return Effects(memory, written, tuple(reshaped))
+    counted = tuple([k for k in written if k in result.written and k not in result.unnoticed])
+    return Effects(memory, written, tuple(reshaped), counted)
 
 
 def _layout(meta: TensorMeta) -> TensorMeta:

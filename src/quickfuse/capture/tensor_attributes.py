@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ..ir.values import TensorMeta
 from .class_attributes import bind, class_source, guard_class_attribute, lookup_class
 from .kinds import CODE_TYPES, is_trusted_module
 from .raising import raise_in_program
+from .results import View
 from .stand_ins import is_leaf
 from .tensor_subclasses import is_function_class, own_member
 from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
@@ -76,7 +78,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
             raise Unsupported("the autograd node that made a tensor")
         then(None)
     elif name == "data":
-        then(i.graph.call("call_method", "detach", (proxy,), {}))
+        detached = replace(proxy.meta, requires_grad=False)
+        then(i.graph.call("call_function", getattr, (proxy, "data"), {}, View(detached, 0, tracked=False)))
     elif name == "T" and proxy.meta.ndim == 2:
         then(i.graph.call("call_method", "t", (proxy,), {}))
     elif name == "mT":

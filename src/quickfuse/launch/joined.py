@@ -95,6 +95,8 @@ class JoinedCall:
         self.backwards: dict[frozenset[int], Half | str] = {}
         self.run = run
         self.modes = modes
+        #: How often outputs of forward were changed in place, by their numbers.
+        self.changed: list[tuple[int, int]] = []
         self.unfit = False
         self.is_number = is_number
         self.strong = [k for k, keep in enumerate(keeps) if keep]
@@ -137,6 +139,7 @@ class JoinedCall:
             else:
                 with torch.no_grad():
                     made = self.forward_half.function(tensors, *numbers)
+                    self.count_changes(made)
         except Unfit as unfit:
             if self.mutated and not isinstance(unfit, Refused):  # perhaps some of the changes have been made
                 raise
@@ -166,6 +169,11 @@ class JoinedCall:
                         value = step(value)
             outputs.append(value)
         return outputs
+
+    def count_changes(self, made: Sequence[Any]) -> None:
+        """Let outputs tell how often they were changed, before autograd notes it for those that it keeps."""
+        if self.changed:
+            _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
     def backward_half(self, absent: frozenset[int]) -> Half | None:
         """Backward without gradients for the outputs `absent`; None where only eager can do it."""
@@ -247,6 +255,7 @@ class _Joined(torch.autograd.Function):
     ) -> Any:
         ctx.random_state = random_state
         made = call.forward_half.function(tensors, *numbers)
+        call.count_changes(made)
         ctx.call = call
         ctx.numbers = numbers
         ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
@@ -310,6 +319,7 @@ _NOTHING = (None,) * 4
 
 
 _ref = weakref.ref
+_set_versions = torch._C._autograd._unsafe_set_version_counter
 _version = operator.attrgetter("_version")
 
 #: `_Joined.apply`, without what it does for transforms of torch.func: guards see to it that none is active.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,17 +28,19 @@ _LIST_ITEMS_OFFSET = 24
 _LOWEST_ADDRESS = 1 << 16
 
 
-def change_notes(positions: Sequence[int]) -> Callable[[list[Any]], bool]:
-    """A function that, given a list of tensors, increments the versions of those at `positions`.
+def change_notes(changes: Mapping[int, int]) -> Callable[[list[Any]], bool]:
+    """A function that, given a list of tensors, adds to the versions of those at the positions in `changes`, as often as the
+    program changed them.
 
     It returns whether one of them must not be changed by a kernel: an inference tensor outside of inference mode has no
     version, and the eager operator raises the error.
     """
     native = _native_increment()
     if native is None:
-        return functools.partial(_note_in_python, list(positions))
-    indices = (ctypes.c_int64 * max(len(positions), 1))(*positions)
-    count, address = len(positions), ctypes.addressof(indices)
+        return functools.partial(_note_in_python, dict(changes))
+    pairs = [number for position, times in sorted(changes.items()) for number in (position, times)]
+    indices = (ctypes.c_int64 * max(len(pairs), 1))(*pairs)
+    count, address = len(changes), ctypes.addressof(indices)
 
     def note(tensors: list[Any], _keep: Any = indices) -> bool:
         return native(tensors, address, count) != 0 and not torch.is_inference_mode_enabled()
@@ -46,9 +48,10 @@ def change_notes(positions: Sequence[int]) -> Callable[[list[Any]], bool]:
     return note
 
 
-def _note_in_python(positions: list[int], tensors: list[Any]) -> bool:
-    changed = [tensors[k] for k in positions]
-    torch._C._increment_version(changed)
+def _note_in_python(changes: dict[int, int], tensors: list[Any]) -> bool:
+    changed = [tensors[k] for k in changes]
+    for round_ in range(max(changes.values(), default=0)):
+        torch._C._increment_version([tensors[k] for k, times in changes.items() if times > round_])
     return any(t.is_inference() for t in changed) and not torch.is_inference_mode_enabled()
 
 
@@ -93,7 +96,8 @@ def _counts_changes(tensor: torch.Tensor, address: int) -> bool:
 
 
 def _increment_ir(name: str, handle_offset: int, pointer_offset: int, version_offset: int) -> str:
-    """LLVM IR of `(list, indices, count)`, which returns how many of the tensors have no version."""
+    """LLVM IR of `(list, indices, count)`, where each index comes with how much to add. It returns how many of the tensors
+    have no version."""
     return f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 define i64 @{name}(ptr %list, i64 %indices.i, i64 %count) {{
@@ -111,7 +115,7 @@ head:
 body:
 {_pointer_ahead("far", 16, handle_offset, pointer_offset, dereference=False)}
 {_pointer_ahead("near", 8, handle_offset, pointer_offset, dereference=True)}
-  %index.p = getelementptr i64, ptr %indices, i64 %k
+  %index.p = getelementptr {{ i64, i64 }}, ptr %indices, i64 %k
   %index = load i64, ptr %index.p
   %object.p = getelementptr ptr, ptr %items, i64 %index
   %object = load ptr, ptr %object.p
@@ -122,8 +126,11 @@ body:
   %none = icmp eq ptr %pointer, null
   br i1 %none, label %next, label %increment
 increment:
+  %times.p = getelementptr {{ i64, i64 }}, ptr %indices, i64 %k, i32 1
+  %times.wide = load i64, ptr %times.p
+  %times = trunc i64 %times.wide to i32
   %version.p = getelementptr i8, ptr %pointer, i64 {version_offset}
-  %before = atomicrmw add ptr %version.p, i32 1 monotonic
+  %before = atomicrmw add ptr %version.p, i32 %times monotonic
   br label %next
 next:
   %one = zext i1 %none to i64
@@ -143,7 +150,7 @@ def _pointer_ahead(name: str, distance: int, handle_offset: int, pointer_offset:
         f"%{name}.k = add i64 %k, {distance}",
         f"%{name}.inside = icmp slt i64 %{name}.k, %final",
         f"%{name}.at = select i1 %{name}.inside, i64 %{name}.k, i64 %final",
-        f"%{name}.index.p = getelementptr i64, ptr %indices, i64 %{name}.at",
+        f"%{name}.index.p = getelementptr {{ i64, i64 }}, ptr %indices, i64 %{name}.at",
         f"%{name}.index = load i64, ptr %{name}.index.p",
         f"%{name}.object.p = getelementptr ptr, ptr %items, i64 %{name}.index",
         f"%{name}.object = load ptr, ptr %{name}.object.p",

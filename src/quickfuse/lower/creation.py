@@ -94,6 +94,6 @@ def arange(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: T
         work = torch.float64 if meta.device.type == "cpu" else COMPUTE[meta.dtype]
     first, stride = (_converted(ctx, v, TensorMeta(work, (), (), meta.device)) for v in (start, step))
     value = ops.scaled(ops.via(Index(0), work), stride)
-    if not ops.is_const(first, 0):
+    if is_float(work) or not ops.is_const(first, 0):  # 0.0 plus -0.0 is 0.0
         value = ops.add(first, value)
     return ops.via(value, meta.dtype)

@@ -1,0 +1,88 @@
+"""What outputs are besides their elements: views, of what, and how often they were changed.
+
+Kernels make plain tensors, and views of inputs by strides. Where eager's result is another kind of object, a statement more
+makes it one: what is computed as a view of a temporary is to be a view, and what `detach` or `data` give is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..ir.loop import Buffer
+from ..ir.nodes import outputs_of
+from ..ir.segment import Segment
+from ..ir.sharing import base_of, changes, counter_of, takes_data
+from ..ir.values import TensorMeta
+from .body import tensor_picks
+from .glue import Body
+
+
+def changes_of_inputs(segment: Segment) -> dict[int, int]:
+    """How often a segment's graph changes its inputs, by their positions among the checked tensors."""
+    tensors = [i.name for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+    position = dict(zip(tensors, tensor_picks(segment), strict=True))
+    found = {node.name: times for node, times in changes(segment.graph).items() if node.op == "placeholder"}
+    return {position[name]: times for name, times in found.items() if name in position}
+
+
+def changes_of_outputs(segment: Segment) -> list[tuple[int, int]]:
+    """The outputs in memory of their own that were changed in place since they were made, by position, and how often."""
+    times = changes(segment.graph)
+    found = []
+    for k, node in enumerate(outputs_of(segment.graph)):
+        counter = counter_of(node)
+        if isinstance(node.meta.get("val"), TensorMeta) and counter.op != "placeholder" and not takes_data(counter):
+            found.append((k, times[counter]))
+    return [(k, count) for k, count in found if count]
+
+
+def note_unwritten(segment: Segment, body: Body, placer: Any) -> None:
+    """Count the changes of inputs where no kernel writes to one: what was changed has no elements, or holds what it held."""
+    if not placer.written and changes_of_inputs(segment):
+        body.constants["_count"] = placer.note_changes
+        body.lines.append("_count(_tensors)")
+
+
+def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -> None:
+    """Add the statements that make the outputs the objects that eager gives. `made` tells what the kernels made of each,
+    where that is known.
+
+    Outputs that require gradients stay as autograd made them.
+    """
+    if segment.inference:
+        return
+    outputs = outputs_of(segment.graph)
+    times = changes(segment.graph)
+    written: dict[Node, str] = {}
+    for k, node in enumerate(outputs):
+        meta = node.meta.get("val")
+        if not isinstance(meta, TensorMeta) or meta.requires_grad or body.outputs[k] in written.values():
+            continue
+        name, base = body.outputs[k], base_of(node)
+        plain = made is not None and isinstance(made[k], Buffer) and made[k].kind == "output"
+        expression = _expression(name, node, base, plain, made is None, written)
+        if expression:
+            body.lines.append(f"{name} = {expression}")
+        if node is base:
+            written[node] = name
+        if takes_data(base) and node is base and times[base]:
+            body.constants["_set_versions"] = torch._C._autograd._unsafe_set_version_counter
+            body.lines.append(f"_set_versions(({name},), ({times[base]},))")
+
+
+def _expression(name: str, node: Node, base: Node, plain: bool, unknown: bool, written: dict[Node, str]) -> str:
+    """The object that eager has in place of the tensor `name`; an empty text where it is one already."""
+    detached = "view_of" in base.meta
+    if base.op == "placeholder" or (not detached and unknown):
+        return ""
+    if detached and not plain:
+        if node is not base and base in written:
+            return f"{written[base]}.as_strided({name}.size(), {name}.stride(), {name}.storage_offset())"
+        own = f"{name}.data" if takes_data(base) else f"{name}.detach()"
+        return own if node is base else f"{own}[...]"
+    if node is base:
+        return "" if plain or detached else f"{name}.detach()"
+    return f"{name}[...]" if plain else ""

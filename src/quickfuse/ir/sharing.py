@@ -1,0 +1,58 @@
+"""What tensors of a captured graph share besides memory: the tensor that they are views of, and the count of their changes.
+
+PyTorch counts how often a tensor was changed in place (`Tensor._version`). Views share the count of what they are views of
+(`Tensor._base`), and so does the result of `detach`, which is no view. `Tensor.data` shares memory alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from .effects import Effects
+from .values import TensorMeta
+
+
+def base_of(node: Node) -> Node:
+    """The node of the tensor that a node's is a view of, itself if it is no view."""
+    while (origin := node.meta.get("view_of")) is not None and origin[1]:
+        node = origin[0]
+    return node
+
+
+def counter_of(node: Node) -> Node:
+    """The node of the tensor whose count of changes a node's shares."""
+    while (origin := node.meta.get("view_of")) is not None and not takes_data(node):
+        node = origin[0]
+    return node
+
+
+def takes_data(node: Node) -> bool:
+    """Whether a node is `x.data`."""
+    return node.target is getattr and node.args[1] == "data"
+
+
+def changes(graph: Graph) -> Counter[Node]:
+    """How often a graph changes tensors in place, by the nodes that `counter_of` gives."""
+    found: Counter[Node] = Counter()
+    for node in graph.nodes:
+        effects: Effects | None = node.meta.get("effects")
+        if effects is not None and effects.counted:
+            operands = list(_operands((node.args, node.kwargs)))
+            found.update(counter_of(operands[k]) for k in effects.counted)
+    return found
+
+
+def _operands(arguments: Any) -> Iterator[Node]:
+    """The tensors among a call's arguments, in the order in which `Effects` numbers them."""
+    if isinstance(arguments, Node):
+        if isinstance(arguments.meta.get("val"), TensorMeta):
+            yield arguments
+    elif isinstance(arguments, (list, tuple)):
+        for element in arguments:
+            yield from _operands(element)
+    elif isinstance(arguments, dict):
+        yield from _operands(list(arguments.values()))
