@@ -161,6 +161,8 @@ class Interpreter:
                             break
                 except Raised as raised:
                     unwind(self, raised.exception, depth)
+                    if self.dropped:
+                        raise Unsupported(VISIBLE_ENDING) from None
                 except OperatorFailed as failed:
                     raise Unsupported(f"an operator that raises: {failed}") from failed
         finally:
@@ -315,6 +317,8 @@ class Interpreter:
                 self.let_go(value)
         frame.locals.clear()
         frame.stack.clear()
+        if self.dropped and frame.in_traceback:  # which keeps its variables alive
+            raise Unsupported(VISIBLE_ENDING)
 
     # helpers for handlers ---------------------------------------------------------------------------------------
 

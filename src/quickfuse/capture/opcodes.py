@@ -301,7 +301,10 @@ def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     args = tuple(containers.iterate(i, f.stack.pop()))
     function = f.stack.pop()
     f.stack.pop()
-    calls.call(i, function, args, containers.as_plain_dict(i, kwargs), f.stack.append)
+    keywords = containers.as_plain_dict(i, kwargs)
+    if not all(type(name) is str for name in keywords):
+        raise Unsupported("a call with a keyword that is no string")
+    calls.call(i, function, args, keywords, f.stack.append)
 
 
 def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 #: Dictionaries that look a key up without adding it.
-_PLAIN_DICTS = (dict, collections.OrderedDict)
+_PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)
 _WRITTEN_OUT = (list, tuple, set, frozenset)
 
 
@@ -46,6 +46,9 @@ def item(i: Interpreter, base: Any, key: Any) -> Any:
     real, source = place
     if not isinstance(real, _PLAIN_DICTS if isinstance(real, dict) else list):
         return ABSENT
+    if type(real) is collections.Counter and key.hint not in real:
+        i.outside.require(NumberExpr("({} in {})", (key.expr, source)), False)
+        return 0
     try:
         value = real[key.hint]
     except LookupError:
