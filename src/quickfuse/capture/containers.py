@@ -315,8 +315,8 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     kind = type(base)
     key = concrete_key(i, key)
     if kind is TensorProxy:
-        value = i.outside.number(i.outside.contents(value))
-        call_torch(i, "call_function", operator.setitem, (base, tensor_index(i, key), value), {})
+        operands = (base, tensor_index(i, key), tensor_index(i, value))
+        call_torch(i, "call_function", operator.setitem, operands, {})
         return
     set_native_item(i, base, key, value)
 

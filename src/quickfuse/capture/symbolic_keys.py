@@ -46,9 +46,6 @@ def item(i: Interpreter, base: Any, key: Any) -> Any:
     real, source = place
     if not isinstance(real, _PLAIN_DICTS if isinstance(real, dict) else list):
         return ABSENT
-    if type(real) is collections.Counter and key.hint not in real:
-        i.outside.require(NumberExpr("({} in {})", (key.expr, source)), False)
-        return 0
     try:
         value = real[key.hint]
     except LookupError:
