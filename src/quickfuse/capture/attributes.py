@@ -428,7 +428,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         set_traceback(i, base, value)
         return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-        setter = lookup_class(type(raw), "__set__")[1]
+        setter = special_method(i, raw, "__set__")
         if not isinstance(setter, FunctionType):
             raise Unsupported(f"setting the attribute {name} through a descriptor")
         guard_class_attribute(i, kind.__mro__, owner, name, raw)

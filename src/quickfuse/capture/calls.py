@@ -367,6 +367,10 @@ def _is_a_type(value: Any) -> bool:
 
 def _binary_on_contents(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """An operator on lists, sets or deques of the user's."""
+    for value in (left, right):
+        derived = type(value) is ShadowContainer and type(value.real) is not value.cls
+        if derived and value.cls not in (list, tuple) and function not in _COMPARISONS:  # the result is of the class
+            raise Unsupported(f"{name_of(function)} of a {type(value.real).__name__}")
     if function in _IN_PLACE_OF and type(left) is ShadowContainer:
         contents = i.outside.contents(left)
         if not isinstance(contents, set) or contains_symbolic(right := i.outside.contents(right)):

@@ -173,7 +173,8 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(MethodType(raw.__func__, kind))
     elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
-    elif isinstance(getter := lookup_class(type(raw), "__get__")[1], FunctionType):
+    elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
+        getter = special_method(i, raw, "__get__")
         call(i, getter, (raw, instance, kind), {}, then)
     elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))

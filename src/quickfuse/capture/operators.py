@@ -171,6 +171,8 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     kind = type(value)
     if kind is TensorProxy:
         return value
+    if is_numpy(value):
+        raise Unsupported(f"a {kind.__name__} of NumPy's as an operand of a PyTorch function")
     if kind is complex and repr(eval(repr(value))) != repr(value):  # torch.fx writes constants so
         raise Unsupported("a complex number with a negative zero")
     if kind is Symbol:
