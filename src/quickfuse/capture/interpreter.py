@@ -392,7 +392,7 @@ class Interpreter:
 
     def binary(self, function: Callable[..., Any], left: Any, right: Any, on_result: Callable[[Any], None]) -> None:
         """A binary operator or comparison."""
-        from .calls import binary_operator
+        from .binary_operators import binary_operator
 
         binary_operator(self, function, left, right, on_result)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from ..ir.bytecode import PY312
 from ..ir.frame import NULL, UNBOUND
-from . import attributes, calls, containers, imports, variables
+from . import attributes, binary_operators, calls, containers, imports, variables
 from .frame import Frame, new_cell
 from .raising import raise_in_program
 from .torch_function import call_torch
@@ -225,17 +225,17 @@ _COMPARE = {
 
 def op_BINARY_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     right = f.stack.pop()
-    calls.binary_operator(i, _BINARY[arg], f.stack.pop(), right, f.stack.append)
+    binary_operators.binary_operator(i, _BINARY[arg], f.stack.pop(), right, f.stack.append)
 
 
 def op_COMPARE_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     right = f.stack.pop()
-    calls.binary_operator(i, _COMPARE[value], f.stack.pop(), right, f.stack.append)
+    binary_operators.binary_operator(i, _COMPARE[value], f.stack.pop(), right, f.stack.append)
 
 
 def op_IS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     right, left = f.stack.pop(), f.stack.pop()
-    f.stack.append(calls.is_same(i, left, right) ^ bool(arg))
+    f.stack.append(binary_operators.is_same(i, left, right) ^ bool(arg))
 
 
 def op_CONTAINS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
