@@ -30,7 +30,7 @@ from .class_attributes import (
     special_method,
 )
 from .frame import GeneratorValue
-from .kinds import CODE_TYPES, is_trusted_module
+from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
 from .raising import Raised, raise_in_program, set_traceback, traceback_of
 from .values import (
     ABSENT,
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
+
+#: Builtin classes of what captured code makes.
+_NATIVE_KINDS = (list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex)
 
 #: Attributes that every exception has.
 _EXCEPTION_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__ name obj".split())
@@ -92,6 +95,8 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
         then(_code_attribute(i, base, name))
     elif isinstance(base, enum.Enum):
         _member_attribute(i, base, name, then)
+    elif name == "__class__" and kind in _NATIVE_KINDS:
+        then(kind)
     elif is_constant(base) or (kind in (list, dict, tuple, set) and not i.outside.is_outside(base)):
         then(i.native(getattr, base, name))
     elif kind in (list, tuple, set):
@@ -253,7 +258,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
             _with_fallback(i, base, name, raw, then, bind, i, raw, base, kind)
         else:
-            then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
+            then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
         return
     if name == "__dict__" and instance is not None:
         then(_namespace(i, base))
@@ -423,7 +428,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         set_traceback(i, base, value)
         return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-        setter = lookup_class(type(raw), "__set__")[1]
+        setter = special_method(i, raw, "__set__")
         if not isinstance(setter, FunctionType):
             raise Unsupported(f"setting the attribute {name} through a descriptor")
         guard_class_attribute(i, kind.__mro__, owner, name, raw)

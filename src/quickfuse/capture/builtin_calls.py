@@ -6,7 +6,6 @@ run during capture on plain arguments.
 
 from __future__ import annotations
 
-import abc
 import collections
 import copy
 import enum
@@ -16,29 +15,32 @@ import operator
 import typing
 import warnings
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
-from . import attributes, construction, containers, copying, function_calls, number_calls
+from . import attributes, class_checks, construction, containers, copying, function_calls, number_calls
 from .class_attributes import (
-    guard_absent,
     guard_class_attribute,
-    is_changeable,
     lookup_class,
     python_method,
     special_method,
 )
 from .containers import iterate, native_iterator
-from .frame import GeneratorValue
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
-from .kinds import VIEW_TYPES, is_trusted_module
+from .kinds import VIEW_TYPES
 from .raising import Raised, raise_in_program
 from .values import (
     ABSENT,
-    STAND_INS_OF_OBJECTS,
     ForeignScalar,
+    NativeHandler,
     ShadowDict,
     SuperProxy,
     Symbol,
@@ -55,58 +57,6 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
     if rest:
         raise Unsupported("a class made by type()")
     return type_of(value)
-
-
-def _isinstance(i: Interpreter, value: Any, kinds: Any) -> bool:
-    return any(_is_instance(i, value, kind) for kind in _flatten(i.outside.contents(kinds)))
-
-
-def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
-    """`isinstance(value, wanted)` for one class: its metaclass may say in Python what that means."""
-    kind = type_of(value)
-    if kind is wanted:
-        return True
-    metaclass = type(wanted)
-    owner, check = lookup_class(metaclass, "__instancecheck__")
-    if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
-        guard_class_attribute(i, metaclass.__mro__, owner, "__instancecheck__", check)
-        return i.truth(i.call_now(check, (wanted, value)))
-    if type(value) in (TensorProxy, Symbol, GeneratorValue, *STAND_INS_OF_OBJECTS):
-        outcome = _is_subclass_of(kind, wanted)
-    else:
-        outcome = bool(i.read(isinstance, value, wanted))
-    if isinstance(metaclass, type) and issubclass(metaclass, abc.ABCMeta):
-        guard_virtual(i, kind, wanted, outcome)
-    elif metaclass is not type and isinstance(wanted, type):
-        guard_absent(i, metaclass.__mro__, "__instancecheck__")
-    return outcome
-
-
-#: Whose metaclasses' checks are asked as they are.
-_NATIVE_CHECKS = ("abc", "typing", "torch.nn.parameter", "torch._C", "torch")
-
-
-def guard_virtual(i: Interpreter, kind: type, wanted: type, outcome: bool) -> None:
-    """A class may be registered with an abstract one later."""
-    if not (is_trusted_module(wanted.__module__) and (is_trusted_module(kind.__module__) or not is_changeable(kind))):
-        i.outside.guard("subclass", None, (kind, wanted, outcome))
-
-
-def _is_subclass_of(kind: type, wanted: Any) -> bool:
-    if typing.get_origin(wanted) is not None:
-        raise Unsupported("isinstance with a generic type")
-    if type(wanted).__name__ == "tensortype":
-        raise Unsupported("isinstance with a tensor type of one dtype")
-    if wanted.__module__ == "torch.nn.parameter":
-        return kind is wanted or wanted in kind.__mro__
-    return issubclass(kind, wanted)
-
-
-def _flatten(kinds: Any) -> list[Any]:
-    if isinstance(kinds, tuple):
-        return [k for group in kinds for k in _flatten(group)]
-    arguments = typing.get_args(kinds) if not isinstance(kinds, type) else ()
-    return list(arguments) or [kinds]
 
 
 def _len(i: Interpreter, value: Any) -> Any:
@@ -344,6 +294,8 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
 def _callable(i: Interpreter, value: Any) -> bool:
     if type(value) in (TensorProxy, Symbol):
         return False
+    if type(value) is NativeHandler:
+        return True
     return special_method(i, value, "__call__") is not ABSENT
 
 
@@ -380,7 +332,7 @@ def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple
     """The values that a class pattern takes out of its subject, None where it does not match."""
     if not isinstance(cls, type):
         raise Unsupported("a class pattern without a class")
-    if not _isinstance(i, subject, cls):
+    if not class_checks.check_instance(i, subject, cls):
         return None
     if not count:
         positional: tuple[str, ...] = ()
@@ -430,7 +382,7 @@ def _warn(i: Interpreter, *args: Any, **kwargs: Any) -> None:
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    type: _type, isinstance: _isinstance, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter, next: _next,
+    type: _type, **class_checks.HANDLERS, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter, next: _next,
     zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted, list: _list,
     tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all, any: _any,
     min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool, str: _str,
@@ -467,5 +419,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 
 #: Native functions without side effects, whose result depends on their arguments alone.
 PURE: frozenset[Any] = frozenset(
-    {round, divmod, pow, ord, chr, hex, oct, bin, format, ascii, issubclass, sum, hash, operator.index, operator.not_}
+    {round, divmod, pow, ord, chr, hex, oct, bin, format, ascii, sum, hash, operator.index, operator.not_}
 )

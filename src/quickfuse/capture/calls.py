@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import functools
-import operator
-import types
 import weakref
 from collections.abc import Callable
 from types import (
@@ -27,7 +24,6 @@ from . import (
     attributes,
     builtin_calls,
     container_methods,
-    containers,
     getters,
     library,
     lru_caches,
@@ -35,11 +31,11 @@ from . import (
     transforms,
 )
 from .attributes import PeerModule
-from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
+from .class_attributes import guard_class_attribute, lookup_class
 from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
-from .kinds import CODE_TYPES, VIEW_TYPES, is_trusted_module
+from .kinds import is_trusted_module
 from .module_calls import call_object
 from .mutation import name_of
 from .native_methods import call_method
@@ -47,20 +43,14 @@ from .raising import call_handler
 from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
 from .values import (
-    ABSENT,
-    STAND_INS_OF_OBJECTS,
     ContainerMethod,
-    ForeignScalar,
     NativeHandler,
     ShadowContainer,
     ShadowDict,
-    Symbol,
     TensorMethod,
     TensorProxy,
     contains_symbolic,
     is_constant,
-    is_numpy,
-    type_of,
 )
 
 if TYPE_CHECKING:
@@ -229,292 +219,6 @@ def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         if all(is_constant(a) or isinstance(a, type) or not i.outside.is_outside(a) for a in args):
             return i.native(function, *args, **kwargs)
     raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")
-
-
-# operators ------------------------------------------------------------------------------------------------------
-
-_IN_PLACE_OF = {
-    operator.iadd: operator.add, operator.iand: operator.and_, operator.ifloordiv: operator.floordiv,
-    operator.ilshift: operator.lshift, operator.imatmul: operator.matmul, operator.imul: operator.mul,
-    operator.imod: operator.mod, operator.ior: operator.or_, operator.ipow: operator.pow,
-    operator.irshift: operator.rshift, operator.isub: operator.sub, operator.itruediv: operator.truediv,
-    operator.ixor: operator.xor,
-}  # fmt: skip
-
-_REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
-_NATIVE_OPERANDS = (
-    list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
-    *VIEW_TYPES,
-)  # fmt: skip
-
-
-def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """A binary operator or comparison, given to `then`."""
-    if _says_in_python(i, function, left, right):
-        _object_operator(i, function, left, right, then)
-        return
-    left_kind, right_kind = type(left), type(right)
-    if left_kind is ForeignScalar or right_kind is ForeignScalar:
-        left, right = _plain_operands(i, left, right)
-        left_kind, right_kind = type(left), type(right)
-    if left_kind is ShadowContainer or right_kind is ShadowContainer:
-        if function is operator.iadd and left_kind is ShadowContainer and left.cls is list:
-            container_methods.call_container_method(i, left, "extend", (right,), {})
-            then(left)
-            return
-        _binary_on_contents(i, function, left, right, then)
-        return
-    if left_kind is ShadowDict or right_kind is ShadowDict:
-        _binary_on_dict(i, function, left, right, then)
-        return
-    if left_kind is TensorProxy or right_kind is TensorProxy:
-        if left_kind is not TensorProxy:  # nothing to change in place
-            function = _IN_PLACE_OF.get(function, function)
-        then(torch_calls.tensor_operator(i, function, left, right))
-        return
-    if left_kind is Symbol or right_kind is Symbol:
-        if _has_operators(left_kind) or _has_operators(right_kind):
-            _object_operator(i, function, left, right, then)
-        else:
-            then(_number_operator(i, function, left, right))
-        return
-    if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)) or (
-        function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES)
-    ):
-        then(i.native(function, left, right))
-        return
-    if torch.Size in (left_kind, right_kind) and _IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
-        left, right = (_concrete_sizes(i, v) for v in (left, right))
-        then(i.native(function, left, right))
-        return
-    if torch.Size in (left_kind, right_kind) and function in _COMPARISONS:  # sizes compare like the tuples that they are
-        left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
-        left_kind, right_kind = type(left), type(right)
-    repeats = function in (operator.mul, operator.imul) and (left_kind in (int, bool) or right_kind in (int, bool))
-    if (left_kind in _NATIVE_OPERANDS or repeats) and (right_kind in _NATIVE_OPERANDS or repeats):
-        then(_container_operator(i, function, left, right))
-        return
-    _object_operator(i, function, left, right, then)
-
-
-def _concrete_sizes(i: Interpreter, value: Any) -> Any:
-    """A size, or what may be added to one, in plain numbers."""
-    found = containers.concrete_key(i, value)
-    if not is_constant(found):
-        raise Unsupported(f"a torch.Size and a {type_of(value).__name__} of objects")
-    return found
-
-
-def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
-    """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
-    containers and scalars of the user's, and of objects that derive from builtin classes."""
-    if not any(type(v) in STAND_INS_OF_OBJECTS for v in (left, right)):
-        return False
-    names = _operator_names(function)
-    return any(
-        python_method(i, v, name) is not None
-        for v in (left, right)
-        if type(v) not in (TensorProxy, Symbol)
-        for name in names
-    )
-
-
-def _operator_names(function: Any) -> list[str]:
-    """The names of the methods that an operator asks for, on either side."""
-    name = f"__{name_of(function).strip('_')}__"
-    names = [name]
-    if function in _IN_PLACE_OF:
-        name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
-        names.append(name)
-    if function in _COMPARISONS:
-        return [*names, _REFLECTED_COMPARISON.get(name, name)]
-    return [*names, f"__r{name[2:]}"]
-
-
-def _plain_operands(i: Interpreter, left: Any, right: Any) -> tuple[Any, Any]:
-    """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
-    tensor = type(left) is TensorProxy or type(right) is TensorProxy
-    if tensor and type(left) is ForeignScalar and is_numpy(left.real):
-        raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
-    numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
-    plain = i.outside.concrete if numpy else i.outside.number
-    return plain(left), plain(right)
-
-
-def _binary_on_dict(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """An operator on dictionaries of the user's."""
-    if type(left) is ShadowDict and function in (operator.or_, operator.ior):
-        name = "__or__" if function is operator.or_ else "__ior__"
-        then(container_methods.call_container_method(i, left, name, (right,), {}))
-        return
-    if function in _IN_PLACE_OF and function is not operator.ior:
-        raise Unsupported("a dictionary changed in place by an operator")
-    left, right = (container_methods.ordered_copy(i, v) for v in (left, right))
-    binary_operator(i, function, left, right, then)
-
-
-#: Plain values that no operator of a class of the user's can come from.
-_NUMBERS = (int, float, bool, complex)
-
-
-def _has_operators(kind: type) -> bool:
-    """Whether a class is Python, so that it may say what operators do."""
-    is_python = bool(kind.__flags__ & (1 << 9)) and kind not in _STAND_INS
-    return is_python and not issubclass(kind, (*_NUMBERS, str, torch.Tensor))
-
-
-_STAND_INS = (Symbol, TensorProxy, *STAND_INS_OF_OBJECTS)
-
-
-def _is_a_type(value: Any) -> bool:
-    """A class, or what annotations are made of: `list[int]`, `int | None`, None."""
-    return value is None or isinstance(value, (type, types.GenericAlias, types.UnionType))
-
-
-def _binary_on_contents(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """An operator on lists, sets or deques of the user's."""
-    if function in _IN_PLACE_OF and type(left) is ShadowContainer:
-        contents = i.outside.contents(left)
-        if not isinstance(contents, set) or contains_symbolic(right := i.outside.contents(right)):
-            raise Unsupported(f"{name_of(function)} of a {type(contents).__name__} of the user's")
-        i.native(function, contents, right)
-        then(left)
-        return
-    binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
-
-
-def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    function = _IN_PLACE_OF.get(function, function)
-    for operand in (left, right):
-        if type(operand) not in (Symbol, int, float, bool):
-            left, right = i.outside.concrete(left), i.outside.concrete(right)
-            if is_constant(left) and is_constant(right):
-                return i.native(function, left, right)
-            if function in (operator.eq, operator.ne):
-                return function is operator.ne
-            if isinstance(operand, _NATIVE_OPERANDS):
-                return i.mark_created(i.native(function, left, right))
-            raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
-    return i.graph.number(function, left, right)
-
-
-def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    if function in (operator.add, operator.iadd, operator.mul, operator.imul):
-        if function is operator.iadd and type(left) is list:
-            left.extend(right)
-            return left
-        result = i.native(_IN_PLACE_OF.get(function, function), left, right)
-        return i.mark_created(result) if type(result) is list else result
-    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.or_, operator.ior):
-        if function is operator.or_:
-            return i.mark_created(i.native(function, left, right))
-        i.native(operator.ior, left, right)
-        return left
-    if isinstance(left, (list, tuple)) and type(left) is type(right) and function in _COMPARISONS:
-        return _compare_sequences(i, function, left, right)
-    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.eq, operator.ne):
-        ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
-        same_keys = list(left) == list(right) if ordered else left.keys() == right.keys()
-        same = same_keys and all(containers.equal(i, left[k], right[k]) for k in left)
-        return same ^ (function is operator.ne)
-    if contains_symbolic(left) or contains_symbolic(right):
-        raise Unsupported(f"{name_of(function)} of containers of tensors or numbers")
-    result = i.native(function, left, right)
-    return i.mark_created(result) if isinstance(result, (set, dict, list)) and result is not left else result
-
-
-_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
-
-
-def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    """Comparison of two lists or tuples: by the first elements that differ, then by length."""
-    if function in (operator.eq, operator.ne) and len(left) != len(right):
-        return function is operator.ne
-    for first, second in zip(left, right, strict=False):
-        if not containers.equal(i, first, second):
-            if function in (operator.eq, operator.ne):
-                return function is operator.ne
-            return i.now(binary_operator, i, function, first, second)
-    return function(len(left), len(right))
-
-
-def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """Operator methods of Python classes, by the language's rules of precedence."""
-    name = f"__{name_of(function).strip('_')}__"
-    attempts: list[tuple[Any, str, Any]] = []
-    if function in _IN_PLACE_OF:
-        attempts.append((left, name, right))
-        name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
-    reflected = _REFLECTED_COMPARISON.get(name, name if name in ("__eq__", "__ne__") else f"__r{name[2:]}")
-    direct, swapped = (left, name, right), (right, reflected, left)
-    left_type, right_type = type_of(left), type_of(right)
-    derived = right_type is not left_type and issubclass(right_type, left_type)
-    attempts += [swapped, direct] if derived else [direct, swapped]
-    for receiver, method, operand in attempts:
-        kind = type_of(receiver)
-        if kind in _NUMBERS:  # which know nothing of objects
-            continue
-        found = special_method(i, receiver, method)
-        if not isinstance(found, FunctionType):
-            if method == "__ne__" and found is object.__ne__:  # which inverts what `__eq__` says
-                equal = special_method(i, receiver, "__eq__")
-                if isinstance(equal, FunctionType):
-                    result = i.call_now(equal, (receiver, operand))
-                    if result is not NotImplemented:
-                        then(not i.truth(result))
-                        return
-                continue
-            if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
-                continue
-            if type(receiver) in (ShadowDict, ShadowContainer) and container_methods.is_container_method(receiver, method):
-                result = container_methods.call_container_method(i, receiver, method, (operand,), {})
-                if result is not NotImplemented:
-                    then(result)
-                    return
-                continue
-            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand):
-                continue
-            raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
-        result = i.call_now(found, (receiver, operand))
-        if result is not NotImplemented:
-            then(result)
-            return
-    if function in (operator.eq, operator.ne):
-        then(is_same(i, left, right) ^ (function is operator.ne))
-        return
-    raise Unsupported(f"{name_of(function)} of a {type_of(left).__name__} and a {type_of(right).__name__}")
-
-
-def _is_derived(receiver: Any, operand: Any) -> bool:
-    """Whether a builtin class's operator does something with an operand: not with an object of another kind."""
-    kinds = (list, tuple, dict, set, frozenset, str, bytes, int, float)
-    return any(isinstance(receiver, kind) and issubclass(type_of(operand), kinds) for kind in kinds)
-
-
-def is_same(i: Interpreter, left: Any, right: Any) -> bool:
-    """`left is right`, guarded where both come from outside and could become the same."""
-    if type(left) is Symbol or type(right) is Symbol:
-        other = right if type(left) is Symbol else left
-        if type(other) not in (Symbol, int, float, bool):
-            return False
-        if (type(left) is Symbol and left.kind is bool) != (type(right) is Symbol and right.kind is bool) or bool in (
-            type(left), type(right)
-        ):  # fmt: skip
-            return _is_same_truth(i, left, right)
-        raise Unsupported("the identity of a number")
-    left, right = i.outside.contents(left), i.outside.contents(right)
-    if left is right:
-        return True
-    first, second = i.outside.source_of(left), i.outside.source_of(right)
-    if first is not None and second is not None and type_of(left) is type_of(right):
-        i.outside.guard("distinct", first, second)
-    return False
-
-
-def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:
-    """Identity where one side is True or False: there is one object of each."""
-    kinds = [v.kind if type(v) is Symbol else type(v) for v in (left, right)]
-    return kinds == [bool, bool] and i.truth(left) is i.truth(right)
 
 
 # context managers -----------------------------------------------------------------------------------------------

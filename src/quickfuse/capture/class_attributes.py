@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
-from .kinds import CODE_TYPES, is_trusted_module
+from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .values import ABSENT, type_of
 
@@ -58,7 +58,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     elif hasattr(type(raw), "__get__"):
         then(i.native(getattr, cls, name))
     else:
-        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_module(owner.__module__)))
+        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
 
 
 def in_trusted_code(i: Interpreter) -> bool:
@@ -77,7 +77,7 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     guard_absent(i, order[: order.index(owner)], name)
     if not is_changeable(owner):
         return
-    trusted = is_trusted_module(owner.__module__) and in_trusted_code(i)
+    trusted = is_trusted_class(owner) and in_trusted_code(i)
     if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
     elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
@@ -131,7 +131,7 @@ def _is_python_descriptor(raw: Any) -> bool:
 def guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
     """Require that none of the user's classes among these gets an attribute."""
     for cls in classes:
-        if not is_trusted_module(cls.__module__) and is_changeable(cls):
+        if is_changeable(cls) and not is_trusted_class(cls):
             i.outside.guard("absent", class_source(i, cls).attr("__dict__"), (name,))
 
 
@@ -173,7 +173,8 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(MethodType(raw.__func__, kind))
     elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
-    elif isinstance(getter := lookup_class(type(raw), "__get__")[1], FunctionType):
+    elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
+        getter = special_method(i, raw, "__get__")
         call(i, getter, (raw, instance, kind), {}, then)
     elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))

@@ -191,7 +191,7 @@ def call_container_method(i: Interpreter, shadow: ShadowDict | ShadowContainer, 
         if name == ("update" if cls is set else "extend"):
             shadow.added.extend(iterate(i, args[0]))
             return None
-    if cls in (set, frozenset) and type(shadow.real) is not cls and name in _OF_ITS_CLASS:
+    if cls not in (list, tuple) and type(shadow.real) is not cls and name in _OF_ITS_CLASS:
         raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
     if cls is set and name in ("pop", "__iter__"):
         if name == "pop":
@@ -202,10 +202,10 @@ def call_container_method(i: Interpreter, shadow: ShadowDict | ShadowContainer, 
     return shadow if result is shadow.items else result
 
 
-#: Methods of sets that give another one of the same class.
+#: Methods of sets and deques that give another one of the same class.
 _OF_ITS_CLASS = frozenset(
     "copy union intersection difference symmetric_difference __or__ __and__ __sub__ __xor__ __ror__ __rand__ __rsub__ "
-    "__rxor__".split()
+    "__rxor__ __add__ __mul__ __rmul__ __copy__".split()
 )
 
 

@@ -31,6 +31,7 @@ from .values import (
     TensorProxy,
     contains_symbolic,
     is_constant,
+    is_numpy,
     real_of,
     type_of,
 )
@@ -73,8 +74,6 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
         isinstance(value, (*DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)) and not i.outside.is_outside(value)
     ):
         return iter(value)
-    if _is_python_iterator(i, value):
-        return ObjectIterator(i, value)
     if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
         return ItemIterator(i, value, method)
     if value is None or is_constant(value):
@@ -262,7 +261,7 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     if type(key) in (TensorProxy, slice, Symbol):
         return key
     plain = i.outside.number(as_index(i, key))
-    if not is_constant(plain):
+    if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
     return plain
 
@@ -315,8 +314,8 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     kind = type(base)
     key = concrete_key(i, key)
     if kind is TensorProxy:
-        value = i.outside.number(i.outside.contents(value))
-        call_torch(i, "call_function", operator.setitem, (base, tensor_index(i, key), value), {})
+        operands = (base, tensor_index(i, key), tensor_index(i, value))
+        call_torch(i, "call_function", operator.setitem, operands, {})
         return
     set_native_item(i, base, key, value)
 

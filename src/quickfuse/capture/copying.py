@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 #: What a class may say about copying its objects.
-_SAY_HOW = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__")
+_SAY_HOW = (
+    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__",
+    "__getattr__", "__getattribute__", "__setattr__",
+)  # fmt: skip
 
 
 def shallow(i: Interpreter, value: Any) -> Any:

@@ -65,7 +65,8 @@ def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
     if id(plain) not in i.created:
         source = i.outside.source_of(plain) or i.outside.roots.constant(plain.__qualname__, plain)
         i.outside.guard_function(plain, source)
-        i.outside.guard("is", source.attr("__kwdefaults__"), plain.__kwdefaults__)
+        for name in ("__defaults__", "__kwdefaults__"):
+            i.outside.guard("is", source.attr(name), getattr(plain, name))
     return i.read(inspect.signature, function)
 
 

@@ -167,6 +167,8 @@ class Interpreter:
                             break
                 except Raised as raised:
                     unwind(self, raised.exception, depth)
+                    if self.dropped:
+                        raise Unsupported(VISIBLE_ENDING) from None
                 except OperatorFailed as failed:
                     raise Unsupported(f"an operator that raises: {failed}") from failed
         finally:
@@ -321,6 +323,8 @@ class Interpreter:
                 self.let_go(value)
         frame.locals.clear()
         frame.stack.clear()
+        if self.dropped and frame.in_traceback:  # which keeps its variables alive
+            raise Unsupported(VISIBLE_ENDING)
 
     # helpers for handlers ---------------------------------------------------------------------------------------
 
@@ -394,7 +398,7 @@ class Interpreter:
 
     def binary(self, function: Callable[..., Any], left: Any, right: Any, on_result: Callable[[Any], None]) -> None:
         """A binary operator or comparison."""
-        from .calls import binary_operator
+        from .binary_operators import binary_operator
 
         binary_operator(self, function, left, right, on_result)
 

@@ -40,6 +40,17 @@ def is_trusted_module(name: str | None) -> bool:
     return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__") or name == _OUR_LIBRARY
 
 
+def is_trusted_class(cls: type) -> bool:
+    """The same of a class: one that its module knows by its name. Classes that are made by calls of the standard library
+    have the names of its modules as well."""
+    if not is_trusted_module(cls.__module__):
+        return False
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is cls or not cls.__flags__ & (1 << 9)
+
+
 def is_bound(function: Any, source: Source) -> bool:
     """Whether a native function is a method of an object that may be another one at each call."""
     owner = function.__self__

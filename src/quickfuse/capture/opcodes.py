@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
-from . import attributes, calls, containers, imports, variables
+from . import attributes, binary_operators, calls, containers, imports, variables
 from .frame import Frame, new_cell
 from .raising import raise_in_program
 from .torch_function import call_torch
@@ -218,17 +218,17 @@ _COMPARE = {
 
 def op_BINARY_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     right = f.stack.pop()
-    calls.binary_operator(i, _BINARY[arg], f.stack.pop(), right, f.stack.append)
+    binary_operators.binary_operator(i, _BINARY[arg], f.stack.pop(), right, f.stack.append)
 
 
 def op_COMPARE_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     right = f.stack.pop()
-    calls.binary_operator(i, _COMPARE[value], f.stack.pop(), right, f.stack.append)
+    binary_operators.binary_operator(i, _COMPARE[value], f.stack.pop(), right, f.stack.append)
 
 
 def op_IS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     right, left = f.stack.pop(), f.stack.pop()
-    f.stack.append(calls.is_same(i, left, right) ^ bool(arg))
+    f.stack.append(binary_operators.is_same(i, left, right) ^ bool(arg))
 
 
 def op_CONTAINS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -303,7 +303,10 @@ def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     kwargs = f.stack.pop() if arg & 1 else {}
     args = list(containers.iterate(i, f.stack.pop()))
     function = _called(f.stack, args)
-    calls.call(i, function, tuple(args), containers.as_plain_dict(i, kwargs), f.stack.append)
+    keywords = containers.as_plain_dict(i, kwargs)
+    if not all(type(name) is str for name in keywords):
+        raise Unsupported("a call with a keyword that is no string")
+    calls.call(i, function, tuple(args), keywords, f.stack.append)
 
 
 def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -16,7 +16,7 @@ from .class_attributes import python_method
 from .results import OperatorFailed
 from .tensor_subclasses import as_subclass, is_function_class
 from .torch_function import call_torch
-from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy
+from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy, real_of
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -137,11 +137,26 @@ def _operands(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Operands as graph nodes may take them: numbers that shape a result are made plain."""
     name = _base_name(target)
+    if name in _OF_VALUES:
+        _refuse_numpy(i, (*args, *kwargs.values()))
     keep = name in _SCALAR_OPERANDS
     if name in _SIZED:
         value = tuple([_plain(i, v, keep=position == 1) for position, v in enumerate(args)])
         return value, {key: _plain(i, v, keep=key == "fill_value") for key, v in kwargs.items()}
     return _plain(i, args, keep), _plain(i, kwargs, keep)
+
+
+#: Operators whose results have the type of a NumPy scalar that they are given.
+_OF_VALUES = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
+
+
+def _refuse_numpy(i: Interpreter, values: Any) -> None:
+    for value in values:
+        value = i.outside.contents(value)
+        if isinstance(value, (list, tuple)):
+            _refuse_numpy(i, value)
+        elif is_numpy(real_of(value)):
+            raise Unsupported("a tensor of a NumPy scalar")
 
 
 def plain_operands(i: Interpreter, value: Any) -> Any:
@@ -156,6 +171,8 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     kind = type(value)
     if kind is TensorProxy:
         return value
+    if is_numpy(value):
+        raise Unsupported(f"a {kind.__name__} of NumPy's as an operand of a PyTorch function")
     if kind is complex and repr(eval(repr(value))) != repr(value):  # torch.fx writes constants so
         raise Unsupported("a complex number with a negative zero")
     if kind is Symbol:

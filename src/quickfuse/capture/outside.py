@@ -150,11 +150,10 @@ class Outside:
             for name in ("__defaults__", "__kwdefaults__"):
                 self.wrap(getattr(function, name), source.attr(name))
             return
-        for name in ("__code__", "__defaults__"):
-            self.guard("is", source.attr(name), getattr(function, name))
-        if function.__kwdefaults__ is None:
-            self.guard("is", source.attr("__kwdefaults__"), None)
-        else:  # whose values are read by their paths
+        self.guard("is", source.attr("__code__"), function.__code__)
+        if function.__defaults__ is not None:
+            self.guard("is", source.attr("__defaults__"), function.__defaults__)
+        if function.__kwdefaults__ is not None:  # whose values are read by their paths
             self.guard("keys", source.attr("__kwdefaults__"), tuple(function.__kwdefaults__))
 
     def default(self, function: FunctionType, source: Source | None, name: str, key: Any) -> Any:

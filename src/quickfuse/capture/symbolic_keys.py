@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 #: Dictionaries that look a key up without adding it.
-_PLAIN_DICTS = (dict, collections.OrderedDict)
+_PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)
 _WRITTEN_OUT = (list, tuple, set, frozenset)
 
 

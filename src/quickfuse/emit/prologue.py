@@ -7,6 +7,7 @@ to compile it grows with their number, and each check costs tens of nanoseconds.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -274,6 +275,8 @@ class Prologue:
         else:
             key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
         native = native_method(kind, "__getitem__")
+        if kind is collections.Counter and isinstance(source.key, NumberExpr):  # an item, be it there or not
+            return f"{base}[{key}]"
         if native is dict.get:  # a defaultdict must not make an entry when it is looked at
             return f"_entry({base}, {key}, _MISSING)"
         if native is not None:

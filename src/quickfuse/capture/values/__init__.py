@@ -59,7 +59,7 @@ def type_of(value: Any) -> type:
         return type(value.real)
     if kind is GeneratorValue:
         return type(x for x in ())
-    if kind is TensorMethod:
+    if kind is TensorMethod or kind is ContainerMethod:
         return type([].append)
     return kind
 

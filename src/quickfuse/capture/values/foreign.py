@@ -52,7 +52,7 @@ def numpy_class(value: Any) -> type | None:
     if not is_numpy(value):
         return None
     numpy: Any = sys.modules["numpy"]
-    if isinstance(value, (numpy.longdouble, numpy.clongdouble)):  # which are more precise
+    if isinstance(value, (numpy.longdouble, numpy.complexfloating)):  # more precise; PyTorch drops imaginary parts
         return None
-    kinds = ((numpy.bool_, bool), (numpy.integer, int), (numpy.floating, float), (numpy.complexfloating, complex))
+    kinds = ((numpy.bool_, bool), (numpy.integer, int), (numpy.floating, float))
     return next((cls for kind, cls in kinds if isinstance(value, kind)), None)

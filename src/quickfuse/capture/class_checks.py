@@ -1,0 +1,95 @@
+"""`isinstance` and `issubclass`: classes answer by themselves, or their metaclasses do."""
+
+from __future__ import annotations
+
+import abc
+import typing
+from collections.abc import Callable
+from types import FunctionType, GenericAlias, UnionType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported
+from .class_attributes import guard_absent, guard_class_attribute, is_changeable, lookup_class
+from .frame import GeneratorValue
+from .kinds import is_trusted_class
+from .values import STAND_INS_OF_OBJECTS, Symbol, TensorProxy, type_of
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+
+def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
+    return any(_is_instance(i, value, kind) for kind in _flatten(i.outside.contents(kinds)))
+
+
+def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
+    """`isinstance(value, wanted)` for one class: its metaclass may say in Python what that means."""
+    kind = type_of(value)
+    if kind is wanted:
+        return True
+    metaclass = type(wanted)
+    owner, check = lookup_class(metaclass, "__instancecheck__")
+    if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
+        guard_class_attribute(i, metaclass.__mro__, owner, "__instancecheck__", check)
+        return i.truth(i.call_now(check, (wanted, value)))
+    if type(value) in (TensorProxy, Symbol, GeneratorValue, *STAND_INS_OF_OBJECTS):
+        outcome = _is_subclass_of(kind, wanted)
+    else:
+        outcome = bool(i.read(isinstance, value, wanted))
+    if isinstance(metaclass, type) and issubclass(metaclass, abc.ABCMeta):
+        _guard_virtual(i, kind, wanted, outcome)
+    elif metaclass is not type and isinstance(wanted, type):
+        guard_absent(i, metaclass.__mro__, "__instancecheck__")
+    return outcome
+
+
+#: Whose metaclasses' checks are asked as they are.
+_NATIVE_CHECKS = ("abc", "typing", "torch.nn.parameter", "torch._C", "torch")
+
+
+def _guard_virtual(i: Interpreter, kind: type, wanted: type, outcome: bool) -> None:
+    """A class may be registered with an abstract one later."""
+    if not (is_trusted_class(wanted) and (is_trusted_class(kind) or not is_changeable(kind))):
+        i.outside.guard("subclass", None, (kind, wanted, outcome))
+
+
+def _is_subclass_of(kind: type, wanted: Any) -> bool:
+    if typing.get_origin(wanted) is not None:
+        raise Unsupported("isinstance with a generic type")
+    if type(wanted).__name__ == "tensortype":
+        raise Unsupported("isinstance with a tensor type of one dtype")
+    if wanted.__module__ == "torch.nn.parameter":
+        return kind is wanted or wanted in kind.__mro__
+    return issubclass(kind, wanted)
+
+
+def _flatten(kinds: Any) -> list[Any]:
+    """The classes that the second argument of `isinstance` stands for."""
+    if isinstance(kinds, tuple):
+        return [k for group in kinds for k in _flatten(group)]
+    if type(kinds) is UnionType or typing.get_origin(kinds) is typing.Union:
+        return [k for member in typing.get_args(kinds) for k in _flatten(member)]
+    if isinstance(kinds, GenericAlias):
+        raise Unsupported("isinstance with a generic type")
+    return [kinds]
+
+
+def check_subclass(i: Interpreter, cls: Any, kinds: Any) -> bool:
+    if not isinstance(cls, type):
+        raise Unsupported(f"issubclass() of a {type_of(cls).__name__}")
+    return any(_is_derived(i, cls, wanted) for wanted in _flatten(i.outside.contents(kinds)))
+
+
+def _is_derived(i: Interpreter, cls: type, wanted: Any) -> bool:
+    metaclass = type(wanted)
+    owner, check = lookup_class(metaclass, "__subclasscheck__")
+    if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
+        guard_class_attribute(i, metaclass.__mro__, owner, "__subclasscheck__", check)
+        return i.truth(i.call_now(check, (wanted, cls)))
+    outcome = bool(i.native(issubclass, cls, wanted))
+    if isinstance(wanted, abc.ABCMeta):
+        _guard_virtual(i, cls, wanted, outcome)
+    return outcome
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {isinstance: check_instance, issubclass: check_subclass}

@@ -1,0 +1,212 @@
+"""What a program reads of Python values may change between calls, also from missing to there: no answer may be stale."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import quickfuse
+from differential import outcome, same
+
+
+def compare(function: Callable[..., Any], *calls: tuple[Any, ...], change: Callable[[], Any] | None = None) -> None:
+    """Eager and compiled agree on each call, also after a change, made once, before the last call."""
+    compiled = quickfuse.compile(function)
+    for k, arguments in enumerate(calls):
+        if change is not None and k == len(calls) - 1:
+            change()
+        assert same(outcome(function, arguments), outcome(compiled, arguments)), (k, outcome(compiled, arguments))
+
+
+X = torch.ones(2)
+
+
+def test_a_missing_global() -> None:
+    space: dict[str, Any] = {"__builtins__": builtins}
+    exec("def f(x):\n    try: return x * K\n    except NameError: return -x", space)
+    compare(space["f"], (X,), (X,), change=lambda: space.update(K=2.0))
+
+
+@pytest.mark.parametrize("how", [getattr, hasattr])
+def test_a_missing_attribute_of_a_module(how: Any) -> None:
+    settings = types.ModuleType("settings")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if (getattr(settings, "debug", False) if how is getattr else hasattr(settings, "debug")) else x
+
+    compare(f, (X,), (X,), change=lambda: setattr(settings, "debug", True))
+
+
+def test_a_slot_that_is_set_at_the_first_call() -> None:
+    class Slotted:
+        __slots__ = ("a",)
+
+    def f(x: torch.Tensor, s: Any) -> list[float]:
+        if not hasattr(s, "a"):
+            s.a = x.sum()
+        return (x * s.a).tolist()  # type: ignore[no-any-return]
+
+    eager, ours, compiled = Slotted(), Slotted(), quickfuse.compile(f)
+    for k in (1.0, 2.0, 3.0):
+        assert f(torch.full((1,), k), eager) == compiled(torch.full((1,), k), ours)
+
+
+def test_a_guard_makes_no_entry() -> None:
+    compiled = quickfuse.compile(lambda x, d: x * d.get("k", 5))
+    d: Any = collections.defaultdict(int, a=1)
+    for change, wanted in ((lambda: None, 5), (lambda: d.update(k=7), 7), (lambda: d.pop("k"), 5), (lambda: None, 5)):
+        change()
+        assert compiled(torch.ones(1), d).item() == wanted
+        assert ("k" in d) is (wanted == 7)
+
+
+PROTOCOLS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[..., Any]]] = {
+    "__iter__": (lambda v: sum(v), lambda s: iter([1]), lambda s: iter([5])),
+    "__len__": (len, lambda s: 1, lambda s: 5),
+    "__contains__": (lambda v: 2 if 3 in v else 1, lambda s, k: True, lambda s, k: False),
+    "__bool__": (lambda v: 2 if v else 1, lambda s: True, lambda s: False),
+    "__float__": (float, lambda s: 1.0, lambda s: 5.0),
+    "__getitem__": (lambda v: v[0], lambda s, k: 1, lambda s, k: 5),
+    "__call__": (lambda v: v(), lambda s: 1, lambda s: 5),
+    "__reversed__": (lambda v: list(reversed(v))[0], lambda s: iter([1]), lambda s: iter([5])),
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_special_method_that_is_replaced(name: str) -> None:
+    use, before, after = PROTOCOLS[name]
+    cls = type("Own", (), {name: before})
+    value = cls()
+    compare(lambda x: x * use(value), (X,), (X,), change=lambda: setattr(cls, name, after))
+
+
+def test_a_special_method_that_is_added() -> None:
+    cls = type("Own", (), {})
+    one, two = cls(), cls()
+    compare(lambda x: x * 2 if one == two else x, (X,), (X,), change=lambda: setattr(cls, "__eq__", lambda s, o: True))
+
+
+def test_a_method_of_tensors_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = functools.partial(monkeypatch.setattr, torch.Tensor, "relu", lambda s: s * 50, raising=False)
+    compare(lambda x: x.relu(), (X,), (X,), change=change)
+
+
+@pytest.mark.parametrize("base, values", [
+    (int, (1, 2)), (float, (1.0, 5.0)), (str, ("a", "b")), (tuple, ((1,), (5,))), (list, ([1], [5])),
+    (dict, ({0: 1}, {0: 5})),
+])  # fmt: skip
+def test_subclasses_of_builtin_classes(base: type, values: tuple[Any, Any]) -> None:
+    made: Any = type("Own", (base,), {})
+
+    def f(x: torch.Tensor, v: Any) -> Any:
+        if isinstance(v, str):
+            return x * {"a": 2, "b": 3}[v]
+        return x * (v if isinstance(v, (int, float)) else v[0]), [5, 6, 7][v] if isinstance(v, int) else 0
+
+    compare(f, *[(X, made(v)) for v in values])
+
+
+def test_numpy_numbers() -> None:
+    rows = torch.arange(6.0).view(3, 2)
+    compare(lambda x, i: x[i] * 2, *[(rows, i) for i in np.arange(3)])
+    compare(lambda x, i: x * len(range(i)), *[(rows, i) for i in np.arange(1, 4)])
+    compare(lambda x, i: x * 2 if i % 2 == 0 else x, *[(rows, i) for i in np.arange(3)])
+    compare(lambda x, order: torch.stack([x[i] for i in order]), (rows, np.array([2, 0, 1])), (rows, np.array([1, 0, 2])))
+    compare(lambda x, s: x * s, (rows, np.float64(2.0)), (rows, np.float64(3.0)), (rows, np.float32(0.5)))
+
+
+def test_keyword_defaults_and_keywords_of_a_partial() -> None:
+    def defaulted(x: torch.Tensor, *, m: float = 3.0) -> torch.Tensor:
+        return x * m
+
+    keywords = defaulted.__kwdefaults__
+    compare(lambda x: defaulted(x), (X,), (X,), change=lambda: keywords.update(m=10.0))
+    partial = functools.partial(lambda x, **k: x * sum(k.values()), k=3)
+    compare(lambda x: partial(x), (X,), (X,), change=lambda: partial.keywords.update(m=9))
+
+
+def test_a_tensor_that_becomes_a_negative_view() -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    n = z.imag
+    compare(lambda x: n * 2, (X,), (X,), change=lambda: setattr(n, "data", z.conj().imag))
+
+
+def test_a_range_up_to_a_number_in_a_tensor() -> None:
+    compare(lambda x, t: torch.arange(t.max()), (X, torch.tensor([1, 3])), (X, torch.tensor([2, 5])))
+
+
+def test_order_of_sets() -> None:
+    def make() -> set[int]:
+        made = set(range(100))
+        made -= set(range(100)) - {1, 8, 40}
+        return made
+
+    assert quickfuse.compile(lambda x, s: (x, list(s)))(X, make())[1] == list(make())
+    assert quickfuse.compile(lambda x, s: (x, s.pop(), list(s)))(X, make())[1:] == (lambda s: (s.pop(), list(s)))(make())
+
+
+def test_what_a_property_does_not_find() -> None:
+    class Own:
+        @property
+        def p(self) -> int:
+            raise AttributeError("inner")
+
+        def __getattr__(self, name: str) -> int:
+            return 7
+
+    class Module(torch.nn.Module):
+        @property
+        def p(self) -> Any:
+            return self.missing
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return x * self.p
+
+    own, module = Own(), Module()
+    compare(lambda x: x * own.p, (X,))
+    compare(lambda x: module(x), (X,))
+
+
+def test_a_check_of_a_metaclass() -> None:
+    class Meta(type):
+        def __instancecheck__(cls, other: Any) -> bool:
+            return isinstance(other, torch.Tensor) and other.ndim == 2
+
+    class Matrix(metaclass=Meta):
+        pass
+
+    compare(lambda x: x * 2 if isinstance(x, Matrix) else x * 3, (X,), (torch.ones(1, 1),))
+
+
+@pytest.mark.parametrize("make", [
+    lambda: collections.OrderedDict(a=1), lambda: collections.defaultdict(int, a=1), lambda: collections.UserDict(a=1),
+    lambda: collections.Counter("aab"),
+])  # fmt: skip
+def test_dictionaries_stay_of_their_kind(make: Callable[[], Any]) -> None:
+    for use in (lambda x, d: (x, d.copy()), lambda x, d: (x, d | {"z": 1}), lambda x, d: (x, dict(d)), _updated):
+        assert repr(use(X, make())) == repr(quickfuse.compile(use)(X, make()))  # type: ignore[operator]
+
+
+def _updated(x: torch.Tensor, d: Any) -> Any:
+    made: dict[Any, Any] = {}
+    made.update(d)
+    return x, made
+
+
+def test_a_method_that_is_compiled_already() -> None:
+    class Own:
+        n = 1
+
+        @quickfuse.compile
+        def run(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + self.n
+
+    assert quickfuse.compile(Own().run)(X).tolist() == [3.0, 3.0]
