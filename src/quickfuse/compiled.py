@@ -67,7 +67,8 @@ class Compiled:
     __captured_as__ = "function"  # inside another compiled function it is the original
 
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
-        functools.update_wrapper(self, function)
+        of_function = isinstance(function, (FunctionType, MethodType))  # other callables have attributes of their own
+        functools.update_wrapper(self, function, updated=("__dict__",) if of_function else ())
         self.function = function
         self.settings = settings
         self.native_reason: str | None = None

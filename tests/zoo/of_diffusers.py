@@ -121,10 +121,6 @@ _MODELS: dict[str, Callable[[], Case]] = {
         "time_embedding_type": "positional", "use_timestep_embedding": True, "out_block_type": "OutConv1DBlock",
         "down_block_types": ("DownResnetBlock1D",) * 4, "up_block_types": ("UpResnetBlock1D",) * 3, "act_fn": "mish",
         "mid_block_type": "MidResTemporalBlock1D"}, _latent(2, 14, 16), torch.tensor([3, 4])),
-    "Kandinsky3UNet": lambda: _made(
-        "Kandinsky3UNet", {"in_channels": 4, "time_embedding_dim": 16, "groups": 2, "attention_head_dim": 4,
-        "layers_per_block": 1, "block_out_channels": (16, 32), "cross_attention_dim": (None, 16), "encoder_hid_dim": 16},
-        _latent(2, 4, 16, 16), _STEP, _latent(2, 5, 16), torch.ones(2, 5)),
     "CogVideoXTransformer3DModel": lambda: _made(
         "CogVideoXTransformer3DModel", {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4,
         "out_channels": 4, "time_embed_dim": 2, "text_embed_dim": 8, "num_layers": 2, "sample_width": 8, "sample_height": 8,

@@ -57,6 +57,12 @@ def _detection(models: Any, name: str) -> Case:
     settings: dict[str, Any] = {"weights": None, "weights_backbone": None, "num_classes": 4}
     if "320" not in name and "300" not in name:
         settings |= {"min_size": 64, "max_size": 96}
+    if "rcnn" in name:  # few regions: what is done with them is in Python here
+        settings |= dict.fromkeys(("rpn_pre_nms_top_n_train", "rpn_pre_nms_top_n_test"), 40) | {"box_detections_per_img": 5}
+        settings |= dict.fromkeys(("rpn_post_nms_top_n_train", "rpn_post_nms_top_n_test"), 20)
+        settings["box_batch_size_per_image"] = 16
+    else:
+        settings |= {"topk_candidates": 40, "detections_per_img": 5}
     model = getattr(models.detection, name)(**settings)
     targets = []
     for _ in range(2):

@@ -38,23 +38,23 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16}, "funnel": {"block_sizes": [1, 1]}, "reformer": {"attn_layers": ["local", "local"],
     "axial_pos_shape": [4, 4], "axial_pos_embds_dim": [16, 16], "local_attn_chunk_length": 4},
     "mamba": {"time_step_rank": 4}, "xlm": {"emb_dim": 32}, "flaubert": {"emb_dim": 32},
-    "wav2vec2": {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
-    "hubert": {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
-    "wavlm": {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
-    "data2vec-audio": {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
-    "unispeech": {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
-    "unispeech-sat": {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
-    "sew": {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
-    "convnext": {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]},
-    "convnextv2": {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]},
+    **dict.fromkeys(
+        "data2vec-audio hubert sew unispeech unispeech-sat wav2vec2 wavlm".split(),
+        {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},
+    ),
+    **dict.fromkeys(
+        ("convnext", "convnextv2"),
+        {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "patch_size": 4, "image_size": 64, "num_stages": 4},
+    ),
     "resnet": {"embedding_size": 8, "hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 1]},
     "regnet": {"embedding_size": 8, "hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 1], "groups_width": 8},
-    "swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "patch_size": 2},
-    "swinv2": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "patch_size": 2},
+    **dict.fromkeys(
+        ("swin", "swinv2"), {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "patch_size": 2}
+    ),
     "segformer": {"hidden_sizes": [8, 16, 16, 32], "num_attention_heads": [1, 2, 2, 4], "depths": [1, 1, 1, 1]},
     "poolformer": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},
     "pvt": {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},
-    "dinat": {}, "mobilenet_v1": {"depth_multiplier": 0.25}, "mobilenet_v2": {"depth_multiplier": 0.25},
+    "mobilenet_v1": {"depth_multiplier": 0.25}, "mobilenet_v2": {"depth_multiplier": 0.25},
     "bit": {"hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 1], "embedding_size": 16, "num_groups": 4},
 }  # fmt: skip
 

@@ -83,7 +83,7 @@ def reconcile(first: Graph, marks: Marks, second: Graph, other_marks: Marks) -> 
 
 class _Comparison:
     def __init__(self, first: Graph, marks: Marks, other_marks: Marks) -> None:
-        if len(marks.values) != len(other_marks.values):  # in one of the traces, a calculation gave a known number by accident
+        if len(marks.values) != len(other_marks.values):  # a known number, by accident, in one of the traces
             raise Unsupported("numbers that cannot be told apart")
         self.first = first
         self.marks = [(node, a, b) for (node, a), b in zip(marks.values.items(), other_marks.values.values(), strict=True)]
