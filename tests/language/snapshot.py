@@ -201,7 +201,8 @@ class Observer:
         )  # fmt: skip
 
     def _class(self, value: type) -> Node:
-        hidden = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__annotations__", "__classcell__"}
+        hidden = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__annotations__", "__classcell__",
+                  "__annotations_cache__"}  # fmt: skip  # the last is filled when somebody asks for them
         contents = tuple((k, self.see(v)) for k, v in list(vars(value).items()) if k not in hidden)
         return (qualified(value), tuple(self.see(base) for base in value.__bases__), contents)
 

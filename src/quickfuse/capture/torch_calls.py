@@ -82,6 +82,17 @@ def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
     i.graph.grad_enabled = i.truth(mode)
 
 
+def _set_frame_name(i: Interpreter, function: Any, name: str) -> None:
+    """What `torch.no_grad` and its like do to the function that they put around another one, from PyTorch 2.15 on."""
+    if id(function) not in i.created:
+        raise Unsupported("giving a function from outside another name")
+    _SET_FRAME_NAME(function, name)
+
+
+#: Sets the name in a function's code.
+_SET_FRAME_NAME: Callable[..., None] = getattr(torch.utils._contextlib, "_set_stack_frame_name", _set_frame_name)
+
+
 def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
     """`torch.profiler.record_function`, which only matters to the profiler. Kernels know nothing of blocks of the program:
     the label is that of the whole graph."""
@@ -157,6 +168,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._set_grad_enabled: _set_grad_enabled,
     torch.autograd.profiler.record_function: _label,
+    _SET_FRAME_NAME: _set_frame_name,
     torch.get_default_dtype: _default_dtype,
     torch.cuda.is_available: _state(torch.cuda.is_available),
     torch.backends.cuda.is_built: _state(torch.backends.cuda.is_built),
