@@ -146,7 +146,7 @@ class Tracing:
 
     def input(self, node: Node) -> Any:
         meta = node.meta["val"]
-        made = self.graph.placeholder(node.name)
+        made = self.graph.create_node("placeholder", node.name, (), {}, node.name)
         made.meta["val"] = meta
         made.meta["trace"] = node.meta.get("trace", ())
         position = len(self.inputs)

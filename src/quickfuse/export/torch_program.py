@@ -92,7 +92,7 @@ class _Conversion:
             count += 1
             name = f"{plain}_{count}"
         self._taken.add(name)
-        node = self.graph.placeholder(name)
+        node = self.graph.create_node("placeholder", name, (), {}, name)
         node.meta["val"] = value
         return node
 

@@ -95,7 +95,7 @@ class ProgramTracing(Tracing):
         meta = node.meta["val"]
         if isinstance(meta, NumberMeta) or type(meta) is not TensorMeta:
             return super().input(node)
-        made = self.graph.placeholder(node.name)
+        made = self.graph.create_node("placeholder", node.name, (), {}, node.name)
         made.meta["val"] = meta
         made.meta["trace"] = node.meta.get("trace", ())
         position = len(self.inputs)
@@ -136,6 +136,8 @@ class ProgramTracing(Tracing):
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
         check_use(node, False)
+        if isinstance(self.recorder, ProgramRecorder):
+            self.recorder.captured = (str(getattr(target, "__name__", target)), meta)
         made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, made, meta)
