@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # What mypy checks strictly: the public surface, and the data types between the stages.
 TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/compiled.py src/quickfuse/settings.py \
          src/quickfuse/config.py src/quickfuse/errors.py src/quickfuse/logs.py src/quickfuse/cli.py \
-         src/quickfuse/doctor.py src/quickfuse/bench src/quickfuse/ir benchmarks/update_readme.py
+         src/quickfuse/doctor.py src/quickfuse/bench src/quickfuse/export src/quickfuse/ir benchmarks/update_readme.py
 
 .PHONY: help demo test conformance lint results clean
 

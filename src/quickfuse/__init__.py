@@ -20,6 +20,6 @@ from .logs import set_logs
 __version__ = "0.1.0"
 
 __all__ = [
-    "Exported", "__version__", "allow_in_graph", "compile", "config", "disable", "errors", "explain", "export", "graph_break", "is_compiling",
-    "list_backends", "load", "mark_dynamic", "register_backend", "reset", "set_logs",
+    "Exported", "__version__", "allow_in_graph", "compile", "config", "disable", "errors", "explain", "export",
+    "graph_break", "is_compiling", "list_backends", "load", "mark_dynamic", "register_backend", "reset", "set_logs",
 ]  # fmt: skip

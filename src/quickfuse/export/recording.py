@@ -213,7 +213,7 @@ _factories: dict[Any, bool] = {}
 def _factory_options(function: Any) -> bool:
     known = _factories.get(function)
     if known is None:
-        schema = getattr(function, "_schema", None)
+        schema: Any = getattr(function, "_schema", None)
         known = schema is not None and not any("Tensor" in str(a.type) for a in schema.arguments)
         known = known and {"dtype", "device"} <= {a.name for a in schema.arguments}
         _factories[function] = known

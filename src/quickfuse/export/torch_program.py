@@ -13,8 +13,8 @@ from torch.fx import Graph, Node
 
 from ..errors import ExportError
 from ..ir.values import TensorMeta
-from .nesting import Container, built, leaves_of
 from .module import copied_state
+from .nesting import Container, built, leaves_of
 from .numbers import NAMES, OPERATIONS, evaluate, item
 from .program import Program, Returned
 from .signature import InputSpec
@@ -62,10 +62,9 @@ class _Conversion:
                 raise ExportError(f"the program reads {spec.target}.grad, which torch.export has no form of")
             if spec.kind != "input":
                 self.values[nodes[spec.name]] = self._state_input(spec.kind, spec.target, spec.persistent)
-        for leaf in leaves_of(program.result):
-            if leaf.kind == "state" and not any(target == leaf.value for _, target in self.placeholders):
-                kind = "parameter" if isinstance(self.state[leaf.value], torch.nn.Parameter) else "constant"
-                self._state_input(kind, leaf.value, True)
+        used = {target for _, target in self.placeholders}
+        for name in [name for name in self.state if name not in used]:  # parameters and buffers are inputs, used or not
+            self._state_input("parameter" if isinstance(self.state[name], torch.nn.Parameter) else "buffer", name, True)
         self._lift_constants()
         by_path = {spec.target: spec for spec in program.signature.inputs if spec.kind == "input"}
         for path, meta in self._arguments():

@@ -39,7 +39,8 @@ def check_types(graph: Graph) -> None:
         else:
             found = _found(node)
         if not _same(found, node.meta["val"]):
-            raise ExportFileError(f"{node.name:.60} is {node.meta['val']!s:.80} in the file, but {node.target} gives {found!s:.80}")
+            said = f"{node.name:.60} is {node.meta['val']!s:.80} in the file"
+            raise ExportFileError(f"{said}, but {node.target} gives {found!s:.80}")
 
 
 def _found(node: Node) -> Any:
@@ -65,7 +66,7 @@ def _found(node: Node) -> Any:
 
 def _attention(node: Node) -> Any:
     """The shape of what attention returns: PyTorch's own answer takes long."""
-    operands = [n.meta["val"] if isinstance(n, Node) else None for n in node.args[:3]]
+    operands: list[Any] = [n.meta["val"] if isinstance(n, Node) else None for n in node.args[:3]]
     if len(operands) < 3 or not all(isinstance(m, TensorMeta) and m.ndim >= 2 for m in operands):
         raise ExportFileError(f"{node.name:.60} is attention to something that is no tensor")
     said = node.meta["val"]
