@@ -125,8 +125,9 @@ def test_a_fresh_process_needs_no_source(tmp_path: Path) -> None:
         "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.w = nn.Linear(4, 2)\n"
         "    def forward(self, x):\n        return torch.tanh(self.w(x))\n"
     )
-    make = ("import sys; sys.path.insert(0, '.')\nimport torch, quickfuse, library\ntorch.manual_seed(0)\nnet = library.Net()\n"
-            "x = torch.ones(3, 4)\nquickfuse.export(net, (x,)).save('net.qfx')\nprint(net(x).tolist())")  # fmt: skip
+    make = ("import sys; sys.path.insert(0, '.')\nimport torch, quickfuse, library\ntorch.manual_seed(0)\n"
+            "net = library.Net()\nx = torch.ones(3, 4)\nquickfuse.export(net, (x,)).save('net.qfx')\n"
+            "print(net(x).tolist())")  # fmt: skip
     use = ("import sys, torch, quickfuse\nmodule = quickfuse.load('net.qfx').module()\nresult = module(torch.ones(3, 4))\n"
            "result.sum().backward()\nassert module.get_parameter('w.weight').grad is not None\n"
            "assert 'library' not in sys.modules and 'torch._dynamo' not in sys.modules\nprint(result.tolist())")  # fmt: skip
@@ -315,7 +316,8 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 JUNK = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.sampled_from([-1, 0, 1, 2, 1 << 31, 1 << 63]), st.floats(), st.text(max_size=8),
+    st.none(), st.booleans(), st.integers(), st.sampled_from([-1, 0, 1, 2, 1 << 31, 1 << 63]), st.floats(),
+    st.text(max_size=8),
     st.sampled_from(["aten::add.Tensor", "aten::relu", "aten::unbind.int", "x", "float64", "cuda:0", "meta", "__class__"]),
     st.lists(st.integers(-2, 9), max_size=4), st.just({}), st.builds(lambda n: {"node": n}, st.text(max_size=6)),
 )  # fmt: skip

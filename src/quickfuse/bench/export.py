@@ -46,8 +46,8 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
     **{
         name: _vision(name)
         for name in (
-            "alexnet vgg11_bn squeezenet1_1 googlenet mobilenet_v2 shufflenet_v2_x1_0 mnasnet1_0 efficientnet_b0 regnet_y_400mf "
-            "convnext_tiny swin_t resnext50_32x4d wide_resnet50_2 densenet169 efficientnet_v2_s"
+            "alexnet vgg11_bn squeezenet1_1 googlenet mobilenet_v2 shufflenet_v2_x1_0 mnasnet1_0 efficientnet_b0 "
+            "regnet_y_400mf convnext_tiny swin_t resnext50_32x4d wide_resnet50_2 densenet169 efficientnet_v2_s"
         ).split()
     },
     "inception_v3": _vision("inception_v3", 299),
@@ -84,7 +84,9 @@ class Result:
 
     def notes(self) -> list[str]:
         """What each accepts, one program in a line, and failures."""
-        lines = [f"{name}: " + ", ".join(f"{who} {what}" for who, what in found.items()) for name, found in self.accepted.items()]
+        lines = []
+        for name, found in self.accepted.items():
+            lines.append(f"{name}: " + ", ".join(f"{who} {what}" for who, what in found.items()))
         return lines + [f"{row.model}, {who}: {reason}" for row in self.rows for who, reason in row.failed.items()]
 
     def write(self, path: Path) -> None:

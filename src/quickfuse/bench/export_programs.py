@@ -33,6 +33,8 @@ class Function(nn.Module):
 
 
 class Running(nn.Module):
+    average: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("average", torch.zeros(4))

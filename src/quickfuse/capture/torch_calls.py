@@ -166,6 +166,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.is_tensor: _is_tensor,
     torch.as_tensor: as_tensor,
     torch.is_grad_enabled: _is_grad_enabled,
+    torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
     torch._C._set_grad_enabled: _set_grad_enabled,
     torch.autograd.profiler.record_function: _label,
     _SET_FRAME_NAME: _set_frame_name,

@@ -170,7 +170,7 @@ class Tracing:
     def input(self, node: Node, unused: bool = False) -> Any:
         """The value of a placeholder; `unused`: of a number that does not occur in the trace."""
         meta = node.meta["val"]
-        made = self.graph.placeholder(node.name)
+        made = self.graph.create_node("placeholder", node.name, (), {}, node.name)
         made.meta["val"] = meta
         made.meta["trace"] = node.meta.get("trace", ())
         position = len(self.inputs)

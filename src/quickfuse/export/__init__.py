@@ -58,7 +58,8 @@ def load(path: str | os.PathLike[str], *, namespaces: Collection[str] = ()) -> E
     ATen, and of the libraries whose `namespaces` are given: `load(path, namespaces=["torchvision"])`.
 
     Raises:
-        errors.ExportFileError: for a file that is none, is damaged, was made by a newer version, or asks for what it may not.
+        errors.ExportFileError: for a file that is none, is damaged, was made by a newer version, or asks for what it may
+            not.
         OSError: where the file cannot be opened.
     """
     return Exported(read(path, namespaces))

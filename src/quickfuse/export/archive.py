@@ -88,7 +88,8 @@ def _check_entries(entries: list[zipfile.ZipInfo], size: int) -> None:
     if sorted(names) != sorted(_ENTRIES):
         missing = [name for name in _ENTRIES if name not in names]
         odd = [name for name in names if name not in _ENTRIES]
-        what = f"{missing[0]} is missing" if missing else f"there is {odd[0]!r:.80} in it" if odd else "an entry is there twice"
+        what = f"there is {odd[0]!r:.80} in it" if odd else "an entry is there twice"
+        what = f"{missing[0]} is missing" if missing else what
         raise ExportFileError(f"this is no exported program: {what}")
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:

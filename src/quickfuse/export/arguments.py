@@ -41,7 +41,8 @@ class Arguments:
             elif self.rest:
                 given[f"{self.rest}[{k - len(self.order)}]"] = value
             else:
-                raise ExportedCallError(f"the exported program takes {self.described()}, got {len(args)} arguments by position")
+                count = f"got {len(args)} arguments by position"
+                raise ExportedCallError(f"the exported program takes {self.described()}, {count}")
         for name in kwargs:
             if name in given:
                 raise ExportedCallError(f"{name} is given twice")

@@ -20,7 +20,7 @@ from ..explain.hints import hint_for
 from ..ir.marks import kept_from_peer, mark_of
 from ..ir.nodes import outputs_of
 from ..ir.segment import GraphInput, Segment
-from ..ir.trace import summary
+from ..ir.trace import location_of, summary
 from ..ir.values import NumberMeta, TensorMeta
 from ..module import CompiledModule
 from .arguments import arguments_of
@@ -73,8 +73,9 @@ def _user_callable(function: Any) -> Any:
         return function.function
     if isinstance(function, (FunctionType, MethodType, torch.nn.Module)):
         return function
-    if callable(function) and isinstance(getattr(type(function), "__call__", None), FunctionType):  # noqa: B004
-        return function.__call__
+    own = inspect.getattr_static(type(function), "__call__", None)
+    if isinstance(own, FunctionType):
+        return MethodType(own, function)
     if not callable(function):
         raise TypeError(f"quickfuse.export needs a callable, not a {type(function).__name__}")
 
@@ -99,11 +100,10 @@ def _graph_break(reason: Unsupported, plain: FunctionType) -> GraphBreak:
     location = reason.location or f"{plain.__code__.co_filename}:{plain.__code__.co_firstlineno}"
     cause = reason.__cause__
     node = getattr(reason, "node", None)
-    if node is not None and node.meta.get("trace"):
-        return GraphBreak(
-            reason.reason, hint_for(reason.reason, getattr(cause, "hint", "") or reason.hint),
-            summary(node.meta["trace"])[-1].filename + f":{summary(node.meta['trace'])[-1].lineno}", summary(node.meta["trace"]),
-        )  # fmt: skip
+    trace = () if node is None else node.meta.get("trace", ())
+    if trace:
+        hint = hint_for(reason.reason, getattr(cause, "hint", "") or reason.hint)
+        return GraphBreak(reason.reason, hint, location_of(trace), summary(trace))
     return GraphBreak(reason.reason, hint_for(reason.reason, reason.hint), location, summary(reason.trace))
 
 
@@ -293,7 +293,7 @@ class _Building:
     def _keep_apart(self, traced: Traced, signature: GraphSignature, nodes: list[Node]) -> None:
         """Copy outputs that lie in the memory of inputs which the program changes: that is written to before they are
         read."""
-        places = {(spec.kind, spec.target): spec.name for spec in signature.inputs}
+        places: dict[tuple[str, str], str] = {(spec.kind, spec.target): spec.name for spec in signature.inputs}
         changed = {places.get((spec.kind, spec.target)) for spec in signature.outputs}
         for k, (node, spec) in enumerate(zip(nodes, signature.outputs, strict=True)):
             root = memory_root(node)

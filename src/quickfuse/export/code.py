@@ -42,8 +42,8 @@ def function_of(graph: Graph, name: str, in_place: frozenset[Node] = frozenset()
 
 
 def _as_users_call(node: Node) -> Any:
-    """What to call for a node. An operator that stays whole, or that takes a number, is the function that users call: so it is
-    known when the program is compiled, and numbers stay numbers."""
+    """What to call for a node. An operator that stays whole, or that takes a number, is the function that users call: so it
+    is known when the program is compiled, and numbers stay numbers."""
     target: Any = node.target
     takes_number = isinstance(target, OpOverload) and any(
         isinstance(operand.meta.get("val"), NumberMeta) for operand in node.all_input_nodes

@@ -89,7 +89,8 @@ def _check_names(program: Program) -> None:
 
 #: Attributes of `ExportedModule`.
 _OWN = (
-    "_program", "_function", "_places", "_inputs", "_relies_on_mode", "_changed_inside", "_changed_arguments", "_kept_for_backward", "tensor",
+    "_program", "_function", "_places", "_inputs", "_relies_on_mode", "_changed_inside", "_changed_arguments",
+    "_kept_for_backward", "tensor",
     "_register", "_place", "_input", "_check", "_check_apart", "_number", "_change", "_returned", "_parameters", "_buffers",
     "_modules",
 )  # fmt: skip
@@ -99,7 +100,8 @@ _OWN = (
 
 
 def _graph(field: Field, namespaces: Collection[str]) -> Graph:
-    graph, known = Graph(), {}
+    graph = Graph()
+    known: dict[str, Node] = {}
     stacks = field["stacks"].texts()
     nodes = field["nodes"].items()
     if not nodes or len(nodes) > _MOST_NODES:
@@ -300,7 +302,8 @@ def _input(item: Field, node: Node, state: dict[str, torch.Tensor], arguments: A
     if kind in STATE:
         tensor = state[target]
         if (tensor.dtype, tuple(tensor.shape), tensor.device) != (meta.dtype, meta.shape, meta.device):
-            raise ExportFileError(f"{target!r:.80} is {tensor.dtype} of shape {tuple(tensor.shape)} and the graph takes {meta}")
+            found = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            raise ExportFileError(f"{target!r:.80} is {found} and the graph takes {meta}")
         if (kind == "parameter") != isinstance(tensor, torch.nn.Parameter):
             raise item["kind"].fail("what the tensor is")
     return InputSpec(kind, node.name, target, meta, item["persistent"].flag())
@@ -318,7 +321,8 @@ def _check_changed(
         old = TensorMeta(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device)
     else:
         old = None
-    if not isinstance(old, TensorMeta) or not isinstance(new, TensorMeta) or (old.dtype, old.shape) != (new.dtype, new.shape):
+    known = isinstance(old, TensorMeta) and isinstance(new, TensorMeta)
+    if not known or (old.dtype, old.shape) != (new.dtype, new.shape):  # type: ignore[union-attr]
         raise item["target"].fail("something of the same dtype and shape")
 
 

@@ -71,8 +71,8 @@ class Changes:
             return
         if self.strict and any(self._is_optimizers(effect) for effect in effects):
             names = "; ".join(dict.fromkeys(refused))
-            raise ExportError(f"the program changes Python objects: {names}. If it is the first step that makes an optimizer's "
-                              "state, take one step of the optimizer before")  # fmt: skip
+            hint = "If it is the first step that makes an optimizer's state, take one step of the optimizer before"
+            raise ExportError(f"the program changes Python objects: {names}. {hint}")
         if self.strict:
             raise ExportError(f"the program changes Python objects: {'; '.join(dict.fromkeys(refused))}. {_HINT}")
         self.assumptions += [Assumption(f"left out: {text}") for text in dict.fromkeys(refused)]

@@ -42,7 +42,8 @@ def encoded(program: Program) -> dict[str, Any]:
         "result": _tree(program.result),
         "aliases": program.aliases,
         "assumptions": [
-            {"text": a.text, "location": a.location, "checked": a.checked, "where": list(a.where)} for a in program.assumptions
+            {"text": a.text, "location": a.location, "checked": a.checked, "where": list(a.where)}
+            for a in program.assumptions
         ],
         "graph": _graph(program.graph),
     }
@@ -127,7 +128,8 @@ def _tree(tree: Any) -> Any:
 
 def _arguments(arguments: Arguments) -> dict[str, Any]:
     return {
-        "order": list(arguments.order), "rest": arguments.rest, "positional": arguments.positional, "leaves": arguments.leaves,
+        "order": list(arguments.order), "rest": arguments.rest, "positional": arguments.positional,
+        "leaves": arguments.leaves,
         "trees": {path: _tree(tree) for path, tree in arguments.trees.items()},
         "defaults": {name: _plain(value) for name, value in arguments.defaults.items()},
     }  # fmt: skip

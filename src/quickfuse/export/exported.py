@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -13,9 +13,6 @@ from .archive import write
 from .module import ExportedModule, copied_state
 from .program import Assumption, Program
 from .signature import GraphSignature
-
-if TYPE_CHECKING:
-    from torch.export import ExportedProgram
 
 
 class Exported:
@@ -73,7 +70,7 @@ class Exported:
         """
         write(self.program, path)
 
-    def to_torch(self) -> ExportedProgram:
+    def to_torch(self) -> Any:
         """The program as a `torch.export.ExportedProgram`, which `torch.export.save`, `torch.onnx.export(dynamo=True)`,
         ExecuTorch and AOTInductor take. Numbers among the arguments are fixed to those of the example there.
 

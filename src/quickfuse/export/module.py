@@ -75,8 +75,8 @@ class ExportedModule(nn.Module):
     def train(self, mode: bool = True) -> ExportedModule:
         """Raises: ExportedCallError, if the program was exported in the other mode and depends on it."""
         if self._relies_on_mode and mode != self._program.training:
-            modes = ("training", "evaluation") if self._program.training else ("evaluation", "training")
-            raise ExportedCallError(f"the program was exported in {modes[0]} mode, and has no {modes[1]} mode: export it in both")
+            mine, other = ("training", "evaluation") if self._program.training else ("evaluation", "training")
+            raise ExportedCallError(f"the program was exported in {mine} mode, and has no {other} mode: export it in both")
         return super().train(mode)
 
     def extra_repr(self) -> str:
@@ -101,7 +101,8 @@ class ExportedModule(nn.Module):
         tensor = tensor_at(owner, name)
         if kind == "gradient":
             if tensor.grad is None:
-                raise ExportedCallError(f"{target}.grad is a tensor in the exported program, got None: set it before the call")
+                wanted = f"{target}.grad is a tensor in the exported program"
+                raise ExportedCallError(f"{wanted}, got None: set it before the call")
             return tensor.grad
         return tensor.clone() if kind == "changed" and torch.is_grad_enabled() else tensor
 

@@ -75,13 +75,14 @@ def arguments_tree(value: Any, path: str, leaves: list[tuple[str, Any]]) -> Any:
         if not isinstance(value, (torch.Tensor, *PLAIN)):
             raise ExportError(
                 f"{path} is a {type(value).__qualname__}: an exported program takes tensors, numbers, strings, None, and "
-                "lists, tuples and dictionaries of them. Bind other arguments before: functools.partial, or a module's attribute"
+                "lists, tuples and dictionaries of them. Bind other arguments before: functools.partial, or an attribute"
             )
         leaves.append((path, value))
         return len(leaves) - 1
     for key in container.keys:
         if not isinstance(key, (str, int, bool, float, type(None))):
-            raise ExportError(f"{path} has a key of type {type(key).__qualname__}: an exported program takes strings and numbers")
+            kind = type(key).__qualname__
+            raise ExportError(f"{path} has a key of type {kind}: an exported program takes strings and numbers")
     children = [arguments_tree(v, p, leaves) for v, p in zip(container.children, _paths(container, path), strict=True)]
     return Container(container.kind, tuple(children), container.keys, container.name)
 

@@ -38,8 +38,8 @@ _BINARY = {
     "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
 _OF_MATH = (
-    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs floor fmod gamma "
-    "hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 pow radians remainder sin sinh sqrt tan tanh trunc"
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs floor fmod "
+    "gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 pow radians remainder sin sinh sqrt tan tanh trunc"
 ).split()
 
 OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {

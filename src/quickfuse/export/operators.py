@@ -21,10 +21,11 @@ _NAME = re.compile(r"([A-Za-z_]\w*)::([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.AS
 
 #: Operators of ATen that reach outside of their operands, or trust them without a look.
 _REFUSED = frozenset(
-    "from_file set set_ data record_stream resize resize_as _resize_output lift alias_copy _make_dual _fw_primal _unpack_dual "
-    "_nested_view_from_buffer _nested_view_from_jagged _nested_from_padded _print _assert_async _functional_assert_async "
-    "_unsafe_view_dtype _cslt_compress _sparse_coo_tensor_unsafe _sparse_csr_tensor_unsafe _sparse_compressed_tensor_unsafe "
-    "_sparse_csc_tensor_unsafe _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe _pin_memory pin_memory _use_cudnn_rnn_flatten_weight".split()
+    "from_file set set_ data record_stream resize resize_as _resize_output lift alias_copy _make_dual _fw_primal "
+    "_unpack_dual _nested_view_from_buffer _nested_view_from_jagged _nested_from_padded _print _assert_async "
+    "_functional_assert_async _unsafe_view_dtype _cslt_compress _sparse_coo_tensor_unsafe _sparse_csr_tensor_unsafe "
+    "_sparse_compressed_tensor_unsafe _sparse_csc_tensor_unsafe _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe "
+    "_pin_memory pin_memory _use_cudnn_rnn_flatten_weight".split()
 )
 _TENSORS = ("Tensor", "List[Tensor]", "Optional[Tensor]")
 

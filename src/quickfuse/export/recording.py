@@ -48,6 +48,8 @@ class ProgramRecorder(Recorder):
         self._cut_memories: list[Memory] = []
         self._carries: dict[Node, bool] = {}
         self.finishing = False
+        #: The name of the captured call that is being recorded, and what capture knows of its results.
+        self.captured: tuple[str, Any] = ("", None)
 
     # what autograd would follow ---------------------------------------------------------------------------------
 
@@ -140,9 +142,14 @@ class ProgramRecorder(Recorder):
             return function._op_dk(_COMPOSITE, *args, **kwargs)
 
     def _whole(self, function: Any, args: Any, kwargs: Any) -> Any:
-        if function not in _CONVOLUTIONS:
+        name, meta = self.captured
+        spec = _as_captured(meta) if function._schema.name == f"aten::{name}" else None
+        if spec is None and function in _CONVOLUTIONS:
+            spec = _convolved(_CONVOLUTIONS[function], *args, **kwargs)
+        if spec is None:
             return super().__torch_dispatch__(function, (), args, kwargs)
-        spec = _convolved(_CONVOLUTIONS[function], *args, **kwargs)
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            self._note_draw()
         node = self._node(function, tuple([self._operand(a) for a in args]), self._operands(kwargs), spec)
         return self._made(spec, node)
 
@@ -156,6 +163,15 @@ class ProgramRecorder(Recorder):
         plain = TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
         node.meta["val"] = plain
         return make_traced(plain, Memory(node, plain), (), node)
+
+
+def _as_captured(meta: Any) -> Spec:
+    """The results of an operator as capture knows them; None where it does not."""
+    if isinstance(meta, TensorMeta):
+        return Out(TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device), 0)
+    if isinstance(meta, (list, tuple)) and all(isinstance(m, TensorMeta) for m in meta):
+        return tuple([_as_captured(m) for m in meta])
+    return None
 
 
 def _is_differentiable(meta: TensorMeta) -> bool:
@@ -197,7 +213,7 @@ _factories: dict[Any, bool] = {}
 def _factory_options(function: Any) -> bool:
     known = _factories.get(function)
     if known is None:
-        schema = getattr(function, "_schema", None)
+        schema: Any = getattr(function, "_schema", None)
         known = schema is not None and not any("Tensor" in str(a.type) for a in schema.arguments)
         known = known and {"dtype", "device"} <= {a.name for a in schema.arguments}
         _factories[function] = known

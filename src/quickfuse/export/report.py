@@ -86,7 +86,8 @@ def lines(exported: Exported, all_assumptions: bool = False) -> Iterator[str]:
     yield f"{program.name}{program.arguments.described()}, made with {made}"
     yield ""
     signature = program.signature
-    for title, kind in (("arguments", "input"), ("parameters", "parameter"), ("buffers", "buffer"), ("constants", "constant")):
+    kinds = {"arguments": "input", "parameters": "parameter", "buffers": "buffer", "constants": "constant"}
+    for title, kind in kinds.items():
         specs = [spec for spec in signature.inputs if spec.kind == kind]
         if specs:
             yield f"{title}: {len(specs)}"

@@ -27,8 +27,8 @@ class Results:
     """Makes the tree of what a call returns. `outputs` are the outputs of the captured graph that are needed for it."""
 
     def __init__(
-        self, call: Call, names: dict[int, str], values: dict[str, Any], arguments: Arguments, state: dict[str, torch.Tensor],
-        resolve: Callable[[Source], Any],
+        self, call: Call, names: dict[int, str], values: dict[str, Any], arguments: Arguments,
+        state: dict[str, torch.Tensor], resolve: Callable[[Source], Any],
     ) -> None:  # fmt: skip
         self.call = call
         self.names = names
@@ -129,7 +129,7 @@ class Results:
         if cls is torch.Size:
             return Container("Size", tuple(map(self.tree, items)))
         if issubclass(cls, tuple):
-            fields = getattr(cls, "_fields", None) or getattr(cls, "__match_args__", ())
+            fields: Any = getattr(cls, "_fields", None) or getattr(cls, "__match_args__", ())
             return Container("namedtuple", tuple(map(self.tree, items)), tuple(fields), cls.__name__)
         if cls is dict or cls is collections.OrderedDict:
             keys = tuple([self._key(key) for key, _ in items])
@@ -147,9 +147,11 @@ class Results:
         if recipe.items and issubclass(recipe.cls, dict):
             fields = {self._key(key): value for key, value in recipe.items}
         elif dataclasses.is_dataclass(recipe.cls):
-            fields = {f.name: recipe.attributes[f.name] for f in dataclasses.fields(recipe.cls) if f.name in recipe.attributes}
+            names = [f.name for f in dataclasses.fields(recipe.cls) if f.name in recipe.attributes]
+            fields = {name: recipe.attributes[name] for name in names}
         else:
-            raise ExportError(f"the program returns a {recipe.cls.__qualname__}, which a graph cannot make: return its tensors")
+            name = recipe.cls.__qualname__
+            raise ExportError(f"the program returns a {name}, which a graph cannot make: return its tensors")
         return Container("fields", tuple(map(self.tree, fields.values())), tuple(fields), recipe.cls.__name__)
 
     def _call(self, recipe: CallRecipe) -> Any:

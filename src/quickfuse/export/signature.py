@@ -110,7 +110,7 @@ class GraphSignature:
             kept = "" if spec.persistent else " (not persistent)"
             yield f"{spec.name}: {spec.meta}  # {spec.kind} {spec.target}{kept}"
         for out in self.outputs:
-            what = "output" if out.kind == "output" else "new gradient of" if out.kind == "gradient" else f"changes {out.kind}"
+            what = {"output": "output", "gradient": "new gradient of"}.get(out.kind, f"changes {out.kind}")
             yield f"-> {out.name}  # {what} {out.target}".rstrip()
         for name in self.cleared:
             yield f"-> None  # new gradient of {name}"

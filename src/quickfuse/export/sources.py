@@ -56,7 +56,10 @@ class Call:
             assert self.function.__closure__ is not None
             return self.function.__closure__[index].cell_contents
         if source.kind == "global":
-            return source.owner[source.key] if source.key in source.owner else getattr(source.owner["__builtins__"], source.key)
+            if source.key in source.owner:
+                return source.owner[source.key]
+            builtins = source.owner["__builtins__"]
+            return builtins[source.key] if isinstance(builtins, dict) else getattr(builtins, source.key)
         if source.kind == "constant":
             return source.owner
         assert source.base is not None

@@ -62,10 +62,9 @@ class _Conversion:
                 raise ExportError(f"the program reads {spec.target}.grad, which torch.export has no form of")
             if spec.kind != "input":
                 self.values[nodes[spec.name]] = self._state_input(spec.kind, spec.target, spec.persistent)
-        for leaf in leaves_of(program.result):
-            if leaf.kind == "state" and not any(target == leaf.value for _, target in self.placeholders):
-                kind = "parameter" if isinstance(self.state[leaf.value], torch.nn.Parameter) else "constant"
-                self._state_input(kind, leaf.value, True)
+        used = {target for _, target in self.placeholders}
+        for name in [name for name in self.state if name not in used]:  # parameters and buffers are inputs, used or not
+            self._state_input("parameter" if isinstance(self.state[name], torch.nn.Parameter) else "buffer", name, True)
         self._lift_constants()
         by_path = {spec.target: spec for spec in program.signature.inputs if spec.kind == "input"}
         for path, meta in self._arguments():
@@ -92,7 +91,7 @@ class _Conversion:
             count += 1
             name = f"{plain}_{count}"
         self._taken.add(name)
-        node = self.graph.placeholder(name)
+        node = self.graph.create_node("placeholder", name, (), {}, name)
         node.meta["val"] = value
         return node
 

@@ -136,6 +136,8 @@ class ProgramTracing(Tracing):
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
         check_use(node, False)
+        if isinstance(self.recorder, ProgramRecorder):
+            self.recorder.captured = (str(getattr(target, "__name__", target)), meta)
         made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, made, meta)

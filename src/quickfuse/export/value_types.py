@@ -39,7 +39,8 @@ def check_types(graph: Graph) -> None:
         else:
             found = _found(node)
         if not _same(found, node.meta["val"]):
-            raise ExportFileError(f"{node.name:.60} is {node.meta['val']!s:.80} in the file, but {node.target} gives {found!s:.80}")
+            said = f"{node.name:.60} is {node.meta['val']!s:.80} in the file"
+            raise ExportFileError(f"{said}, but {node.target} gives {found!s:.80}")
 
 
 def _found(node: Node) -> Any:
@@ -51,6 +52,8 @@ def _found(node: Node) -> Any:
         for n in node.all_input_nodes
     ):
         raise ExportFileError(f"{node.name:.60} would be a list of too many tensors")
+    if target in _SHAPES:
+        return _SHAPES[target](node)
     try:
         return _metas(spec_of(target, _stand_ins(tuple(node.args)), _stand_ins(dict(node.kwargs))))
     except ExportFileError:
@@ -59,6 +62,31 @@ def _found(node: Node) -> Any:
         raise ExportFileError(f"{node.name:.60}: {error.reason}") from None
     except Exception as error:
         raise ExportFileError(f"{node.name:.60}: {type(error).__name__}: {error!s:.200}") from None
+
+
+def _attention(node: Node) -> Any:
+    """The shape of what attention returns: PyTorch's own answer takes long."""
+    operands: list[Any] = [n.meta["val"] if isinstance(n, Node) else None for n in node.args[:3]]
+    if len(operands) < 3 or not all(isinstance(m, TensorMeta) and m.ndim >= 2 for m in operands):
+        raise ExportFileError(f"{node.name:.60} is attention to something that is no tensor")
+    said = node.meta["val"]
+    shape = (*operands[0].shape[:-1], operands[2].shape[-1])
+    return said if isinstance(said, TensorMeta) and said.shape == shape else operands[0]
+
+
+def _said(node: Node) -> Any:
+    """What the file says of recurrent layers: PyTorch would run all of one to answer."""
+    said = node.meta["val"]
+    if not isinstance(said, tuple) or not all(isinstance(m, TensorMeta) for m in said):
+        raise ExportFileError(f"{node.name:.60} is a recurrent layer, which returns tensors")
+    return said
+
+
+_aten = torch.ops.aten
+_SHAPES = {
+    _aten.scaled_dot_product_attention.default: _attention,
+    **dict.fromkeys((_aten.lstm.input, _aten.gru.input, _aten.rnn_tanh.input, _aten.rnn_relu.input), _said),
+}
 
 
 def _stand_ins(value: Any) -> Any:

@@ -73,7 +73,8 @@ def unpacked(data: bytes, places: dict[str, tuple[str, TensorMeta, int, bool]]) 
             try:
                 memory = memories[key, str(meta.device)] = flat.reshape(-1).to(meta.device)
             except (RuntimeError, AssertionError) as error:
-                raise ExportFileError(f"{name!r:.80} is on {meta.device}, which this machine does not have: {error}") from None
+                where = f"{name!r:.80} is on {meta.device}, which this machine does not have"
+                raise ExportFileError(f"{where}: {error}") from None
         made[name] = _viewed(name, memory, meta, offset, parameter)
     return made
 
