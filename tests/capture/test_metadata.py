@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import exact
 from quickfuse.capture import metadata
 from quickfuse.capture.results import SameTensor, View, meta_of
 from quickfuse.capture.values import TensorProxy
@@ -274,3 +275,15 @@ def _text(value: Any) -> str:
     if isinstance(value, T):
         return f"{tuple(value.shape)}@{value.stride()}"
     return f"({', '.join(map(_text, value))})" if type(value) in (list, tuple) else repr(value)
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [(lambda x: x.argmax(), torch.bool), (lambda x: x.argmin(0), torch.bool), (lambda x: x.trace(), torch.bool),
+     (lambda x: F.max_pool1d(x, 2), torch.bool), (lambda x: F.pad(x[None], (1, 1), "reflect"), torch.bool),
+     (lambda x: F.prelu(x, x[0, :1]), torch.bool), (lambda x: x.nansum(), torch.complex64),
+     (lambda x: F.avg_pool3d(x[None, None], 1), torch.float16), (lambda x: F.avg_pool2d(x[None], 1), torch.int32)],
+)  # fmt: skip
+def test_types_that_an_operator_refuses(function: Callable[[T], Any], dtype: torch.dtype) -> None:
+    """PyTorch's rules for tensors without data do not refuse them."""
+    exact.check(function, torch.ones(3, 3).to(dtype))

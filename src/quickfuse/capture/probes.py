@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,6 +172,7 @@ def probe(
     """What `function(*args, **kwargs)` returns, by a run on small tensors, or None where that cannot tell.
 
     Raises:
+        OperatorFailed: where the operator refuses operands of these types.
         Unsupported: where the operator warns.
     """
     policy = _POLICIES.get(function)
@@ -179,11 +181,21 @@ def probe(
     for axes in dict.fromkeys((policy.axes(function, args, kwargs, tensors), _no_axis)):
         lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
         lengths.first_index = int(getattr(function, "__name__", "") in _COUNT_FROM_ONE)
-        with contextlib.suppress(_Raised):
+        try:
             result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest)
-            if result is not None:
-                return result
+        except _Raised as raised:
+            error = raised.__cause__
+            if device.type == "cpu" and _ABOUT_TYPES.search(str(error)):
+                raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+            continue
+        if result is not None:
+            return result
     return None
+
+
+#: What an exception says that is about the operands' types, whatever their lengths and contents. PyTorch's rules for tensors
+#: without data often know nothing of it.
+_ABOUT_TYPES = re.compile(r"not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported")
 
 
 def run_empty(
