@@ -56,6 +56,8 @@ from .values import (
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
+#: From Python 3.14 on.
+_PLACEHOLDER = getattr(functools, "Placeholder", object())
 _TYPE_CALL = type.__dict__["__call__"]
 
 Then = Callable[[Any], None]
@@ -83,6 +85,8 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     elif kind is FunctionType:
         _call_function(i, function, args, kwargs, then)
     elif kind is functools.partial:
+        if any(argument is _PLACEHOLDER for argument in function.args):
+            raise Unsupported("a functools.partial with placeholders")
         call(i, function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
     elif isinstance(function, type):
         construct(i, function, args, kwargs, then)
