@@ -67,6 +67,8 @@ class Interpreter:
         self.graph.performed = lambda: self.performed
         self.created: dict[int, Any] = {}
         self.results: list[Any] = []
+        #: See `Segment.autograd_asked`.
+        self.autograd_asked: set[Source | None] = set()
         #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
         self.traces: dict[int, list[tuple[Frame, int]]] = {}
         #: What stands for the traceback of an exception, by its identity: see `raising.traceback_of`.
@@ -75,8 +77,6 @@ class Interpreter:
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
         self.ended = False
-        #: See `Segment.autograd_asked`.
-        self.autograd_asked: set[Source | None] = set()
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0
