@@ -29,7 +29,7 @@ import quickfuse
 from quickfuse import logs
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "docs/debugging.md", "docs/how-it-works.md", "docs/limits.md"]
+DOCUMENTS = ["README.md", "docs/debugging.md", "docs/export.md", "docs/how-it-works.md", "docs/limits.md"]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 _FENCED = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -83,7 +83,8 @@ def stripped(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_blocks_run_and_print_what_they_promise(name: str) -> None:
+def test_blocks_run_and_print_what_they_promise(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # for the files that they write
     path = ROOT / name
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in python_blocks(path.read_text()):

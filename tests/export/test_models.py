@@ -70,7 +70,7 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
     "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 32}, "GPTNeoX": {}, "Llama": {"num_key_value_heads": 2},
     "Mistral": {"num_key_value_heads": 2}, "Qwen2": {"num_key_value_heads": 2}, "Phi": {},
     "Gemma": {"num_key_value_heads": 2, "head_dim": 8},
-    "MPNet": {}, "Bloom": {"n_head": 4, "n_layer": 2}, "T5Encoder": {},
+    "MPNet": {}, "T5Encoder": {},
 }  # fmt: skip
 _SMALL = {
     "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,

@@ -47,7 +47,7 @@ def test_it_runs_like_the_original(training: bool, tmp_path: Path) -> None:
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     buffer.seek(0)
-    for one in (program, torch.export.load(buffer), program.run_decompositions()):
+    for one in (program, torch.export.load(buffer), exported.to_torch().run_decompositions()):
         original, module = copy.deepcopy(model), one.module()
         for _ in range(2):
             wanted, got = original(*ARGUMENTS[0], **ARGUMENTS[1]), module(*ARGUMENTS[0], **ARGUMENTS[1])

@@ -67,6 +67,8 @@ class Interpreter:
         self.graph.performed = lambda: self.performed
         self.created: dict[int, Any] = {}
         self.results: list[Any] = []
+        #: See `Segment.autograd_asked`.
+        self.autograd_asked: set[Source | None] = set()
         #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
         self.traces: dict[int, list[tuple[Frame, int]]] = {}
         #: What stands for the traceback of an exception, by its identity: see `raising.traceback_of`.
@@ -77,8 +79,6 @@ class Interpreter:
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
         self.dropped: list[GeneratorValue] = []
         self.released = False
-        #: See `Segment.autograd_asked`.
-        self.autograd_asked: set[Source | None] = set()
         self.stop_at = stop_at
         self.performed = 0
         self.raised_at = 0

@@ -194,7 +194,7 @@ class Tracing:
             return self._number(node, args, meta)
         picks = target is operator.getitem and type(args[0]) is not TracedTensor  # of a call's results, which may be many
         grad = not picks and torch.is_grad_enabled() and any(t.requires_grad for t in traced_in((args, kwargs)))
-        check_use(node, grad)
+        self.check_numbers(node, grad)
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
         made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
@@ -204,6 +204,10 @@ class Tracing:
             if tensor.requires_grad and tensor.is_leaf and tensor.memory.input is None:
                 raise Unsupported(f"{node.name}, a tensor made inside that is a leaf of autograd's graph")
         return made
+
+    def check_numbers(self, node: Node, differentiated: bool) -> None:
+        """Refuse numbers that change where they are no plain operands."""
+        check_use(node, differentiated)
 
     def check_target(self, target: Any) -> None:
         """Refuse functions that are no operators of PyTorch's."""

@@ -194,6 +194,7 @@ class _Building:
             name, traced.graph, signature, arguments, relied.checks(), relied.conditions, relied.settings, tree, self.state,
             {alias: target for alias, target in self.aliases.items() if target in self.state}, signature.changed_inputs,
             relied.assumptions, examples=numbers, made_with=versions(),
+            transient=[name for name, tensor in self.state.items() if not self.kinds.get(id(tensor), ("", True))[1]],
         )  # fmt: skip
 
     def _by_name(self, examples: list[Any]) -> list[tuple[GraphInput, Any]]:

@@ -59,6 +59,7 @@ def decoded(text: Any, weights: bytes, namespaces: Collection[str]) -> Program:
         _tree(top["result"], _Results(signature, arguments, state)), state, aliases, top["apart"].texts(),
         [_assumption(item) for item in top["assumptions"].items()], top["training"].flag(),
         examples={path: value.plain() for path, value in top["examples"].entries()},
+        transient=top["transient"].texts(),
         made_with={name: version.text() for name, version in top["made_with"].entries()},
     )  # fmt: skip
     _check_names(program)

@@ -90,14 +90,20 @@ class Changes:
         return False
 
     def _changes_nothing(self, effect: Effect) -> bool:
-        """Whether an effect stores the object that is there already."""
-        if not isinstance(effect.target, Existing) or not isinstance(effect.value, Existing):
+        """Whether an effect stores what is there already."""
+        if not isinstance(effect.target, Existing):
             return False
         try:
-            owner, value = self.call.value_at(effect.target.source), self.call.value_at(effect.value.source)
+            owner = self.call.value_at(effect.target.source)
             if effect.kind == "setitem" and isinstance(effect.key, Constant):
-                return owner[effect.key.value] is value
-            return effect.kind in ("setattr", "setplain") and getattr(owner, effect.key) is value
+                before = owner[effect.key.value]
+            elif effect.kind in ("setattr", "setplain"):
+                before = getattr(owner, effect.key)
+            else:
+                return False
+            if isinstance(effect.value, Constant):
+                return type(before) is type(effect.value.value) and bool(before == effect.value.value)
+            return isinstance(effect.value, Existing) and self.call.value_at(effect.value.source) is before
         except Exception:  # there is none, or a path that only capture can follow
             return False
 

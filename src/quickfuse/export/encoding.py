@@ -37,6 +37,7 @@ def encoded(program: Program) -> dict[str, Any]:
         "conditions": [{"expression": _expression(c.expression), "is": c.outcome} for c in program.conditions],
         "settings": {name: _plain(value) for name, value in program.settings.items()},
         "apart": program.apart,
+        "transient": program.transient,
         "examples": {path: _plain(value) for path, value in program.examples.items()},
         "signature": _signature(program.signature),
         "result": _tree(program.result),

@@ -59,7 +59,8 @@ class ExportedModule(nn.Module):
         if isinstance(tensor, nn.Parameter):
             owner.register_parameter(last, tensor)
         else:
-            owner.register_buffer(last, tensor, persistent=spec is None or (spec.persistent and spec.kind != "constant"))
+            kept = name not in self._program.transient and (spec is None or spec.kind != "constant")
+            owner.register_buffer(last, tensor, persistent=kept)
         self._places[name] = owner, last
 
     def _place(self, spec: InputSpec) -> tuple[str, Any, str, str]:

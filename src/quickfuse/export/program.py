@@ -86,7 +86,7 @@ class Program:
     `state` are the tensors of parameters, buffers and constants by name, `aliases` further names of some of them. `settings`
     are what each call is checked for beside its arguments: the name of a setting of PyTorch's and its value. `apart` are
     the paths of tensors that must not share memory with other arguments, since the program changes them. `examples` are the
-    numbers among the arguments that it was exported with.
+    numbers among the arguments that it was exported with, `transient` the buffers that are no part of a `state_dict`.
     """
 
     name: str
@@ -104,6 +104,7 @@ class Program:
     training: bool = False
     examples: dict[str, Any] = field(default_factory=dict)
     made_with: dict[str, str] = field(default_factory=dict)
+    transient: list[str] = field(default_factory=list)
 
     def input_metas(self) -> dict[str, TensorMeta]:
         """The metadata of each tensor among the arguments that the program uses, by path."""

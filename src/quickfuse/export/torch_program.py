@@ -64,7 +64,8 @@ class _Conversion:
                 self.values[nodes[spec.name]] = self._state_input(spec.kind, spec.target, spec.persistent)
         used = {target for _, target in self.placeholders}
         for name in [name for name in self.state if name not in used]:  # parameters and buffers are inputs, used or not
-            self._state_input("parameter" if isinstance(self.state[name], torch.nn.Parameter) else "buffer", name, True)
+            kind = "parameter" if isinstance(self.state[name], torch.nn.Parameter) else "buffer"
+            self._state_input(kind, name, name not in program.transient)
         self._lift_constants()
         by_path = {spec.target: spec for spec in program.signature.inputs if spec.kind == "input"}
         for path, meta in self._arguments():

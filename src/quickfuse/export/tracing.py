@@ -123,6 +123,11 @@ class ProgramTracing(Tracing):
             hint = "under torch.no_grad() a program is exported without the gradients that its functions define"
             raise Unsupported(unsupported.reason, hint) from None
 
+    def check_numbers(self, node: Node, differentiated: bool) -> None:
+        numbers = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), NumberMeta)]
+        if any(self.marks.node_of(self.values[n]) is not None for n in numbers):  # others are constants
+            check_use(node, differentiated)
+
     def call(self, node: Node) -> Any:
         target: Any = node.target
         if target in MODE_CHANGES and self._changed_mode(target, node.args):
@@ -135,7 +140,7 @@ class ProgramTracing(Tracing):
         self.recorder.trace = node.meta.get("trace", ())
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
-        check_use(node, False)
+        self.check_numbers(node, False)
         if isinstance(self.recorder, ProgramRecorder):
             self.recorder.captured = (str(getattr(target, "__name__", target)), meta)
         made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
