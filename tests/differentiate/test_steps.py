@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import quickfuse
 from differentiate.twins import check, compiled, leaf, reasons
 
 
@@ -130,3 +131,21 @@ def test_autocast() -> None:
     with torch.no_grad():
         check(function, (leaf(4, 8),), rtol=2e-2, atol=2e-2)
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_maximum_of_what_two_kernels_need(seed: int) -> None:
+    """The gradient of a maximum goes where the value equals it: what is compared is computed once, in float32 above all."""
+    torch.manual_seed(seed)
+    x, scale, kernel, bias = torch.randn(3, 8, 7, 7), torch.rand(8), torch.randn(8, 4, 3, 3) / 3, torch.randn(8)
+
+    def loss(x, scale, kernel, bias):
+        y = F.layer_norm(x.permute(0, 2, 3, 1), (8,), scale).permute(0, 3, 1, 2)
+        return (y + F.celu(F.conv2d(y, kernel, bias, padding=1, groups=2), 0.7)).amax((2, 3)).square().sum()
+
+    gradients = []
+    for wrap in (lambda step: step, quickfuse.compile):
+        inputs = [t.clone().requires_grad_() for t in (x, scale, kernel, bias)]
+        wrap(lambda inputs=inputs: loss(*inputs).backward())()
+        gradients.append([t.grad for t in inputs])
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)

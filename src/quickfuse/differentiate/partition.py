@@ -189,6 +189,8 @@ class _Partition:
         if node.target is operator.getitem:
             call: Node = node.args[0]  # type: ignore[assignment]
             return [call] if is_cheap(call.target) or call.meta["backward"] else None
+        if node in self.exact and is_slow(node.target):
+            return None  # vectors of another width may give another last bit
         if is_cheap(node.target) or node.meta["backward"]:
             return list(tensors_before(node))
         return None

@@ -213,6 +213,11 @@ class Context:
         storage.value = load
         return load
 
+    def compute_once(self, storage: Storage) -> None:
+        """Store a value that is not in memory yet, so that no two kernels compute it."""
+        if isinstance(storage.value, Op):
+            self.materialize(storage)
+
     def keep_for(self, storage: Storage, users: int) -> None:
         """Store what a storage holds, which `users` nodes of the graph take, where they should not form it anew each."""
         value = storage.value

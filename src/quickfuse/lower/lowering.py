@@ -18,6 +18,7 @@ from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
 from .batches import batch_products
+from .comparisons import compared_for_equality
 from .context import Context
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
@@ -90,6 +91,7 @@ class _Lowering:
     def run(self, graph: Graph) -> Program:
         values = self.values
         self.growing = GrowingConcatenations(graph, _needs_memory)  # the graph's, not that of parts of an operator
+        compared = compared_for_equality(graph)
         for node in graph.nodes:
             kind = node.op
             if node in values:  # came with what was before
@@ -97,6 +99,8 @@ class _Lowering:
             if kind == "call_function" or kind == "call_method":
                 self._keep_what_calls_divide(node)
                 values[node] = self._call(kind, node)
+                if node in compared and type(values[node]) is Tensor:
+                    self.ctx.compute_once(values[node].storage)
                 self._remember_when(values[node])
             elif kind == "placeholder":
                 values[node] = self._placeholder(node)

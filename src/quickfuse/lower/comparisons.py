@@ -1,0 +1,46 @@
+"""Values that are compared for equality: they are stored once, not computed in each kernel that needs them.
+
+The gradient of a maximum goes where the value equals the maximum. Vectors of different widths call different functions of
+the vector math library, whose results may differ in the last bit: computed twice, a value need not equal itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from quickfuse.ir.values import TensorMeta
+
+aten = torch.ops.aten
+
+_EQUALITIES = frozenset({aten.eq.Tensor, aten.ne.Tensor, torch.eq, torch.ne, operator.eq, operator.ne, "eq", "ne"})
+
+
+def compared_for_equality(graph: Graph) -> frozenset[Node]:
+    """The nodes whose values are compared for equality, directly or by a view, and used elsewhere, too."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.target in _EQUALITIES:
+            for operand in node.all_input_nodes:
+                whole = _viewed(operand)
+                meta = whole.meta.get("val")
+                if len(whole.users) > 1 and isinstance(meta, TensorMeta) and meta.dtype.is_floating_point and meta.numel > 1:
+                    found.add(whole)
+    return frozenset(found)
+
+
+def _viewed(node: Node) -> Node:
+    """The node of which a node is a view, or the node itself."""
+    while node.all_input_nodes and _is_view(node.target):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returned = target._schema.returns[0].alias_info if target._schema.returns else None
+    return returned is not None and not returned.is_write
