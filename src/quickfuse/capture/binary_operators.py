@@ -308,7 +308,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    left, right = i.outside.contents(left), i.outside.contents(right)
+    left, right = (i.outside.replaced.get(id(v), v) for v in (left, right))  # a container, not what it has inside
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)

@@ -255,6 +255,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     Raises:
         Unsupported: for anything else.
     """
+    if type(key) is ShadowContainer and type(key.real) is not key.cls:
+        raise Unsupported(f"a {type(key.real).__name__} as an index of a tensor")
     key = i.outside.contents(key)
     if isinstance(key, (list, tuple)):
         return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)

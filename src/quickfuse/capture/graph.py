@@ -51,7 +51,7 @@ from .results import (
 from .shadow import Shadow
 from .tensor_subclasses import class_of_results, give_class, is_function_class
 from .torch_function import without_torch_function
-from .values import Symbol, TensorProxy, symbolic_leaves, tensors_among
+from .values import Symbol, TensorProxy, is_numpy, symbolic_leaves, tensors_among
 from .view_groups import ViewGroups
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
@@ -177,6 +177,8 @@ class GraphBuilder:
             return {k: self._lower_args(v) for k, v in value.items()}
         if kind is slice:
             return slice(*(self._lower_args(v) for v in (value.start, value.stop, value.step)))
+        if is_numpy(value):
+            raise Unsupported(f"a {kind.__name__} of NumPy's in a graph")
         return value
 
     def note_variable(self, tensor: TensorProxy, name: str, frame: Any) -> None:
