@@ -240,3 +240,15 @@ def test_blocks_inside_blocks_and_threads(alarm: Callable[..., None]) -> None:
     thread.start()
     thread.join()
     assert done
+
+
+def test_settings_that_a_signal_leaves_changed(alarm: Callable[..., None]) -> None:
+    """A mode that was entered when the signal came, in front of the block that it was entered for, is left."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    alarm(1000)
+    with pytest.raises(TooLong), handlers_heard():
+        TorchDispatchMode().__enter__()
+        torch._C._set_grad_enabled(False)
+        signal.raise_signal(signal.SIGALRM)
+    assert torch._C._len_torch_dispatch_stack() == 0 and torch.is_grad_enabled()
