@@ -17,6 +17,10 @@ import threading
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
 
+import torch
+import torch.overrides
+import torch.utils._python_dispatch
+
 
 class _Heard:
     """A signal handler that writes down what the original raises."""
@@ -42,6 +46,7 @@ class handlers_heard:
     def __init__(self) -> None:
         self._raised: list[BaseException] = []
         self._replaced: list[tuple[int, _Heard]] = []
+        self._settings = _settings()
 
     def __enter__(self) -> handlers_heard:
         if threading.get_ident() == threading.main_thread().ident:
@@ -59,6 +64,8 @@ class handlers_heard:
             if signal.getsignal(number) is heard:
                 signal.signal(number, heard.handler)
         raised = [*self._raised]
+        if raised:
+            _restore(self._settings)
         self._raised.clear()  # an exception that it keeps would keep it in turn
         if raised and not any(error is other for other in raised):
             _raise(raised[0])
@@ -67,6 +74,21 @@ class handlers_heard:
         """Raise the first exception of a handler so far, if there was one."""
         if self._raised:
             _raise(self._raised[0])
+
+
+def _settings() -> tuple[int, int, bool]:
+    """PyTorch's settings that compiling changes for a while."""
+    return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(), torch.is_grad_enabled()
+
+
+def _restore(settings: tuple[int, int, bool]) -> None:
+    """Leave what compiling entered: a `with` statement that a signal interrupts in front of its block is never left."""
+    dispatch, function, grad = settings
+    while torch._C._len_torch_dispatch_stack() > dispatch:
+        torch.utils._python_dispatch._pop_mode()
+    while torch._C._len_torch_function_stack() > function:
+        torch.overrides._pop_mode()
+    torch._C._set_grad_enabled(grad)
 
 
 def _raise(error: BaseException) -> NoReturn:
