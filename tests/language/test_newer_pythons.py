@@ -120,3 +120,17 @@ def test_keywords_defaults_and_cells() -> None:
                 return a * b + c * k + sum(rest.values())
             return inner(x, c=4, d=5), inner(*[x], **{"b": x + 1}), k, f"{k!r:>4}{k:{k}}"
     """.replace(', f"{k!r:>4}{k:{k}}"', ', len(f"{k!r:>4}{k:{k}}")'), X)  # fmt: skip
+
+
+def test_annotations_whose_names_are_missing_when_a_recompilation_is_explained(caplog: pytest.LogCaptureFixture) -> None:
+    space: dict[str, Any] = {"torch": torch, "__name__": "program"}
+    later = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
+    program = f"{later}def f(x: Missing, n: Other = 2) -> Never:\n    return x * 2 if n > 3 else x + n"
+    exec(compile(program, "<program>", "exec", dont_inherit=True), space)
+    compiled = quickfuse.compile(space["f"], options={"raise_internal_errors": True})
+    quickfuse.set_logs(recompiles=True)
+    try:
+        for n in (1, 5, 2):
+            torch.testing.assert_close(compiled(X, n), space["f"](X, n), rtol=0, atol=0)
+    finally:
+        quickfuse.set_logs(recompiles=False)

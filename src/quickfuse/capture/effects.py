@@ -236,9 +236,11 @@ class RecipeBook:
 
     def _function(self, function: FunctionType) -> Recipe:
         closure = self.recipe(function.__closure__) if function.__closure__ else Constant(None)
+        # From Python 3.14 on a function computes them, which may fail, when they are asked for.
+        annotations = "__annotate__" if getattr(function, "__annotate__", None) is not None else "__annotations__"
         extras = {
             name: getattr(function, name)
-            for name in ("__kwdefaults__", "__annotations__", "__name__", "__qualname__", "__module__", "__doc__")
+            for name in ("__kwdefaults__", annotations, "__name__", "__qualname__", "__module__", "__doc__")
             if getattr(function, name)
         }
         extras.update(function.__dict__)

@@ -6,7 +6,6 @@ is changed.
 
 from __future__ import annotations
 
-import inspect
 import operator
 from functools import cache
 from types import FunctionType
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..ir.signatures import signature
 from .elementwise import is_elementwise
 from .values import TensorProxy, tensors_among
 
@@ -50,7 +50,7 @@ def changed_tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if name in kwargs:
             changed += tensors_among(kwargs[name])
     if options:
-        bound = inspect.signature(target).bind(*args, **kwargs)
+        bound = signature(target).bind(*args, **kwargs)
         bound.apply_defaults()
         for name in options:
             if bound.arguments[_CHANGED_BY_OPTION[name]]:
@@ -62,7 +62,7 @@ def changed_tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _written(target: Any) -> tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]:
     """Positions and names of the arguments that `target` changes, and of those that it may change by an option."""
     if isinstance(target, FunctionType):
-        parameters = inspect.signature(target).parameters
+        parameters = signature(target).parameters
         options = tuple(n for n, option in _CHANGED_BY_OPTION.items() if n in parameters and option in parameters)
         return ((0,) if is_in_place(target) else ()), (), options
     positions: dict[int, None] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.signatures import signature
 from . import autocast, checkpoints, custom_functions, gradients, inference, torch_function, transforms
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .values import TensorProxy
@@ -125,7 +125,7 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
     initialise = getattr(optimizer, "_init_group", None)
     if initialise is None:
         return
-    parameters = len(inspect.signature(initialise).parameters) - 1
+    parameters = len(signature(initialise).parameters) - 1
     with torch.no_grad():
         if all("capturable" in group for group in optimizer.param_groups):
             _HEALTH_CHECK(optimizer)

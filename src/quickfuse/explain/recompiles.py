@@ -18,6 +18,7 @@ import torch
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.reading import plain_value
+from ..ir.signatures import signature
 from ..ir.source import Source
 from ..ir.values import TensorMeta
 
@@ -171,7 +172,7 @@ class _Roots:
         if len(args) == 1 and isinstance(args[0], list) and args[0] and isinstance(args[0][0], FrameState):
             self.frames = args[0]
         else:
-            bound = inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
+            bound = signature(function, follow_wrapped=False).bind(*args, **kwargs)
             bound.apply_defaults()
             self._locals = dict(bound.arguments)
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.signatures import signature
 from quickfuse.ir.values import TensorMeta
 
 # Modules that hold rules register them on import.
@@ -191,7 +192,7 @@ def _register_evaluators() -> None:
             METHODS[name], METHODS[f"{name}_"] = new, old
         wrapper = getattr(torch.nn.functional, name, None)
         if inspect.isfunction(wrapper):
-            parameters = list(inspect.signature(wrapper).parameters)
+            parameters = list(signature(wrapper).parameters)
             inplace = "inplace" in parameters
             FUNCTIONS[wrapper] = functional(evaluate, parameters.index("inplace")) if inplace else new
         each = EVALUATORS["exact_div"] if name == "div" else evaluate
