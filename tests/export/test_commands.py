@@ -66,7 +66,8 @@ def test_export_and_inspect(target: str, example: str, result: tuple[int, ...], 
 
 
 def test_arguments_by_name(folder: Path) -> None:
-    code, said = run("export", "export_commands_model:Net", "--example", "float32[3,4]", "--example", "scale=2.5", "-o", "a.qfx")
+    given = ("--example", "float32[3,4]", "--example", "scale=2.5")
+    code, said = run("export", "export_commands_model:Net", *given, "-o", "a.qfx")
     assert code == 0, said
     assert "scale: float" in run("inspect", "a.qfx")[1]
 
