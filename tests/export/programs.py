@@ -28,7 +28,8 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def check_like_eager(module: nn.Module, exported: Exported, args: tuple[Any, ...], calls: int = 2) -> None:
-    """The exported program and the original agree in values, gradients of parameters, and buffers; values and buffers bit for bit."""
+    """The exported program and the original agree in values, gradients of parameters, and buffers: values and buffers bit
+    for bit."""
     original, ours = copy.deepcopy(module), exported.module()
     for _ in range(calls):
         results = []
