@@ -103,19 +103,26 @@ class _Checked:
         raise BackendError(f"what the backend {self.name!r} made returned {what}")
 
     def _graph_raises(self, inputs: tuple[Any, ...]) -> bool:
-        """Whether the graph, run operator by operator, raises as well. Copies are changed where it changes its inputs."""
+        """Whether the graph, run operator by operator, raises as well: with gradients if the backend had them, since
+        writes to tensors with a history may raise. Copies are changed where it changes its inputs."""
         changed = [i.name in self.segment.mutated for i in self.segment.inputs]
-        copies = [v.detach().clone() if written else v for v, written in zip(inputs, changed, strict=True)]
+        copies = [_copy(v) if written else v for v, written in zip(inputs, changed, strict=True)]
         random_state = torch.get_rng_state()
         try:
-            with torch.no_grad():
-                preserving_modes(self.segment.run)(*copies)
+            preserving_modes(self.segment.run)(*copies)
         except Exception as error:
             let_through(error)
             return True
         finally:
             torch.set_rng_state(random_state)
         return False
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that is a leaf of the gradients' graph where the tensor is one."""
+    if tensor.is_leaf:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return tensor.clone()
 
 
 def _described(tensor: Any) -> str:
