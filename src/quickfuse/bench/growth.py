@@ -173,7 +173,7 @@ def _first_call(name: str, length: int) -> Point:
     seconds = time.perf_counter() - start
     stages = {stage: round(spent, 4) for stage, spent in logs.stage_seconds.items()}
     stages["the rest"] = round(max(0.0, seconds - sum(stages.values())), 4)
-    return Point(length, round(seconds, 4), stages, [b.reason for b in compiled.breaks])
+    return Point(length, round(seconds, 4), stages, [b.reason for b in getattr(compiled, "breaks", ())])
 
 
 if __name__ == "__main__":
