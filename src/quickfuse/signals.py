@@ -25,15 +25,15 @@ import torch.utils._python_dispatch
 class _Heard:
     """A signal handler that writes down what the original raises."""
 
-    def __init__(self, handler: Any, raised: list[BaseException]) -> None:
+    def __init__(self, handler: Any, block: handlers_heard) -> None:
         self.handler = handler
-        self.raised = raised
+        self.block = block
 
     def __call__(self, number: int, frame: FrameType | None) -> Any:
         try:
             return self.handler(number, frame)
         except BaseException as error:
-            self.raised.append(error)
+            self.block.note(error, frame)
             raise
 
 
@@ -50,25 +50,44 @@ class handlers_heard:
 
     def __enter__(self) -> handlers_heard:
         if threading.get_ident() == threading.main_thread().ident:
-            for number in signal.valid_signals():
-                handler = signal.getsignal(number)
-                if callable(handler):  # neither the system's default nor one that was not installed by Python
-                    heard = _Heard(handler, self._raised)
-                    self._replaced.append((number, heard))
-                    signal.signal(number, heard)
+            try:
+                for number in signal.valid_signals():
+                    handler = signal.getsignal(number)
+                    if callable(handler):  # neither the system's default nor one that was not installed by Python
+                        heard = _Heard(handler, self)
+                        self._replaced.append((number, heard))
+                        signal.signal(number, heard)
+            except BaseException:  # there will be no `__exit__`
+                self._restore()
+                raise
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
-        while self._replaced:
-            number, heard = self._replaced.pop()
-            if signal.getsignal(number) is heard:
-                signal.signal(number, heard.handler)
+        try:
+            self._restore()
+        finally:  # a handler that is back may raise before the others are
+            self._restore()
         raised = [*self._raised]
         if raised:
-            _restore(self._settings)
+            _leave(self._settings)
         self._raised.clear()  # an exception that it keeps would keep it in turn
         if raised and not any(error is other for other in raised):
             _raise(raised[0])
+
+    def note(self, error: BaseException, frame: FrameType | None) -> None:
+        """Write down what a handler raised. Where it came at the edge of the block, in whose methods nothing may catch it
+        yet or any more, the handlers are the user's again at once."""
+        self._raised.append(error)
+        if frame is not None and frame.f_code in _EDGES:
+            self._restore()
+
+    def _restore(self) -> None:
+        while self._replaced:
+            number, heard = self._replaced[-1]
+            if signal.getsignal(number) is heard:
+                signal.signal(number, heard.handler)
+            if self._replaced and self._replaced[-1][1] is heard:
+                self._replaced.pop()
 
     def check(self) -> None:
         """Raise the first exception of a handler so far, if there was one."""
@@ -81,7 +100,7 @@ def _settings() -> tuple[int, int, bool]:
     return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(), torch.is_grad_enabled()
 
 
-def _restore(settings: tuple[int, int, bool]) -> None:
+def _leave(settings: tuple[int, int, bool]) -> None:
     """Leave what compiling entered: a `with` statement that a signal interrupts in front of its block is never left."""
     dispatch, function, grad = settings
     while torch._C._len_torch_dispatch_stack() > dispatch:
@@ -89,6 +108,10 @@ def _restore(settings: tuple[int, int, bool]) -> None:
     while torch._C._len_torch_function_stack() > function:
         torch.overrides._pop_mode()
     torch._C._set_grad_enabled(grad)
+
+
+#: The code that runs before and after what is inside of the block.
+_EDGES = frozenset(m.__code__ for m in (handlers_heard.__enter__, handlers_heard.__exit__, handlers_heard._restore))
 
 
 def _raise(error: BaseException) -> NoReturn:

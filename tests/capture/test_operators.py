@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import quickfuse
+from quickfuse.capture import capture
 from quickfuse.errors import GraphBreak
 
 T = torch.Tensor
@@ -185,18 +186,23 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
     "storage_offset": (lambda x: x[1:].storage_offset(), (X,), "the place of a tensor in its storage", ""),
     "data_ptr": (lambda x: x.data_ptr() > 0, (X,), "a tensor's address", ""),
     "tolist": (lambda x: x.tolist(), (X,), "contents as Python objects", "torch.unbind"),
-    "cuda": (lambda x: x.cuda(), (X,), "an operator that raises", ""),
-    "no such dtype": (lambda x: x.type("torch.FooTensor"), (X,), "an operator that raises", ""),
-    "no such device": (lambda n: torch.zeros(n, device="foo"), (2,), "an operator that raises", ""),
-    "foreach of no scalar": (lambda x: torch._foreach_mul_([x], x), (X,), "an operator that raises", ""),
     "a warning": (lambda x: F.softmax(x), (X,), "a warning: Implicit dimension choice", ""),
     "out is resized": (lambda x: torch.add(x, 1, out=torch.empty(2)), (X,), "an `out` argument is resized", "the shape"),
     "sparse": (lambda x: x.to_sparse().to_dense(), (X,), "no shape rule for to_sparse", ""),
     "quantised": (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), (X,), "quantised", ""),
     "from outside": (lambda x, w: x.mul_(w), (X, W), "a tensor from outside that begins", ""),
     "part from outside": (lambda x, w: x[0].mul_(w[0]), (X, W), "a tensor from outside that begins", ""),
-    "leaf": (lambda w: w.mul_(2), (W,), "a leaf Variable", ""),
 }
+
+#: Programs that raise, with why they are no graph.
+RAISING: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "no such dtype": (lambda x: x.type("torch.FooTensor"), (X,), "an operator that raises"),
+    "no such device": (lambda n: torch.zeros(n, device="foo"), (2,), "an operator that raises"),
+    "foreach of no scalar": (lambda x: torch._foreach_mul_([x], x), (X,), "an operator that raises"),
+    "leaf": (lambda w: w.mul_(2), (W,), "a leaf Variable"),
+}
+if not torch.cuda.is_available():
+    RAISING["cuda"] = (lambda x: x.cuda(), (X,), "an operator that raises")
 
 
 def _differences(function: Callable[..., Any], args: tuple[Any, ...], backend: str = "eager", **options: Any) -> list[str]:
@@ -245,12 +251,21 @@ def test_natively(name: str) -> None:
     assert reason in str(raised.value) and hint in str(raised.value)
 
 
+@pytest.mark.parametrize("name", RAISING)
+def test_raising(name: str) -> None:
+    """The exception is eager's, also where the whole function is to be one graph; capture says why there is none."""
+    function, args, reason = RAISING[name]
+    for fullgraph in (False, True):
+        wrong = _differences(function, args, fullgraph=fullgraph)
+        assert not wrong, "\n".join(wrong)
+    pause = capture(function, copy.deepcopy(args), {}).pause
+    assert pause is not None and reason in pause.reason
+
+
 def test_capture_draws_no_random_numbers() -> None:
     compiled = quickfuse.compile(lambda x: torch.normal(0.0, 1.0, (2,)) + torch.randn(2) + F.dropout(x), backend="eager")
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    from quickfuse.capture import capture
-
     capture(compiled.function, (torch.ones(2),), {})
     assert torch.equal(torch.get_rng_state(), before)
 

@@ -101,11 +101,11 @@ def test_a_call_that_does_not_fit_is_an_error_in_compiled_code_too() -> None:
 
 
 def test_convolutions_with_lists_as_sizes() -> None:
-    weight = torch.randn(64, 32, 3, 3)
+    weight = torch.randn(64, 32, 3, 3, dtype=torch.float64)
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return functional.relu(functional.conv2d(x, weight, stride=[2, 2], padding=[1, 1]))
 
-    x = torch.randn(1, 32, 16, 16)
+    x = torch.randn(1, 32, 16, 16, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(quickfuse.compile(program)(x), program(x))

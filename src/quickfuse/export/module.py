@@ -39,9 +39,10 @@ class ExportedModule(nn.Module):
         for alias, name in program.aliases.items():
             self._register(alias, state[name], kinds.get(name))
         changed = set(program.signature.changed_buffers)
-        self._changed_inside, normalisations = running_statistics(program)
+        inside, normalisations = running_statistics(program)
+        self._changed_inside = dict.fromkeys(sorted(inside))  # no set: the order of one is nothing that guards can rely on
         self._function = function_of(program.graph, program.name, normalisations)
-        self._kept_for_backward = changed - self._changed_inside
+        self._kept_for_backward = changed - inside
         self._changed_arguments = set(program.signature.changed_inputs)
         self._inputs = [self._place(spec) for spec in program.signature.inputs]
         self._relies_on_mode = any(a.text.startswith("training ==") for a in program.assumptions)

@@ -23,7 +23,7 @@ def compared_for_equality(graph: Graph) -> frozenset[Node]:
     """The nodes whose values are compared for equality, directly or by a view, and used elsewhere, too."""
     found: set[Node] = set()
     for node in graph.nodes:
-        if node.target in _EQUALITIES:
+        if node.target in _EQUALITIES and len(node.all_input_nodes) > 1:
             for operand in node.all_input_nodes:
                 whole = _viewed(operand)
                 meta = whole.meta.get("val")
