@@ -27,7 +27,7 @@ def announce() -> None:
     logging.getLogger("quickfuse").warning(problem)
 
 
-def app() -> None:
+def app(**options: Any) -> None:
     """The command `quickfuse`. What it would say has been said when the package was imported."""
     sys.exit(1)
 

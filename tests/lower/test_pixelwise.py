@@ -75,3 +75,10 @@ def test_layers(name: str, inputs: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_stays_a_convolution(name: str) -> None:
     assert not any(call.startswith("pixelwise") for call in calls(OTHERS[name](), INPUTS["images"]()))
+
+
+@pytest.mark.parametrize("inputs", ["channels last", "one pixel"])
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "larger kernel"])
+def test_strides_of_others(name: str, inputs: str) -> None:
+    """Along axes of one element, too, and whichever library PyTorch picks for this number of threads."""
+    compare(OTHERS[name](), INPUTS[inputs]())

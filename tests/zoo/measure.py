@@ -19,6 +19,10 @@ from quickfuse import config
 
 #: The largest distance between results, in shares of eager's norm. Kernels add up in another order than eager does.
 TOLERANCE = 2e-3
+#: The largest distance in double precision, in shares of the largest norm among the results.
+TOLERANCE_IN_DOUBLE = 1e-9
+#: What is farther than this from eager's result, in shares of the largest norm, is no rounding error in any precision.
+MUCH = 0.2
 #: An absolute distance for each element that is none.
 NOTHING = 1e-5
 
@@ -84,7 +88,7 @@ def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
             value = outputs
             for key in path:
                 value = value[key]
-            loss = loss + value.float().square().mean()
+            loss = loss + _wide(value).square().mean()
         loss.backward()
         optimizer.step()
         return loss
@@ -128,7 +132,7 @@ def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
         return {"outcome": "error", "detail": _short(error), "traceback": traceback.format_exc()[-3000:]}
     compiled = _compiled_of(held[0])
     distance = _farthest(made, wanted)
-    right = distance <= TOLERANCE or _is_as_exact(make, work, made, wanted)
+    right = distance <= TOLERANCE or (_share_of_largest(made, wanted) < MUCH and _is_equal_in_double(make, work))
     return {
         "outcome": "internal error" if internal else "right" if right else "wrong",
         "detail": "; ".join(internal) if internal else "" if right else f"distance {distance:.2g}",
@@ -145,20 +149,24 @@ def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
     }
 
 
-def _is_as_exact(make: Callable[[], Case], work: Any, made: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
-    """Whether results are as close to those in double precision as eager's are: some models, such as those that normalise
-    over two pictures, make much of the last bit."""
+def _is_equal_in_double(make: Callable[[], Case], work: Any) -> bool:
+    """Whether quickfuse gives what eager gives in double precision. Some models make much of the last bit of 32: gradients
+    that are exactly zero, such as those of biases before a batch norm, consist of rounding errors alone."""
     try:
-        exact, _ = _run(lambda: _in_double(make()), work, lambda function: function)
-        exact = [e.to(w.dtype) for e, w in zip(exact, wanted, strict=True)]
-        of_eager, ours = _farthest(wanted, exact), _farthest(made, exact)
+        wanted, _ = _run(lambda: _in_double(make()), work, lambda function: function)
+        made, _ = _run(lambda: _in_double(make()), work, quickfuse.compile)
     except Exception:
         return False
-    return of_eager < _MUCH and ours <= 2 * of_eager + TOLERANCE
+    return _share_of_largest(made, wanted) <= TOLERANCE_IN_DOUBLE
 
 
-#: What is farther than this from the result in double precision is another result: other random numbers were drawn.
-_MUCH = 0.2
+def _share_of_largest(made: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """The largest distance between two results, in shares of the largest norm of all results."""
+    if any(_distance(a, b) == math.inf for a, b in zip(made, wanted, strict=True)):
+        return math.inf
+    pairs = [[torch.nan_to_num(t.double(), 0, 0, 0) for t in pair] for pair in zip(made, wanted, strict=True)]
+    largest = max([theirs.norm().item() for _, theirs in pairs], default=0.0)
+    return max([(ours - theirs).norm().item() for ours, theirs in pairs], default=0.0) / max(largest, 1e-12)
 
 
 def _in_double(case: Case) -> Case:
@@ -265,7 +273,12 @@ def _tensors(structure: Any) -> list[torch.Tensor]:
 
 
 def _loss(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return sum([t.float().square().mean() for t in tensors if t.requires_grad and t.numel()], torch.zeros(()))
+    return sum([_wide(t).square().mean() for t in tensors if t.requires_grad and t.numel()], torch.zeros(()))
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In 32 bits at least."""
+    return tensor if tensor.dtype is torch.float64 else tensor.float()
 
 
 def _distance(made: torch.Tensor, wanted: torch.Tensor) -> float:

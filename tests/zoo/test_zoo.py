@@ -81,6 +81,14 @@ def test_outcomes() -> None:
     assert failing["outcome"] == "eager fails" and "shapes" in failing["detail"]
 
 
+def test_rounding_around_zero_is_no_fault() -> None:
+    """Of gradients that are zero but for rounding errors, only what is large beside the others counts."""
+    wanted = [torch.ones(4).double(), torch.full((4,), 1e-17).double()]
+    assert measure._share_of_largest([wanted[0], -wanted[1]], wanted) < measure.TOLERANCE_IN_DOUBLE
+    assert measure._share_of_largest([wanted[0], wanted[1] + 1e-7], wanted) > measure.TOLERANCE_IN_DOUBLE
+    assert measure._share_of_largest([wanted[0] * (1 + 1e-7), wanted[1]], wanted) > measure.TOLERANCE_IN_DOUBLE
+
+
 def test_the_table(tmp_path: Path) -> None:
     way: dict[str, Any] = {"outcome": "right", "graphs": 2, "operators": 9, "first_s": 0.5, "peer_graphs": 1}
     way["breaks"] = [{"reason": "a call | x"}]

@@ -166,7 +166,7 @@ def _first_call(name: str, length: int) -> Point:
     warm, arguments = SERIES[name](3)
     quickfuse.compile(warm)(*arguments)
     program, arguments = SERIES[name](length)
-    compiled = quickfuse.compile(program)
+    compiled: Any = quickfuse.compile(program)
     logs.reset_stage_seconds()
     start = time.perf_counter()
     compiled(*arguments)

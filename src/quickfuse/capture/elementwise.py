@@ -136,7 +136,10 @@ def is_channels_last(meta: TensorMeta) -> bool:
         return False
     tensor = torch.empty_strided(meta.shape, meta.stride, device="meta")
     last = torch.channels_last if meta.ndim == 4 else torch.channels_last_3d
-    return tensor.is_contiguous(memory_format=last) and not is_contiguous(meta)
+    if not tensor.is_contiguous(memory_format=last):
+        return False
+    # Images of one pixel, or of one channel, are both; PyTorch goes by the strides of the axes of one element then.
+    return not is_contiguous(meta) or meta.stride == channels_last_stride(meta.shape) != contiguous_stride(meta.shape)
 
 
 def like_stride(meta: TensorMeta) -> tuple[int, ...]:

@@ -55,7 +55,8 @@ def _convolution(
             for n, k, s, p, d in zip(spatial, kernel, stride, padding, dilation, strict=True)
         ]
         channels = weight.meta.shape[0]
-    memory_format = _memory_format(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups, None)
+    settings = (stride, padding, dilation, transposed, output_padding, groups, None)
+    memory_format, _ = _memory_format(x, weight, bias, *settings)
     return laid_out((x.meta.shape[0], channels, *sizes), memory_format, x.meta)
 
 
@@ -66,24 +67,37 @@ def _convolution_backward(
     count = len(weight.meta.shape) - 2
     settings = [_repeat(v, count) for v in (stride, padding, dilation)]
     more = (transposed, _repeat(output_padding, count), groups, bias_sizes)
-    memory_format = _memory_format(x, weight, None, *settings, *more)
+    memory_format, backend = _memory_format(x, weight, None, *settings, *more)
     return (
         laid_out(x.meta.shape, memory_format, grad.meta) if mask[0] else None,
-        laid_out(weight.meta.shape, memory_format, grad.meta) if mask[1] else None,
+        _weight_gradient(weight.meta, memory_format, backend, grad.meta) if mask[1] else None,
         laid_out((grad.meta.shape[1],), None, grad.meta) if mask[2] else None,
     )
+
+
+def _weight_gradient(weight: TensorMeta, memory_format: torch.memory_format, backend: Any, like: TensorMeta) -> Out:
+    """PyTorch's own convolutions lay it out like the weight that they use, which is the weight itself where that has the
+    memory format already: its strides along axes of one element stay as they are."""
+    if backend in _LAID_OUT_LIKE_WEIGHT:
+        tensor = torch.empty_strided(weight.shape, weight.stride, device=_META)
+        if tensor.is_contiguous(memory_format=memory_format):
+            return Out(TensorMeta(like.dtype, weight.shape, weight.stride, like.device), 0)
+    return laid_out(weight.shape, memory_format, like)
 
 
 def _repeat(value: Any, count: int) -> list[int]:
     return list(value) * count if len(value) == 1 else list(value)
 
 
-def _memory_format(x: Any, weight: Any, bias: Any, *settings: Any) -> torch.memory_format:
-    """The memory format of a convolution's results, as the library that PyTorch picks for it makes them."""
+_LAID_OUT_LIKE_WEIGHT = (torch._C._ConvBackend.Slow2d, torch._C._ConvBackend.SlowTranspose2d)
+
+
+def _memory_format(x: Any, weight: Any, bias: Any, *settings: Any) -> tuple[torch.memory_format, Any]:
+    """The memory format of a convolution's results, as the library that PyTorch picks for it makes them, and that library."""
     if len(weight.meta.shape) == 3:  # without strides of its own: a two-dimensional one of one row
-        return torch.contiguous_format
+        return torch.contiguous_format, None
     backend = torch._C._select_conv_backend(x, weight, bias, *settings)
-    return torch._C._conv_determine_backend_memory_format(x, weight, backend)
+    return torch._C._conv_determine_backend_memory_format(x, weight, backend), backend
 
 
 def laid_out(shape: Any, memory_format: Any, like: TensorMeta) -> Out:
