@@ -93,7 +93,7 @@ _LAID_OUT_LIKE_WEIGHT = (torch._C._ConvBackend.Slow2d, torch._C._ConvBackend.Slo
 
 
 def _memory_format(x: Any, weight: Any, bias: Any, *settings: Any) -> tuple[torch.memory_format, Any]:
-    """The memory format of a convolution's results, as the library that PyTorch picks for it makes them, and that library."""
+    """The memory format of a convolution's results, as the library that PyTorch picks makes them, and that library."""
     if len(weight.meta.shape) == 3:  # without strides of its own: a two-dimensional one of one row
         return torch.contiguous_format, None
     backend = torch._C._select_conv_backend(x, weight, bias, *settings)
