@@ -23,8 +23,9 @@ USUAL = {0, 1}
 #: RAdam's own branch: its variance is rectified once `rho_t > 5`, which is in the sixth step for the default betas.
 LATER = {"RAdam": {5}}
 
-#: Sums of kernels are added up in another order than eager's, and a line search that branches on them amplifies it.
-SEARCHED = (1e-3, 1e-5)
+#: Sums of kernels are added up in another order than eager's, and a line search that branches on them amplifies it: in
+#: float32, eager's own parameters, off by a last bit, are 2e-5 apart after two steps, and 2e-3 after four. So double.
+SEARCHED = (1e-9, 1e-11)
 
 #: One configuration of each kind through the whole pipeline.
 WITH_KERNELS = {
@@ -89,8 +90,8 @@ class Loss:
         return loss
 
 
-def run_lbfgs(case: Case, backend: str, tolerance: Any) -> None:
-    twins = Twins(case.make, case.shapes)
+def run_lbfgs(case: Case, backend: str, tolerance: Any, dtype: torch.dtype = torch.float32) -> None:
+    twins = Twins(case.make, case.shapes, dtype)
     compiled = compile_step(twins.optimizer.step, fullgraph=False, backend=backend)
     mine, theirs = Loss(twins.parameters), Loss(twins.eager_parameters)
     for _ in range(STEPS):
@@ -128,8 +129,11 @@ def test_step_that_breaks(case: Case) -> None:
 
 @over([case for case in CASES if case.id == f"{case.name}-{WITH_KERNELS[case.name]}"])
 def test_kernels(case: Case) -> None:
+    if case.name == "LBFGS":
+        run_lbfgs(case, "quickfuse", SEARCHED, torch.float64)
+        return
     if case.name in MAY_BREAK:
-        BREAKING[case.name](case, "quickfuse", SEARCHED if case.name == "LBFGS" else CLOSE)
+        BREAKING[case.name](case, "quickfuse", CLOSE)
         return
     twins = Twins(case.make, case.shapes)
     compiled = compile_step(twins.optimizer.step, backend="quickfuse")
