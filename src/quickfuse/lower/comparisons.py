@@ -27,7 +27,9 @@ def compared_for_equality(graph: Graph) -> frozenset[Node]:
             for operand in node.all_input_nodes:
                 whole = _viewed(operand)
                 meta = whole.meta.get("val")
-                if len(whole.users) > 1 and isinstance(meta, TensorMeta) and meta.dtype.is_floating_point and meta.numel > 1:
+                if not isinstance(meta, TensorMeta) or not meta.dtype.is_floating_point or meta.numel == 1:
+                    continue
+                if len(whole.users) > 1 or len(operand.users) > 1:
                     found.add(whole)
     return frozenset(found)
 

@@ -215,7 +215,7 @@ class Context:
 
     def compute_once(self, storage: Storage) -> None:
         """Store a value that is not in memory yet, so that no two kernels compute it."""
-        if isinstance(storage.value, Op):
+        if storage.buffer is None and not isinstance(storage.value, (Load, Const)):
             self.materialize(storage)
 
     def keep_for(self, storage: Storage, users: int) -> None:
