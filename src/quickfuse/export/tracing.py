@@ -95,7 +95,7 @@ class ProgramTracing(Tracing):
         meta = node.meta["val"]
         if isinstance(meta, NumberMeta) or type(meta) is not TensorMeta:
             return super().input(node, unused)
-        made = self.graph.placeholder(node.name)
+        made = self.graph.create_node("placeholder", node.name, (), {}, node.name)
         made.meta["val"] = meta
         made.meta["trace"] = node.meta.get("trace", ())
         position = len(self.inputs)
