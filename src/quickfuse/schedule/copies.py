@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import networkx
 
-from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Expr, Load, Place
 from quickfuse.ir.loop import Access, Buffer, Store
 from quickfuse.ir.reindex import rewrite_leaves
@@ -41,9 +40,8 @@ def _circles(nodes: list[Node]) -> list[list[Node]]:
     waits = networkx.DiGraph()
     for node in nodes if any(node.changes_input for node in nodes) else ():
         if node.changes_input:
-            edges = [(d.before, node) for d in node.before if d.before.changes_input and not _is_same_element(node, d)]
-            waits.add_edges_from(edges)
-            waits.add_edges_from([(d.before, node) for d in node.before if d.before.changes_input and d.before is not node])
+            others = [d for d in node.before if d.before.changes_input]
+            waits.add_edges_from([(d.before, node) for d in others if d.before is not node or not _is_same_element(node, d)])
     found = [component for component in networkx.strongly_connected_components(waits)
              if len(component) > 1 or any(waits.has_edge(node, node) for node in component)]  # fmt: skip
     for node in nodes:  # what a plain store loads of its own element is loaded before
@@ -96,7 +94,7 @@ class _Copies:
         temporary = Access(Buffer(f"new{len(self.made)}", meta, "temp"), 0, meta.stride)
         if node.reduced is not None and not node.ordered:  # one element for each row
             temporary = _without_axes(temporary, node)
-        copy = replace(store, access=store.access, value=Load(temporary, meta.dtype), combine=None, along=-1)
+        copy = replace(store, value=Load(temporary, meta.dtype), combine=None, along=-1)
         index = len(self.nodes) + len(self.made)
         copied = self._add(store_node(index, node.shape, node.device, copy))
         node.store = replace(store, access=temporary)
@@ -159,6 +157,3 @@ def _without_axes(access: Access, node: Node) -> Access:
     assert node.reduced is not None
     strides = tuple([0 if k in node.reduced else stride for k, stride in enumerate(access.strides)])
     return Access(access.buffer, access.offset, strides)
-
-
-__all__ = ["disjoint", "make_copies"]
