@@ -50,6 +50,14 @@ class StoreKind(Enum):
     FLAG = "flag"  # a slot of type bool is set where the value holds, and stays as it is elsewhere
 
 
+class Form(Enum):
+    """How a program on a GPU goes through its rows."""
+
+    WHOLE = "whole"  # a tile has whole rows: each element is loaded once, whatever the number of passes
+    LOOPED = "looped"  # each pass is a loop over tiles, with an accumulator for each element of a tile
+    SPREAD = "spread"  # one tile: for scatters, whose elements may be stored in any order on a GPU
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One operand of a body.
@@ -279,6 +287,20 @@ class KernelBody:
         return self._slot_words[slot] + 1 + sum(s is None for s in self.slots[slot].strides[:axis])
 
     @property
+    def aligned_words(self) -> list[int]:
+        """The words of a row that must be divisible by 16 for accesses of 128 bits, in a body with rows on a GPU: of slots
+        that are contiguous along one of the two innermost axes (of the rows, and within a row) the address, the other
+        strides, and the size of that axis."""
+        words: set[int] = set()
+        innermost = {self.ndim - 1, len(self.parallel) - 1} - {-1}
+        for k, slot in enumerate(self.slots):
+            along = [axis for axis in innermost if not slot.by_value and slot.strides[axis] == 1]
+            if along:
+                others = [axis for axis, stride in enumerate(slot.strides) if stride is None]
+                words.update([*along, self.slot_word(k), *(self.stride_word(k, axis) for axis in others)])
+        return sorted(words)
+
+    @property
     def value_words(self) -> int:
         return sum(slot.by_value for slot in self.slots)
 
@@ -394,6 +416,6 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 
 
 __all__ = [
-    "ArgScalar", "Axis", "Const", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced", "RowLength",
+    "ArgScalar", "Axis", "Const", "Form", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced", "RowLength",
     "Schedule", "Slot", "SlotLoad", "SlotPlace", "SlotPrevious", "StoreKind", "row_template", "walk",
 ]  # fmt: skip

@@ -103,6 +103,21 @@ class CudaTarget:
     #: Programs for each multiprocessor that keep the memory system busy; below it, smaller blocks make more of them. H200.
     programs_per_multiprocessor: int = 8
 
+    #: Rows of at most so many elements are in registers as a whole; and of so many, where a program has many operands.
+    whole_row: int = 8192
+    whole_row_of_many: int = 4096
+    many_operands: int = 6
+    #: Elements of a tile of whole short rows, and of one of the tiles that longer rows are gone through in.
+    tile: int = 2048
+    #: The least and the most rows of a tile whose rows are neighbours in memory.
+    least_across: int = 16
+    most_across: int = 64
+    #: How many elements of a tile each thread has, and the most warps of a program.
+    elements_a_thread: int = 8
+    most_warps: int = 16
+    #: Programs for each multiprocessor below which tiles have fewer rows.
+    tiles_per_multiprocessor: int = 4
+
 
 #: What is decided for any machine.
 CPU, CUDA = CpuTarget(), CudaTarget()

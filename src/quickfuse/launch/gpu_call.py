@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..ir.kernel import KernelBody, KernelCall
+from ..ir.kernel import Form, KernelBody, KernelCall
 from .cuda import CudaKernelCall
+from .cuda_shapes import launch_shape
 from .tables import MemberTable, Placer
 
 #: Names of kernels by body, so that equal bodies have equal source and are compiled once.
@@ -24,7 +25,7 @@ class GpuCall:
     device_type: Literal["cuda"] = "cuda"
     current_stream: Callable[[int], int]
 
-    def __init__(self, call: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> None:
+    def __init__(self, call: KernelCall, placer: Placer, emit: Callable[[KernelBody, str, Form], str]) -> None:
         name = _names.setdefault(call.body, f"kernel{len(_names)}")
         call = replace(call, name=name)
         slots = [k for k, slot in enumerate(call.body.slots) if slot.by_value]
@@ -32,7 +33,8 @@ class GpuCall:
         self._picks = np.array(picks, dtype=np.int64).reshape(len(picks), len(slots))
         self._cells = placer.cells
         values = _as_they_stand(self._cells, self._picks)
-        self._call = CudaKernelCall(call, emit(call.body, name), values=values)
+        shape = launch_shape(call)
+        self._call = CudaKernelCall(call, emit(call.body, name, shape.form), shape=shape, values=values)
         self.table = _UploadedTable(call, self._call, placer)
         placer.tables.append(self.table)
         self.launch = self._call.run

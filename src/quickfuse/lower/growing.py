@@ -22,6 +22,7 @@ from .joining import part
 from .memory_order import axes_as_read
 from .prefixes import Chain, prefix_chains
 from .promotion import SUPPORTED
+from .rules import ALL_DEVICES
 from .symbolic import Storage, Tensor
 
 
@@ -98,7 +99,7 @@ class GrowingConcatenations:
 def _is_worth_it(chain: Chain, needs_memory: Callable[[Node], bool]) -> bool:
     last = chain.last
     copied = sum(node.meta["val"].numel for node in chain.nodes[:-1])
-    if last.device.type != "cpu" or last.dtype not in SUPPORTED or last.dtype.is_complex:
+    if last.device.type not in ALL_DEVICES or last.dtype not in SUPPORTED or last.dtype.is_complex:
         return False
     if last.numel * last.dtype.itemsize < COSTS.least_shared_concatenation or copied < last.numel:
         return False

@@ -29,7 +29,7 @@ from .promotion import is_float
 
 
 class Space:
-    """An index space of `shape` on the CPU whose `axes` are reduced."""
+    """An index space of `shape` whose `axes` are reduced."""
 
     def __init__(self, ctx: Context, shape: Shape, axes: Shape, device: torch.device) -> None:
         self.ctx = ctx
@@ -40,19 +40,24 @@ class Space:
 
     # --- reductions ---
 
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        """The type in which floats of a type are added up: float64 on the CPU, and as in eager on a GPU, where many partial
+        sums make the error small."""
+        return torch.float64 if self.device.type == "cpu" or dtype is torch.float64 else torch.float32
+
     def sum(self, value: Expr) -> Expr:
-        """In float64 and int64: a sum is about as good as its rounding at the end. Only a few float32 values at a time are
-        added up as such, which makes the kernels quicker and the error no larger than eager's."""
+        """In `wide` floats and int64. In float64 a sum is about as good as its rounding at the end. Only a few float32 values at
+        a time are added up as such, which makes the kernels quicker and the error no larger than eager's."""
         key = (id(value), "sum", self.shape, self.axes)
         if key not in self.ctx.reduced:
-            wide = ops.via(value, torch.float64 if is_float(value.dtype) else torch.int64)
-            combine = "add" if value.dtype is torch.float64 else "sum"
+            wide = ops.via(value, self.wide(value.dtype) if is_float(value.dtype) else torch.int64)
+            combine = "add" if wide.dtype is value.dtype and is_float(value.dtype) else "sum"
             self.ctx.reduced[key] = (value, self.reduce(wide, combine))
         return self.ctx.reduced[key][1]
 
     def mean(self, value: Expr) -> Expr:
-        """In float64."""
-        return ops.div(self.sum(value), self.number_of_elements(torch.float64))
+        """In the type of the sum."""
+        return ops.div(self.sum(value), self.number_of_elements(self.wide(value.dtype)))
 
     def number_of_elements(self, dtype: torch.dtype) -> Expr:
         """The number of elements of a row, as a number of type `dtype`."""

@@ -118,7 +118,8 @@ class Canonicalizer:
         indexed = tuple(sorted(operands.axes))
         if loop.reduced:
             kind = Axis.SCAN if loop.ordered else Axis.REDUCE
-            collapsed = collapse_rows(loop.shape, strides, indexed, loop.reduced, kind)
+            tiles = loop.device.type == "cuda"
+            collapsed = collapse_rows(loop.shape, strides, indexed, loop.reduced, kind, tiles)
         else:
             vectors = loop.device.type == "cpu"
             collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed, vectors)

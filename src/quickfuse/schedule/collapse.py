@@ -62,11 +62,13 @@ def _with_long_rows(loop: Collapsed) -> Collapsed:
 
 @lru_cache(maxsize=4096)
 def collapse_rows(
-    shape: tuple[int, ...], operands: tuple[Strides, ...], indexed: tuple[int, ...], inner: tuple[int, ...], kind: Axis
-) -> Collapsed:
+    shape: tuple[int, ...], operands: tuple[Strides, ...], indexed: tuple[int, ...], inner: tuple[int, ...], kind: Axis,
+    tiles: bool = False,
+) -> Collapsed:  # fmt: skip
     """Collapse the axes of a loop, of which those of `inner` are of a `kind` that is not parallel. These come last.
 
-    An axis that is gone through in order is left as it is.
+    An axis that is gone through in order is left as it is. With `tiles`, kernels handle several rows and several elements
+    of each at a time, so that no vectors lie across rows.
     """
     order_by = _main_operand(shape, operands)
     moving = [k for k, size in enumerate(shape) if size != 1]
@@ -76,7 +78,7 @@ def collapse_rows(
     collapsed = _collapsed(shape, operands, rows + within)
     axes = (Axis.PARALLEL,) * len(rows) + (kind,) * len(within)
     vector = len(axes) - 1 if kind is Axis.REDUCE else -1
-    if rows and _lies_across(collapsed, len(within), collapsed.strides[order_by]):
+    if rows and not tiles and _lies_across(collapsed, len(within), collapsed.strides[order_by]):
         vector = len(rows) - 1
     return replace(collapsed, axes=axes, vector=vector)
 
