@@ -71,7 +71,7 @@ def child() -> Child:
 
 def shape_of(call: KernelCall, multiprocessors: int = MULTIPROCESSORS) -> LaunchShape:
     """How a call would be launched."""
-    if call.body.inner:
+    if call.body.tiled:
         return choose_tile(call.body, call.members, multiprocessors)
     return choose_shape(call.body, [member.numel for member in call.members], multiprocessors)
 

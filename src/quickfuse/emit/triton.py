@@ -39,7 +39,7 @@ def emit(body: KernelBody, name: str, form: Form = Form.WHOLE) -> str:
     """
     if body.device_type != "cuda":
         raise Unsupported(f"Triton code for the device type {body.device_type}")
-    if body.inner:
+    if body.tiled:
         functions = row_functions(body, name, form)
     else:
         functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)

@@ -37,7 +37,7 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     ]
     if form is Form.SPREAD:
         kernel += [
-            f"tiles = tl.cdiv({_product(body.inner)}, COLUMNS)",
+            f"tiles = tl.cdiv({_product(body.column_axes)}, COLUMNS)",
             "first, start = block // tiles * BLOCK, block % tiles * COLUMNS",
         ]
     else:
@@ -78,11 +78,11 @@ def _rows(body: KernelBody, form: Form) -> list[str]:
         kept += ["if ALIGNED:", *(f"    {x} = tl.multiple_of({x}, 16)" for x in words)]
     lines = [
         *kept,
-        f"length = {_product(body.inner)}",
+        f"length = {_product(body.column_axes)}",
         "x = first.to(INDEX) + tl.arange(0, BLOCK)[:, None]",
-        f"x_mask = x < {_product(body.parallel)}",
-        *_index_lines("x", body.parallel),
-        *(f"q{k} = p{k} + {offset}" for k, _ in in_memory(body) if (offset := _offset(body, k, body.parallel))),
+        f"x_mask = x < {_product(body.row_axes)}",
+        *_index_lines("x", body.row_axes),
+        *(f"q{k} = p{k} + {offset}" for k, _ in in_memory(body) if (offset := _offset(body, k, body.row_axes))),
         "lane = tl.arange(0, COLUMNS)[None, :]",
     ]
     if form is Form.WHOLE:
@@ -98,7 +98,7 @@ def _tile_lines(body: KernelBody, first: str) -> list[str]:
         "r_mask = r < length",
         "mask = x_mask & r_mask",
         "tile = x * 0 + r * 0",
-        *_index_lines("r", body.inner),
+        *_index_lines("r", body.column_axes),
     ]
 
 
@@ -144,14 +144,14 @@ class RowsBuilder(TritonBuilder):
 
     def __init__(self, body: KernelBody, form: Form) -> None:
         self.form = form
-        self.in_tile = False
+        self.in_tile = not body.inner
         self._loops = 0
         super().__init__(body, self._address)
 
     def _address(self, slot: int) -> tuple[str, str]:
         """The masks are None where all programs find the element there."""
         body = self.body
-        by_row, within = _offset(body, slot, body.parallel), _offset(body, slot, body.inner)
+        by_row, within = _offset(body, slot, body.row_axes), _offset(body, slot, body.column_axes)
         pointer = " + ".join([f"q{slot}" if by_row else f"p{slot}", *([within] if within else [])])
         return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
 

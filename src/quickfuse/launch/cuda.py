@@ -57,7 +57,7 @@ class CudaKernelCall:
         self.shape = shape or launch_shape(call)
         self.compiled = compile_kernel(
             source, body, call.name, capability=10 * properties.major + properties.minor, shape=self.shape,
-            wide_index=body.ndim > 1 and needs_wide_index(body, call.members, self.shape.block + self.shape.columns),
+            wide_index=(body.ndim > 1 or body.tiled) and needs_wide_index(body, call.members, self.shape.block + self.shape.columns),
         )  # fmt: skip
         self._function = _load(self.compiled, self._device)
         self._blocks: torch.Tensor | None = None

@@ -120,7 +120,7 @@ def compile_kernel(
         raise Unsupported(
             f"GPUs of compute capability {capability / 10} (below {MIN_CAPABILITY / 10}, which Triton needs)"
         )
-    index_bits = 0 if body.ndim < 2 and not body.inner else 64 if wide_index else 32
+    index_bits = 0 if body.ndim < 2 and not body.tiled else 64 if wide_index else 32
     # The key is the source, not the body: hashing a tree visits shared parts of it again and again.
     return _compile(source, name, tuple(argument_types(body).items()), capability, shape, index_bits)
 

@@ -24,7 +24,7 @@ def launch_shape(call: KernelCall) -> LaunchShape:
     torch.cuda.init()
     device = torch.cuda.current_device() if call.device.index is None else call.device.index
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    if call.body.inner:
+    if call.body.tiled:
         return choose_tile(call.body, call.members, multiprocessors)
     return choose_shape(call.body, [member.numel for member in call.members], multiprocessors)
 
@@ -50,6 +50,9 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     columns = _power_of_two(longest)
     many = len(body.slots) > CUDA.many_operands
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
+    if not body.inner:
+        rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
+        return LaunchShape(rows, _warps(rows * columns), columns, Form.SPREAD, _may_align(body, members))
     spread = Axis.SCAN in body.axes and not scans
     whole = not spread and columns <= (CUDA.whole_row_of_many if many else CUDA.whole_row)
     most_rows = max([rows for rows, _ in sizes], default=1)
@@ -59,7 +62,7 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         columns = columns if whole else min(columns, max(CUDA.tile // rows, 1))
         least = CUDA.least_across
     else:
-        columns = columns if whole else min(columns, CUDA.tile)
+        columns = columns if whole else min(columns, CUDA.tile if total >= multiprocessors * CUDA.tiles_per_multiprocessor else 2 * CUDA.tile)
         rows = min(max(CUDA.tile // columns, 1), _power_of_two(most_rows))
         least = 1
     programs = multiprocessors * CUDA.tiles_per_multiprocessor
@@ -69,10 +72,14 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         if not whole and rows * columns < CUDA.tile and columns < longest:
             columns *= 2
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
-    warps = min(max(rows * columns // (32 * CUDA.elements_a_thread), 1), CUDA.most_warps)
+    warps = _warps(rows * columns)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
     return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members))
+
+
+def _warps(elements: int) -> int:
+    return min(max(elements // (32 * CUDA.elements_a_thread), 1), CUDA.most_warps)
 
 
 def lies_across(body: KernelBody) -> bool:
@@ -86,8 +93,8 @@ def lies_across(body: KernelBody) -> bool:
 
 
 def _rows_and_length(body: KernelBody, member: Member) -> tuple[int, int]:
-    count = len(body.parallel)
-    return math.prod(member.sizes[:count]), math.prod(member.sizes[count:])
+    rows, columns = ([member.sizes[axis] for axis in axes] for axes in (body.row_axes, body.column_axes))
+    return math.prod(rows), math.prod(columns)
 
 
 def _power_of_two(number: int) -> int:
@@ -116,7 +123,7 @@ def _may_align(body: KernelBody, members: Sequence[Member]) -> bool:
 
 def program_table(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> npt.NDArray[np.int32]:
     """One row for each program: its member, and which of the member's blocks or tiles it handles."""
-    if not body.inner:
+    if not body.tiled:
         return block_table([member.numel for member in members], shape.block)
     sizes = [_rows_and_length(body, member) for member in members]
     counts = [-(-rows // shape.block) * bool(length) for rows, length in sizes]

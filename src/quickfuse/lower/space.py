@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import torch
 
-from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Count, Expr, Index, Load, walk
 from quickfuse.ir.loop import Access, Loop, Store, identity
 from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -36,6 +36,7 @@ class Space:
         self.shape = shape
         self.axes = axes
         self.device = device
+        self.costs = costs_on(device)
         self.count = math.prod(shape[k] for k in axes)
 
     # --- reductions ---
@@ -97,16 +98,17 @@ class Space:
         rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
         inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
         if inner not in self.axes:
-            rows = -(-rows // COSTS.columns_a_row)
-        if rows >= COSTS.few_rows or math.prod(self.shape) < COSTS.long_reduction:
+            rows = -(-rows // self.costs.columns_a_row)
+        if rows >= self.costs.few_rows or math.prod(self.shape) < self.costs.long_reduction:
             return None
         whole, axis = self._split_axes(sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k])))
         if axis is None:
             return None
         size, times = self.shape[axis], math.prod(self.shape[k] for k in whole)
-        most = max(min(COSTS.most_parts, math.prod(self.shape) // COSTS.least_part), COSTS.least_parts)
+        most = max(min(self.costs.most_parts, math.prod(self.shape) // self.costs.least_part), self.costs.least_parts)
+        most = min(most, -(-self.costs.most_units // max(rows, 1))) if self.costs.most_units else most
         divisors = [d for d in range(1, max(most // times, 1) + 1) if size % d == 0]
-        parts = divisors[-1] if divisors[-1] * times >= COSTS.least_parts else COSTS.parts // times
+        parts = divisors[-1] if divisors[-1] * times >= self.costs.least_parts else self.costs.parts // times
         total = self._parts(value, combine, whole, axis, parts)
         if rest := size % parts:
             left = reindex(value, self._shifted(axis, size - rest))
@@ -121,7 +123,7 @@ class Space:
         """
         count = 1
         for number, axis in enumerate(axes):
-            if count * self.shape[axis] >= COSTS.parts:
+            if count * self.shape[axis] >= self.costs.parts:
                 return axes[:number], axis
             count *= self.shape[axis]
         return (), None

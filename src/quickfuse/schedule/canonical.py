@@ -30,7 +30,7 @@ from quickfuse.ir.kernel import (
 )  # fmt: skip
 from quickfuse.ir.loop import FLAG, Access, Buffer, Store
 
-from .collapse import Collapsed, collapse, collapse_rows
+from .collapse import Collapsed, collapse, collapse_rows, with_tiles
 from .fused_loops import FusedLoop
 from .index_space import same_elements
 
@@ -123,6 +123,7 @@ class Canonicalizer:
         else:
             vectors = loop.device.type == "cpu"
             collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed, vectors)
+            collapsed = collapsed if vectors else with_tiles(collapsed)
         slots = self._make_slots(loop, operands, collapsed)
         key = (_row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)

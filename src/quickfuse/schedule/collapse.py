@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from quickfuse.ir.kernel import Axis
-from quickfuse.ir.target import CPU
+from quickfuse.ir.target import CPU, CUDA
 
 Strides = tuple[int, ...]
 
@@ -58,6 +58,18 @@ def _with_long_rows(loop: Collapsed) -> Collapsed:
     turned = tuple([tuple([s[k] for k in order]) for s in strides])
     groups = tuple([loop.groups[k] for k in order])
     return replace(loop, sizes=tuple([sizes[k] for k in order]), strides=turned, groups=groups)
+
+
+def with_tiles(loop: Collapsed) -> Collapsed:
+    """Where some operand lies along another axis than the last: that one for vectors, so that tiles of both are handled."""
+    sizes, last = loop.sizes, len(loop.sizes) - 1
+    if last < 1 or sizes[last] < CUDA.least_tiled:
+        return loop
+    for strides in loop.strides:
+        along = next((k for k in range(last) if strides[k] == 1 and strides[last] != 0), -1)
+        if along >= 0 and sizes[along] >= CUDA.least_tiled:
+            return replace(loop, vector=along)
+    return loop
 
 
 @lru_cache(maxsize=4096)
