@@ -42,6 +42,7 @@ def bind(
     placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
+    _compile_on_gpu([step for step in kernels if step.device.type != "cpu"], emit_gpu)
     calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
@@ -71,6 +72,13 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
         _recent.extend(made)
     logs.count("distinct kernels", len(new))
     return kernels  # type: ignore[return-value]
+
+
+def _compile_on_gpu(steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str]) -> None:
+    if steps:
+        from .gpu_call import compile_together
+
+        compile_together(steps, emit)
 
 
 def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str, Form], str]) -> Launch:

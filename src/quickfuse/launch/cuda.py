@@ -20,13 +20,24 @@ from quickfuse.ir.kernel import KernelCall, row_template
 
 from . import cuda_driver
 from .cuda_compile import CompiledCubin, LaunchShape, compile_kernel
-from .cuda_shapes import launch_shape, needs_wide_index, program_table
+from .cuda_shapes import device_index, launch_shape, needs_wide_index, program_table
 
 _ARGUMENT_CLASSES = {torch.float64: ctypes.c_double, torch.int64: ctypes.c_int64, torch.bool: ctypes.c_int8}
 
 @functools.lru_cache(maxsize=4096)
 def _load(compiled: CompiledCubin, device: int) -> int:
     return cuda_driver.load_function(compiled.cubin, compiled.name, compiled.shared_bytes, device)
+
+
+def compile_call(call: KernelCall, source: str, shape: LaunchShape) -> CompiledCubin:
+    """The machine code of a call's kernel for the device that it is on. Several threads may compile at a time."""
+    body = call.body
+    properties = torch.cuda.get_device_properties(device_index(call))
+    has_index = body.ndim > 1 or body.tiled
+    return compile_kernel(
+        source, body, call.name, capability=10 * properties.major + properties.minor, shape=shape,
+        wide_index=has_index and needs_wide_index(body, call.members, shape.block + shape.columns),
+    )  # fmt: skip
 
 
 class CudaKernelCall:
@@ -52,13 +63,9 @@ class CudaKernelCall:
         self.body = body
         self.rows = _table([row_template(body, member) for member in call.members], body.row_words)
         self.values = np.zeros((len(call.members), body.value_words), dtype=np.int64) if values is None else values
-        self._device = torch.cuda.current_device() if call.device.index is None else call.device.index
-        properties = torch.cuda.get_device_properties(self._device)
+        self._device = device_index(call)
         self.shape = shape or launch_shape(call)
-        self.compiled = compile_kernel(
-            source, body, call.name, capability=10 * properties.major + properties.minor, shape=self.shape,
-            wide_index=(body.ndim > 1 or body.tiled) and needs_wide_index(body, call.members, self.shape.block + self.shape.columns),
-        )  # fmt: skip
+        self.compiled = compile_call(call, source, self.shape)
         self._function = _load(self.compiled, self._device)
         self._blocks: torch.Tensor | None = None
         if body.ndim == 0:

@@ -76,17 +76,19 @@ def warm_up() -> threading.Thread:
     """
     require_triton()
 
-    def load() -> None:
-        import triton.compiler  # noqa: F401
-        from triton.runtime import cache
-
-        triton_key = getattr(cache, "triton_key", None)
-        if triton_key is not None:
-            triton_key()
-
-    thread = threading.Thread(target=load, name="quickfuse-triton-warm-up", daemon=True)
+    thread = threading.Thread(target=load_triton, name="quickfuse-triton-warm-up", daemon=True)
     thread.start()
     return thread
+
+
+def load_triton() -> None:
+    """Import Triton, and have it compute what it computes once."""
+    import triton.compiler  # noqa: F401
+    from triton.runtime import cache
+
+    triton_key = getattr(cache, "triton_key", None)
+    if triton_key is not None:
+        triton_key()
 
 
 def load_source(source: str, name: str) -> Any:

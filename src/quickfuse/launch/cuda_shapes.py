@@ -22,11 +22,15 @@ _INT32_MAX = 2**31 - 1
 def launch_shape(call: KernelCall) -> LaunchShape:
     """How a call is launched on its device."""
     torch.cuda.init()
-    device = torch.cuda.current_device() if call.device.index is None else call.device.index
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    multiprocessors = torch.cuda.get_device_properties(device_index(call)).multi_processor_count
     if call.body.tiled:
         return choose_tile(call.body, call.members, multiprocessors)
     return choose_shape(call.body, [member.numel for member in call.members], multiprocessors)
+
+
+def device_index(call: KernelCall) -> int:
+    """The number of the device that a call is on."""
+    return torch.cuda.current_device() if call.device.index is None else call.device.index
 
 
 def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> LaunchShape:
