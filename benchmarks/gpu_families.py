@@ -1,7 +1,7 @@
 """Check and time every family of kernels on a GPU: `python benchmarks/gpu_families.py --json result.json`.
 
-1. Each family against eager, values and gradients, in float32 and bfloat16. The judge is float64: an error may be little more
-   than eager's own. Workers share the families, so that a kernel that takes the device down fails alone.
+1. Each family against eager, values and gradients, in float32 and bfloat16. The judge is float64: an error may be little
+   more than eager's own. Workers share the families, so that a kernel that takes the device down fails alone.
 2. Some of them at sizes that no cache holds: their time beside eager's, and the share of the bandwidth of a copy that they
    reach if all that they read and write is moved once.
 
@@ -79,7 +79,9 @@ FAMILIES: dict[str, Family] = {
     "prod": family(lambda x: x.prod(1), normal(300, 7)),
     "var, std": family(lambda x: (x.var(1), x.std(0)), normal(300, 777)),
     "norms": family(lambda x: (x.norm(), x.norm(dim=1)), normal(300, 777)),
-    "clip by norm": family(lambda x, y: (x / (x.norm() + y.norm()), y / (x.norm() + y.norm())), normal(300, 77), normal(999)),
+    "clip by norm": family(
+        lambda x, y: (x / (x.norm() + y.norm()), y / (x.norm() + y.norm())), normal(300, 77), normal(999)
+    ),
     "logsumexp": family(lambda x: torch.logsumexp(x, 1), normal(300, 777)),
     "softmax": family(lambda x: F.softmax(x, -1), normal(300, 1000)),
     "softmax, long rows": family(lambda x: F.softmax(x, -1), normal(20, 50257)),
@@ -89,25 +91,41 @@ FAMILIES: dict[str, Family] = {
     "layer norm": family(lambda x, w, b: F.layer_norm(x, (768,), w, b), normal(300, 768), normal(768), normal(768)),
     "layer norm, odd": family(lambda x, w, b: F.layer_norm(x, (77,), w, b), normal(300, 77), normal(77), normal(77)),
     "layer norm, long": family(lambda x, w: F.layer_norm(x, (20000,), w), normal(30, 20000), normal(20000)),
-    "add, layer norm": family(lambda x, y, w: F.layer_norm(x + y, (768,), w) + x, normal(300, 768), normal(300, 768), normal(768)),
+    "add, layer norm": family(
+        lambda x, y, w: F.layer_norm(x + y, (768,), w) + x, normal(300, 768), normal(300, 768), normal(768)
+    ),
     "rms norm": family(lambda x, w: F.rms_norm(x, (768,), w), normal(300, 768), normal(768)),
     "group norm": family(lambda x, w, b: F.group_norm(x, 8, w, b), normal(8, 64, 14, 14), normal(64), normal(64)),
     "instance norm": family(lambda x: F.instance_norm(x), normal(8, 64, 14, 14)),
     "batch norm": family(batch_norm, normal(16, 64, 28, 28), normal(64), normal(64), normal(64), normal(64)),
     "batch norm, channels last": family(
         lambda x, m, v, w, b: batch_norm(x.contiguous(memory_format=torch.channels_last), m, v, w, b).relu(),
-        normal(16, 64, 28, 28), normal(64), normal(64), normal(64), normal(64),
+        normal(16, 64, 28, 28),
+        normal(64),
+        normal(64),
+        normal(64),
+        normal(64),
     ),
     "batch norm, evaluation": family(
         lambda x, m, v, w, b: F.batch_norm(x, m.detach(), v.detach().abs() + 1, w, b, False).relu(),
-        normal(16, 64, 28, 28), normal(64), normal(64), normal(64), normal(64),
+        normal(16, 64, 28, 28),
+        normal(64),
+        normal(64),
+        normal(64),
+        normal(64),
     ),
     "cross entropy": family(lambda x, t: F.cross_entropy(x, t), normal(300, 1000), whole(1000, 300)),
     "cross entropy, long": family(lambda x, t: F.cross_entropy(x, t), normal(64, 50257), whole(50257, 64)),
-    "losses": family(lambda x, y: (F.mse_loss(x, y), F.l1_loss(x, y), F.smooth_l1_loss(x, y)), normal(300, 77), normal(300, 77)),
-    "binary cross entropy": family(lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), normal(999), normal(999)),
+    "losses": family(
+        lambda x, y: (F.mse_loss(x, y), F.l1_loss(x, y), F.smooth_l1_loss(x, y)), normal(300, 77), normal(300, 77)
+    ),
+    "binary cross entropy": family(
+        lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), normal(999), normal(999)
+    ),
     "cat": family(lambda x, y: torch.cat([x, y * 2], 1).relu(), normal(300, 77), normal(300, 99)),
-    "stack, pad": family(lambda x, y: (torch.stack([x, y]), F.pad(x, (1, 2)), x.roll(3, 1)), normal(300, 77), normal(300, 77)),
+    "stack, pad": family(
+        lambda x, y: (torch.stack([x, y]), F.pad(x, (1, 2)), x.roll(3, 1)), normal(300, 77), normal(300, 77)
+    ),
     "split, chunk": family(lambda x: (a := x.chunk(3, 1), a[0] * a[1].sigmoid() + a[2])[1], normal(300, 96)),
     "embedding": family(lambda w, i: F.embedding(i, w), normal(1000, 96), whole(1000, 8, 50)),
     "gather": family(lambda x, i: x.gather(1, i), normal(300, 99), whole(99, 300, 20)),
@@ -126,16 +144,18 @@ FAMILIES: dict[str, Family] = {
     "resize": family(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), normal(4, 8, 14, 14)),
     "resize, nearest": family(lambda x: F.interpolate(x, scale_factor=2), normal(4, 8, 14, 14)),
     "triangles": family(lambda x: (x.tril(), x.triu(1)), normal(77, 77)),
-    "members": family(
-        lambda a, b, c: [F.softmax(x, -1) for x in (a, b, c)], normal(30, 77), normal(50, 60), normal(2, 999)
-    ),
+    "members": family(lambda a, b, c: [F.softmax(x, -1) for x in (a, b, c)], normal(30, 77), normal(50, 60), normal(2, 999)),
     "attention": family(
         lambda q, k, v: F.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v,
-        normal(4, 100, 64, scale=0.3), normal(4, 100, 64, scale=0.3), normal(4, 100, 64),
+        normal(4, 100, 64, scale=0.3),
+        normal(4, 100, 64, scale=0.3),
+        normal(4, 100, 64),
     ),
-    "linear, gelu": family(lambda x, w, b: F.gelu(F.linear(x, w, b)), normal(300, 128), normal(256, 128, scale=0.1), normal(256)),
+    "linear, gelu": family(
+        lambda x, w, b: F.gelu(F.linear(x, w, b)), normal(300, 128), normal(256, 128, scale=0.1), normal(256)
+    ),
     "unaligned": family(lambda x: F.softmax(x.reshape(-1)[1 : 1 + 64 * 128].view(64, 128), -1), normal(100, 128)),
-}  # fmt: skip
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -316,45 +336,57 @@ def times(count: float) -> Callable[[list[torch.Tensor]], int]:
 ROWS, WIDTH = 16384, 4096
 
 TIMINGS: dict[str, Timing] = {
-    "gelu bias": Timing(lambda x, b: F.gelu(x + b), lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, WIDTH)], times(2)),
+    "gelu bias": Timing(
+        lambda x, b: F.gelu(x + b), lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, WIDTH)], times(2)
+    ),
     "softmax": Timing(lambda x: F.softmax(x, -1), lambda d: [device_normal(d, ROWS, WIDTH)], times(2)),
     "softmax, 256 columns": Timing(lambda x: F.softmax(x, -1), lambda d: [device_normal(d, 1 << 18, 256)], times(2)),
     "layer norm": Timing(
         lambda x, w, b: F.layer_norm(x, (WIDTH,), w, b),
-        lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, WIDTH), device_normal(d, WIDTH)], times(2),
+        lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, WIDTH), device_normal(d, WIDTH)],
+        times(2),
     ),
     "layer norm, 768": Timing(
         lambda x, w, b: F.layer_norm(x, (768,), w, b),
-        lambda d: [device_normal(d, 65536, 768), device_normal(d, 768), device_normal(d, 768)], times(2),
+        lambda d: [device_normal(d, 65536, 768), device_normal(d, 768), device_normal(d, 768)],
+        times(2),
     ),
     "layer norm, forward and backward": Timing(
         lambda x, w, b: F.layer_norm(x, (WIDTH,), w, b),
-        lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, WIDTH), device_normal(d, WIDTH)], times(5), backward=True,
+        lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, WIDTH), device_normal(d, WIDTH)],
+        times(5),
+        backward=True,
     ),
     "rms norm": Timing(
         lambda x, w: F.rms_norm(x, (WIDTH,), w), lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, WIDTH)], times(2)
     ),
     "cross entropy, forward and backward": Timing(
         lambda x, t: F.cross_entropy(x, t),
-        lambda d: [device_normal(d, 8192, 50257), torch.randint(0, 50257, (8192,), device="cuda")], times(3), backward=True,
+        lambda d: [device_normal(d, 8192, 50257), torch.randint(0, 50257, (8192,), device="cuda")],
+        times(3),
+        backward=True,
         dtypes=(BF16,),
     ),
     "cross entropy": Timing(
         lambda x, t: F.cross_entropy(x, t),
-        lambda d: [device_normal(d, 8192, 50257), torch.randint(0, 50257, (8192,), device="cuda")], times(1),
+        lambda d: [device_normal(d, 8192, 50257), torch.randint(0, 50257, (8192,), device="cuda")],
+        times(1),
     ),
     "batch norm, training": Timing(
         lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, True),
-        lambda d: [device_normal(d, 64, 256, 56, 56), *(torch.rand(256, device="cuda") + 1 for _ in range(4))], times(3),
+        lambda d: [device_normal(d, 64, 256, 56, 56), *(torch.rand(256, device="cuda") + 1 for _ in range(4))],
+        times(3),
     ),
     "batch norm, forward and backward": Timing(
         lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, True),
-        lambda d: [device_normal(d, 64, 256, 56, 56), *(torch.rand(256, device="cuda") + 1 for _ in range(4))], times(8),
+        lambda d: [device_normal(d, 64, 256, 56, 56), *(torch.rand(256, device="cuda") + 1 for _ in range(4))],
+        times(8),
         backward=True,
     ),
     "batch norm, evaluation": Timing(
         lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, False).relu(),
-        lambda d: [device_normal(d, 64, 256, 56, 56), *(torch.rand(256, device="cuda") + 1 for _ in range(4))], times(2),
+        lambda d: [device_normal(d, 64, 256, 56, 56), *(torch.rand(256, device="cuda") + 1 for _ in range(4))],
+        times(2),
     ),
     "cat": Timing(
         lambda x, y: torch.cat([x, y], 1), lambda d: [device_normal(d, ROWS, 2048), device_normal(d, ROWS, 2048)], times(4)
@@ -367,7 +399,8 @@ TIMINGS: dict[str, Timing] = {
     "embedding, forward and backward": Timing(
         lambda w, i: F.embedding(i, w),
         lambda d: [device_normal(d, 50257, 768), torch.randint(0, 50257, (128, 1024), device="cuda")],
-        lambda o: 4 * o[1].numel() * 768 * o[0].itemsize, backward=True,
+        lambda o: 4 * o[1].numel() * 768 * o[0].itemsize,
+        backward=True,
     ),
     "transpose": Timing(lambda x: x.t().contiguous(), lambda d: [device_normal(d, 8192, 8192)], times(2)),
     "add of a transpose": Timing(
@@ -383,9 +416,10 @@ TIMINGS: dict[str, Timing] = {
     "max pool": Timing(lambda x: F.max_pool2d(x, 2), lambda d: [device_normal(d, 64, 64, 112, 112)], times(1.25)),
     "dropout-like mask, add, norm": Timing(
         lambda x, y, m: F.layer_norm(x + y * m, (WIDTH,)),
-        lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, ROWS, WIDTH), device_normal(d, ROWS, WIDTH)], times(4),
+        lambda d: [device_normal(d, ROWS, WIDTH), device_normal(d, ROWS, WIDTH), device_normal(d, ROWS, WIDTH)],
+        times(4),
     ),
-}  # fmt: skip
+}
 
 
 def milliseconds(run: Callable[[], Any], turns: int = 12) -> float:
@@ -412,6 +446,7 @@ def copy_bandwidth() -> float:
 
 def runner(fn: Callable[..., Any], operands: list[torch.Tensor], backward: bool) -> Callable[[], Any]:
     if not backward:
+
         def forward() -> Any:
             with torch.no_grad():
                 return fn(*operands)
@@ -428,7 +463,9 @@ def time_all(names: list[str], deadline: float) -> tuple[float, dict[str, Any]]:
     import quickfuse
 
     bandwidth = copy_bandwidth()
-    print(f"\ncopy: {bandwidth / 1e12:.2f} TB/s\n{'':48}{'ours ms':>10}{'eager ms':>10}{'speed-up':>10}{'share of copy':>15}")
+    print(
+        f"\ncopy: {bandwidth / 1e12:.2f} TB/s\n{'':48}{'ours ms':>10}{'eager ms':>10}{'speed-up':>10}{'share of copy':>15}"
+    )
     found: dict[str, Any] = {}
     for name in names:
         timing = TIMINGS[name]
@@ -476,7 +513,11 @@ def main() -> None:
     if not options.no_times and DEVICE == "cuda":
         bandwidth, timings = time_all([n for n in TIMINGS if options.only in n], begin + 230)
     if options.json:
-        machine = {"gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else None, "torch": torch.__version__, "copy_bytes_per_s": bandwidth}
+        machine = {
+            "gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else None,
+            "torch": torch.__version__,
+            "copy_bytes_per_s": bandwidth,
+        }
         seconds = round(time.perf_counter() - begin)
         result = {"machine": machine, "seconds": seconds, "checks": checks, "timings": timings}
         options.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -60,7 +60,6 @@ class Child:
         self._process.communicate()
 
 
-
 @functools.cache
 def child() -> Child:
     """The child process of this one."""

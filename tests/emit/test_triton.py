@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_bodies import pointwise_body
-from triton_runner import Child
 from quickfuse.emit.triton import emit
 from quickfuse.emit.triton_ops import OPERATIONS
 from quickfuse.errors import Unsupported
@@ -28,6 +22,7 @@ from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Expr, Index, Op, ca
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Slot, SlotLoad, row_template, walk
 from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel
 from quickfuse.launch.cuda_shapes import block_table
+from triton_runner import Child
 
 pytest.importorskip("triton")
 

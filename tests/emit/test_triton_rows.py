@@ -80,8 +80,10 @@ def test_layer_norm(make: Any) -> None:
     same(lambda x, w: F.rms_norm(x, (48,), w), x, w, launches=1)
     _, mean, scale = aten.native_layer_norm(x.float(), [48], None, None, 1e-5)
     if make is R:
-        same(lambda g, *o: aten.native_layer_norm_backward(g, o[0], [48], *o[1:], [True] * 3), make(13, 48), x, mean, scale, w, b,
-             ulps=64)  # fmt: skip
+        same(
+            lambda g, *o: aten.native_layer_norm_backward(g, o[0], [48], *o[1:], [True] * 3),
+            make(13, 48), x, mean, scale, w, b, ulps=64,
+        )  # fmt: skip
 
 
 def test_group_and_batch_norm() -> None:
@@ -166,7 +168,12 @@ def test_windows() -> None:
     same(lambda x: F.adaptive_avg_pool2d(x, 1), x)
     same(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), x)
     out, places = F.max_pool2d(x, 2, return_indices=True)
-    same(lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, [2, 2], [2, 2], [0, 0], [1, 1], False, i), R(*out.shape), x, places)
+    same(
+        lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, [2, 2], [2, 2], [0, 0], [1, 1], False, i),
+        R(*out.shape),
+        x,
+        places,
+    )
 
 
 def test_chains() -> None:
@@ -180,7 +187,10 @@ def test_chains() -> None:
 def test_long_rows_are_gone_through_in_loops_and_few_are_cut_up() -> None:
     def shapes(function: Callable[..., Any], *inputs: Any) -> list[Any]:
         schedule, _ = gpu_schedule(function, *inputs)
-        return [(shape_of(call, 132), len(program_table(call.body, call.members, shape_of(call, 132)))) for call in kernels(schedule)]
+        return [
+            (shape_of(call, 132), len(program_table(call.body, call.members, shape_of(call, 132))))
+            for call in kernels(schedule)
+        ]
 
     ((shape, programs),) = shapes(lambda x: torch.softmax(x, 1), torch.zeros(512, 1000))
     assert (shape.form, shape.columns, shape.aligned) == (Form.WHOLE, 1024, False) and programs >= 256

@@ -20,8 +20,6 @@ through have other constants: see `triton_rows.py`.
 
 from __future__ import annotations
 
-import torch
-
 from quickfuse.emit.triton_builder import TritonBuilder
 from quickfuse.emit.triton_ops import pointer_type
 from quickfuse.emit.triton_rows import row_functions

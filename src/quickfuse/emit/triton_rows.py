@@ -118,8 +118,8 @@ def _index_lines(position: str, axes: Sequence[int]) -> list[str]:
 def _offset(body: KernelBody, k: int, axes: Sequence[int]) -> str:
     """How far a slot's element is from its address by the indices of some axes, in elements; empty where it is 0."""
     strides = body.slots[k].strides
-    terms = [f"index{axis}" if strides[axis] == 1 else f"index{axis} * p{k}_stride{axis}" for axis in axes if strides[axis] != 0]
-    return " + ".join(terms)
+    moving = [axis for axis in axes if strides[axis] != 0]
+    return " + ".join(f"index{axis}" if strides[axis] == 1 else f"index{axis} * p{k}_stride{axis}" for axis in moving)
 
 
 #: What combines all elements of each row of a tile: `{0}` is the tile.
@@ -185,8 +185,9 @@ class RowsBuilder(TritonBuilder):
     # --- loops ---
 
     def reduce_vectors(
-        self, reductions: Sequence[int], accumulators: Sequence[str], computed: Sequence[Expr], body: Callable[[], Sequence[str]]
-    ) -> Sequence[str]:
+        self, reductions: Sequence[int], accumulators: Sequence[str], computed: Sequence[Expr],
+        body: Callable[[], Sequence[str]],
+    ) -> Sequence[str]:  # fmt: skip
         if self.form is not Form.LOOPED:
             values = self._inside(body)
             return [self._reduced(k, self._masked(k, value)) for k, value in zip(reductions, values, strict=False)]
@@ -259,11 +260,9 @@ class RowsBuilder(TritonBuilder):
         return f"{value}.to(tl.int32)" if self._is_bool(k) else value
 
     def _accumulator(self, k: int, shape: str) -> str:
-        store = self.body.stores[k]
-        kind = "tl.int32" if self._is_bool(k) else triton_type(store.value.dtype)
         self._loops += 1
         name = f"acc{self._loops}"
-        self.scope.lines.append(f"{name} = tl.zeros({shape}, {kind}) + {self._identity(k)}")
+        self.scope.lines.append(f"{name} = tl.zeros({shape}, {self._kind(k)}) + {self._identity(k)}")
         return name
 
     def _combined(self, k: int, one: str, other: str) -> str:
@@ -271,7 +270,8 @@ class RowsBuilder(TritonBuilder):
 
     def _masked(self, k: int, value: str) -> str:
         """A tile with what changes nothing where there are no elements."""
-        return self.name(f"tl.where(r_mask, {self._as_accumulated(k, value)} + (x * 0).to({self._kind(k)}), {self._identity(k)})", "m")
+        of_rows = f"{self._as_accumulated(k, value)} + (x * 0).to({self._kind(k)})"
+        return self.name(f"tl.where(r_mask, {of_rows}, {self._identity(k)})", "m")
 
     def _kind(self, k: int) -> str:
         return "tl.int32" if self._is_bool(k) else triton_type(self.body.stores[k].value.dtype)
@@ -281,4 +281,3 @@ class RowsBuilder(TritonBuilder):
             raise Unsupported(f"a bitwise {self.body.stores[k].combine} of all elements")
         code = _REDUCE[self.body.stores[k].combine].format(tile)
         return self.name(f"{code} != 0" if self._is_bool(k) else code, "r")
-

@@ -183,8 +183,8 @@ class KernelBody:
     """What is computed for one index of one member. Two equal bodies share compiled code.
 
     `axes`: what each loop axis is, parallel ones first, the last one innermost; none for one evaluation a member.
-    `vector`: the axis along which vectors lie, or -1 for one element at a time. On a GPU it is the last one, or where nothing
-    is reduced another one along which operands lie in memory, too: tiles of both are handled then.
+    `vector`: the axis along which vectors lie, or -1 for one element at a time. On a GPU it is the last one, or where
+    nothing is reduced another one along which operands lie in memory, too: tiles of both are handled then.
     `scalars`: types (float64, int64 or bool) of the scalar arguments.
     `stores`: what is computed; reductions and scans come first, and use only earlier ones. Leaves of values are `SlotLoad`,
     `SlotPlace`, `SlotPrevious`, `ArgScalar`, `Const`, `Index`, `Reduced` and `RowLength`. All loads of an index happen
@@ -434,6 +434,7 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 
 
 __all__ = [
-    "ArgScalar", "Axis", "Const", "Form", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced", "RowLength",
+    "ArgScalar", "Axis", "Const", "Form", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced",
+    "RowLength",
     "Schedule", "Slot", "SlotLoad", "SlotPlace", "SlotPrevious", "StoreKind", "row_template", "walk",
 ]  # fmt: skip

@@ -66,7 +66,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         columns = columns if whole else min(columns, max(CUDA.tile // rows, 1))
         least = CUDA.least_across
     else:
-        columns = columns if whole else min(columns, CUDA.tile if total >= multiprocessors * CUDA.tiles_per_multiprocessor else 2 * CUDA.tile)
+        few = total < multiprocessors * CUDA.tiles_per_multiprocessor  # each of them has to have more loads under way
+        columns = columns if whole else min(columns, 2 * CUDA.tile if few else CUDA.tile)
         rows = min(max(CUDA.tile // columns, 1), _power_of_two(most_rows))
         least = 1
     programs = multiprocessors * CUDA.tiles_per_multiprocessor
@@ -91,7 +92,8 @@ def lies_across(body: KernelBody) -> bool:
     if not body.parallel:
         return False
     row, column = body.parallel[-1], body.inner[-1]
-    moving = [s.strides for s in body.slots if not s.by_value and s.strides[row] != 0 and any(s.strides[k] != 0 for k in body.inner)]
+    rows = [slot.strides for slot in body.slots if not slot.by_value and slot.strides[row] != 0]
+    moving = [strides for strides in rows if any(strides[axis] != 0 for axis in body.inner)]
     along, across = (sum(strides[axis] == 1 for strides in moving) for axis in (column, row))
     return across > along
 
@@ -112,11 +114,13 @@ def _may_align(body: KernelBody, members: Sequence[Member]) -> bool:
         return False
     for member in members:
         held = dict(enumerate(member.sizes))
-        for k, (slot, strides, offset) in enumerate(zip(body.slots, member.strides, member.offsets or [0] * len(body.slots), strict=True)):
+        offsets = member.offsets or (0,) * len(body.slots)
+        for k, (slot, strides, offset) in enumerate(zip(body.slots, member.strides, offsets, strict=True)):
             if slot.by_value:
                 continue
             held[body.slot_word(k)] = offset * slot.dtype.itemsize
-            held.update((body.stride_word(k, axis), strides[axis]) for axis, known in enumerate(slot.strides) if known is None)
+            dynamic = [axis for axis, known in enumerate(slot.strides) if known is None]
+            held.update((body.stride_word(k, axis), strides[axis]) for axis in dynamic)
         if all(held[word] % 16 == 0 for word in words):
             return True
     return False

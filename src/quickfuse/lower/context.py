@@ -197,8 +197,8 @@ class Context:
                 self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
 
     def raise_where(self, condition: Expr, shape: Shape, device: torch.device = _CPU) -> None:
-        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere. On a GPU the
-        kernel fails as eager's does."""
+        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere. On a GPU
+        the kernel fails as eager's does."""
         flag = self._flags.get(device)
         if flag is None:
             flag = self._flags[device] = Buffer("flag", TensorMeta(torch.bool, (), (), device), "flag")

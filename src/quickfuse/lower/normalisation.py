@@ -25,7 +25,6 @@ from .space import Space
 from .symbolic import Storage, Tensor
 
 
-
 def computed_in(input: Any) -> torch.dtype:
     """The type of the arithmetic on a float tensor with elements."""
     if type(input) is not Tensor or not is_float(input.dtype) or not input.meta.numel:
@@ -189,7 +188,8 @@ class BatchNormalised:
     """Elements standardised in each channel, by statistics of the batch or by `running` ones.
 
     As in eager, every channel has one factor and one summand. `value` is the result, `mean` and `unbiased` variance those
-    of the batch in the space's wide type, `inverse` the reciprocal of the standard deviation in the type that is computed in.
+    of the batch in the space's wide type, `inverse` the reciprocal of the standard deviation in the type that is computed
+    in.
     """
 
     def __init__(

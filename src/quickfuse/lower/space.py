@@ -47,8 +47,8 @@ class Space:
         return torch.float64 if self.device.type == "cpu" or dtype is torch.float64 else torch.float32
 
     def sum(self, value: Expr) -> Expr:
-        """In `wide` floats and int64. In float64 a sum is about as good as its rounding at the end. Only a few float32 values at
-        a time are added up as such, which makes the kernels quicker and the error no larger than eager's."""
+        """In `wide` floats and int64. In float64 a sum is about as good as its rounding at the end. Only a few float32
+        values at a time are added up as such, which makes the kernels quicker and the error no larger than eager's."""
         key = (id(value), "sum", self.shape, self.axes)
         if key not in self.ctx.reduced:
             wide = ops.via(value, self.wide(value.dtype) if is_float(value.dtype) else torch.int64)
