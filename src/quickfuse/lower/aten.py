@@ -19,11 +19,11 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .calls import FUNCTION_RULES, RULES
 from .context import Context
+from .creation import CONVERSIONS, on_device
 from .losses import REDUCTIONS
 from .rules import EVALUATORS, NoRule
 from .symbolic import Tensor
 from .targets import FUNCTIONS, METHODS, Handler, new_tensor
-from .transfer import CONVERSIONS, on_device
 from .views import view
 
 #: Operators whose results share their operand's memory although their schemas do not say so.

@@ -18,9 +18,9 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
+from .computed_indices import at
 from .context import Context
 from .layout import Shape, costs_at_least
-from .picking import at
 from .promotion import COMPUTE, Promotion, common_dtype, is_float
 from .reductions import log_softmax_of
 from .rules import NoRule, operand, promotion_key

@@ -22,9 +22,9 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
+from .computed_indices import I64, at, source
 from .context import Context
 from .layout import Shape
-from .picking import I64, at, source
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .space import Space

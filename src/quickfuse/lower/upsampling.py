@@ -17,8 +17,8 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import RULES, made, rule
+from .computed_indices import I64, at, source
 from .context import Context
-from .picking import I64, at, source
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .symbolic import Tensor
