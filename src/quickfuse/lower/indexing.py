@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr
@@ -85,18 +84,6 @@ def embedding(
     ndim = len(indices.meta.shape) + 1
     place, inside = Checked(ctx, indices, weight.meta.shape[0], negative=False).spread(range(ndim - 1), ndim)
     return made(ctx, meta, at(source(ctx, weight), [place, ndim - 1], ndim, inside))
-
-
-@rule("", "input weight padding_idx=None max_norm=None norm_type=2.0 scale_grad_by_freq=False sparse=False",
-      [functional.embedding])  # fmt: skip
-def functional_embedding(
-    ctx: Context, meta: Any, input: Any, weight: Any, padding_idx: Any, max_norm: Any, norm_type: Any,
-    scale_grad_by_freq: Any, sparse: Any,
-) -> Tensor:  # fmt: skip
-    """`max_norm` would change the weights."""
-    if max_norm is not None or any(type(t) is not Tensor for t in (input, weight)):
-        raise NoRule
-    return embedding(ctx, meta, weight, input, -1, False, False)  # type: ignore[no-any-return]
 
 
 # --- several axes by several tensors ---

@@ -166,9 +166,7 @@ class _Lowering:
             try:
                 value = handler(ctx, args, kwargs, meta)
                 if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
-                    if type(value) is Tensor and value.whole:
-                        ctx.materialize_for(value.storage, len(node.users))
-                    return value
+                    return self._materialized_for_users(value, node)
             except NoRule:
                 pass
             except Unsupported as unsupported:
@@ -180,11 +178,16 @@ class _Lowering:
             return self._stack(args[0], meta)
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
         if parts is not None:
-            return self._in_parts(parts, meta)
+            return self._materialized_for_users(self._in_parts(parts, meta), node)
         try:
             return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:
             raise failed or unsupported from None
+
+    def _materialized_for_users(self, value: Any, node: Node) -> Any:
+        if type(value) is Tensor and value.whole:
+            self.ctx.materialize_for(value.storage, len(node.users))
+        return value
 
     def _in_parts(self, parts: Expansion, meta: Any) -> Any:
         """Lower a call as what it is composed of."""

@@ -31,7 +31,6 @@ from . import (  # noqa: F401
     indexing,
     joining,
     losses,
-    native_forms,
     normalisation,
     pointwise_gradients,
     pooling,
