@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..ir.bytecode import decode
+from ..bytecode.decoding import decode
 from ..ir.segment import Segment
 from .contents import owners
 from .mutation import name_of

@@ -25,7 +25,7 @@ from ..ir.modes import modes_restored
 from ..ir.values import TensorMeta
 
 
-class Half:
+class CompiledGraph:
     """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
     `make_check` makes one for plain tensors of this layout."""
 
@@ -80,8 +80,8 @@ class JoinedCall:
     def __init__(
         self,
         made: Differentiated,
-        forward: Half,
-        make_backward: Callable[[frozenset[int]], Half],
+        forward: CompiledGraph,
+        make_backward: Callable[[frozenset[int]], CompiledGraph],
         run: Callable[..., Any],
         is_number: list[bool],
         keeps: list[bool],
@@ -90,9 +90,9 @@ class JoinedCall:
         """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
         tensors are to be held, not only referred to, by a call's node. `modes` are the calls by which the graph changes
         settings that stay changed when it ends."""
-        self.forward_half = forward
+        self.compiled_forward = forward
         self.make_backward = make_backward
-        self.backwards: dict[frozenset[int], Half | str] = {}
+        self.backwards: dict[frozenset[int], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
         #: How often outputs of forward were changed in place, by their numbers.
@@ -138,7 +138,7 @@ class JoinedCall:
                         made = _apply(*arguments)
             else:
                 with torch.no_grad():
-                    made = self.forward_half.function(tensors, *numbers)
+                    made = self.compiled_forward.function(tensors, *numbers)
                     self.count_changes(made)
         except Unfit as unfit:
             if self.mutated and not isinstance(unfit, Refused):  # perhaps some of the changes have been made
@@ -175,7 +175,7 @@ class JoinedCall:
         if self.changed:
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
-    def backward_half(self, absent: frozenset[int]) -> Half | None:
+    def compiled_backward(self, absent: frozenset[int]) -> CompiledGraph | None:
         """Backward without gradients for the outputs `absent`; None where only eager can do it."""
         known = self.backwards.get(absent)
         if known is None:
@@ -220,7 +220,7 @@ def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
     return positions
 
 
-class Stretch:
+class Subgraph:
     """A joined call within a larger graph, which verifies its operands itself. What does not fit runs in eager."""
 
     def __init__(self, call: JoinedCall, check: Any, placer: Any) -> None:
@@ -254,7 +254,7 @@ class _Joined(torch.autograd.Function):
         ctx: Any, call: JoinedCall, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any
     ) -> Any:
         ctx.random_state = random_state
-        made = call.forward_half.function(tensors, *numbers)
+        made = call.compiled_forward.function(tensors, *numbers)
         call.count_changes(made)
         ctx.call = call
         ctx.numbers = numbers
@@ -279,12 +279,12 @@ class _Joined(torch.autograd.Function):
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))
         if not torch.is_grad_enabled():
-            half = call.backward_half(absent)
-            if half is not None:
+            backward = call.compiled_backward(absent)
+            if backward is not None:
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
                 tensors += [g for g in given if g is not None]
                 with contextlib.suppress(Unfit):
-                    found = half(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
+                    found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
                     return (*_NOTHING, *[found[k] for k in call.edges])
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
         return (*_NOTHING, *[found[k] for k in call.edges])

@@ -29,7 +29,7 @@ from .body import KernelBodyWriter
 from .glue import RunNatively
 
 
-class _HalfWriter(KernelBodyWriter):
+class _FunctionWriter(KernelBodyWriter):
     """As for a captured graph, but that results which are inputs are these very objects, and that views of results are
     tensors of their own: autograd would refuse changes of views that were made inside a function.
 
@@ -69,7 +69,7 @@ class _HalfWriter(KernelBodyWriter):
         self.lines[start + 1 : start + 1] = checks
 
 
-def kernel_half(
+def kernel_function(
     name: str, graph: Graph, schedule: Schedule, calls: list[Launch], placer: Placement, restarts: bool = False,
     consumes: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
@@ -82,7 +82,7 @@ def kernel_half(
     inputs, numbers = _inputs(graph)
     count = len(schedule.program.outputs)
     names = [f"_out{k}" for k in range(count)]
-    writer = _HalfWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
+    writer = _FunctionWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
     writer.consumes = consumes
     body = writer.write()
     refuse = "raise _RunNatively" if restarts else "raise _Refused"
@@ -107,7 +107,7 @@ def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
     return inputs, numbers
 
 
-def operator_half(name: str, graph: Graph) -> Callable[..., Any]:
+def operator_function(name: str, graph: Graph) -> Callable[..., Any]:
     """A function that calls the graph's operators one by one."""
     inputs, numbers = _inputs(graph)
     return _function(name, numbers, *_OperatorWriter(inputs).write(graph))
