@@ -110,7 +110,8 @@ def compile_forward_backward(
             )  # fmt: skip
             raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 
-    return JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes), forward[1], forward[2]
+    early = getattr(forward[0], "changes_early", [])
+    return JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), forward[1], forward[2]
 
 
 def _compiled(
