@@ -9,7 +9,7 @@ import enum
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -30,8 +30,10 @@ from .class_attributes import (
     special_method,
 )
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
-from .raising import Raised, raise_in_program, set_traceback, traceback_of
+from .raising import Raised, raise_in_program
+from .unwinding import set_traceback, traceback_of
 from .values import (
     ABSENT,
     CONTAINERS,
@@ -47,9 +49,6 @@ from .values import (
     real_of,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -126,14 +125,12 @@ def _module_attribute(i: Interpreter, module: ModuleType, name: str, then: Then)
 
 
 def _missing_from_module(i: Interpreter, module: ModuleType, name: str, source: Source, then: Then) -> None:
-    from .calls import call
-
     if "__getattr__" not in module.__dict__:
         i.outside.guard("absent", source.attr("__dict__"), ("__getattr__",))
         raise_in_program(AttributeError(f"module '{module.__name__}' has no attribute '{name}'", name=name, obj=module))
     if is_trusted_module(module.__name__):
         raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
-    call(i, i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
+    i.call(i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
 
 
 class PeerModule:
@@ -215,19 +212,17 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
 
 def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType, then: Then) -> None:
     """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
-    from .calls import call
-
     special_method(i, base, "__getattribute__")
     fallback = special_method(i, base, "__getattr__")
     if not isinstance(fallback, FunctionType):
-        call(i, getter, (base, name), {}, then)
+        i.call(getter, (base, name), {}, then)
         return
     try:
         value = i.call_now(getter, (base, name))
     except Raised as raised:
         if not isinstance(raised.exception, AttributeError):
             raise
-        call(i, fallback, (base, name), {}, then)
+        i.call(fallback, (base, name), {}, then)
         return
     then(value)
 
@@ -271,9 +266,7 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """An attribute that was not found: `__getattr__` comes into play, or AttributeError."""
     fallback = special_method(i, base, "__getattr__")
     if isinstance(fallback, FunctionType):
-        from .calls import call
-
-        call(i, fallback, (base, name), {}, then)
+        i.call(fallback, (base, name), {}, then)
         return
     if fallback is not ABSENT:
         raise Unsupported(f"the attribute {name} of a {type_of(base).__name__}")

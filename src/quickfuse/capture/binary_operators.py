@@ -7,13 +7,14 @@ import operator
 import types
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from . import container_methods, containers, torch_calls
+from . import container_methods, containers, native_methods, torch_calls
 from .class_attributes import lookup_class, python_method, special_method
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
 from .values import (
@@ -29,9 +30,6 @@ from .values import (
     is_numpy,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -61,7 +59,7 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         left_kind, right_kind = type(left), type(right)
     if left_kind is ShadowContainer or right_kind is ShadowContainer:
         if function is operator.iadd and left_kind is ShadowContainer and left.cls is list:
-            container_methods.call_container_method(i, left, "extend", (right,), {})
+            native_methods.call_container_method(i, left, "extend", (right,), {})
             then(left)
             return
         _binary_on_contents(i, function, left, right, then)
@@ -147,7 +145,7 @@ def _binary_on_dict(i: Interpreter, function: Any, left: Any, right: Any, then: 
     """An operator on dictionaries of the user's."""
     if type(left) is ShadowDict and function in (operator.or_, operator.ior):
         name = "__or__" if function is operator.or_ else "__ior__"
-        then(container_methods.call_container_method(i, left, name, (right,), {}))
+        then(native_methods.call_container_method(i, left, name, (right,), {}))
         return
     if function in _IN_PLACE_OF and function is not operator.ior:
         raise Unsupported("a dictionary changed in place by an operator")
@@ -273,7 +271,7 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
             if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
                 continue
             if type(receiver) in (ShadowDict, ShadowContainer) and container_methods.is_container_method(receiver, method):
-                result = container_methods.call_container_method(i, receiver, method, (operand,), {})
+                result = native_methods.call_container_method(i, receiver, method, (operand,), {})
                 if result is not NotImplemented:
                     then(result)
                     return

@@ -14,19 +14,18 @@ from types import (
     MethodType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS, kept_from_peer, others_marked
 from . import (
-    attributes,
     builtin_calls,
-    container_methods,
     getters,
     library,
     lru_caches,
+    native_methods,
     torch_calls,
     transforms,
 )
@@ -35,6 +34,7 @@ from .class_attributes import guard_class_attribute, lookup_class
 from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
+from .interpreter import Interpreter
 from .kinds import is_trusted_module
 from .module_calls import call_object
 from .mutation import name_of
@@ -53,9 +53,6 @@ from .values import (
     is_constant,
 )
 
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
 #: From Python 3.14 on.
 _PLACEHOLDER = getattr(functools, "Placeholder", object())
 _TYPE_CALL = type.__dict__["__call__"]
@@ -73,13 +70,13 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     if handler is not None:
         then(call_handler(i, handler, name_of(function), args, kwargs))
     elif (equivalent := _equivalent_of(function)) is not None:
-        call(i, equivalent, args, kwargs, then)
+        i.call(equivalent, args, kwargs, then)
     elif kind in getters.KINDS:
         then(getters.call(i, function, args, kwargs))
     elif kind is TensorMethod:
         then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
     elif kind is ContainerMethod:
-        then(container_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
+        then(native_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
     elif torch_calls.is_operator(function):
         then(torch_calls.call_operator(i, function, args, kwargs))
     elif kind is FunctionType:
@@ -87,7 +84,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     elif kind is functools.partial:
         if any(argument is _PLACEHOLDER for argument in function.args):
             raise Unsupported("a functools.partial with placeholders")
-        call(i, function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
+        i.call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
     elif isinstance(function, type):
         construct(i, function, args, kwargs, then)
     elif kind is NativeHandler:
@@ -106,7 +103,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     else:
         stands_for = getattr(kind, CAPTURED_AS, None)
         if stands_for is not None:
-            attributes.load(i, function, stands_for, lambda original: call(i, original, args, kwargs, then))
+            i.attribute(function, stands_for, lambda original: i.call(original, args, kwargs, then))
             return
         call_object(i, function, args, kwargs, then)
 
@@ -117,7 +114,7 @@ def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwarg
     if function is _TYPE_CALL and isinstance(instance, type):
         return i.now(make, i, instance, args[1:], kwargs)
     if type(instance) in (ShadowContainer, ShadowDict):
-        return container_methods.call_container_method(i, instance, function.__name__, args[1:], kwargs)
+        return native_methods.call_container_method(i, instance, function.__name__, args[1:], kwargs)
     if type(instance) is TensorProxy:
         return torch_calls.call_tensor_method(i, instance, function.__name__, args[1:], kwargs)
     return call_method(i, function, instance, args[1:], kwargs)
@@ -142,9 +139,9 @@ def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwar
     function, instance = method.__func__, method.__self__
     users = type(function) is FunctionType and not is_trusted_module(function.__module__)
     if type(instance) is TensorProxy and not users and own_member(instance.cls, function.__name__)[1] is not function:
-        call(i, TensorMethod(instance, function.__name__), args, kwargs, then)
+        i.call(TensorMethod(instance, function.__name__), args, kwargs, then)
     else:
-        call(i, function, (instance, *args), kwargs, then)
+        i.call(function, (instance, *args), kwargs, then)
 
 
 def _call_function(
@@ -161,10 +158,10 @@ def _call_function(
         then(_call_peer(i, f"{function.__module__}.{function.__name__}"))
         return
     if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
-        call(i, function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
+        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
     if (kept := kept_from_peer(function)) is not None:
-        call(i, _without_peer(function, kept), args, kwargs, then)
+        i.call(_without_peer(function, kept), args, kwargs, then)
         return
     if is_left_to_python(function):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
@@ -239,4 +236,4 @@ def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
         guard_class_attribute(i, kind.__mro__, owner, name, method)
         methods.append(method)
     f.stack.append(MethodType(methods[1], manager))
-    call(i, methods[0], (manager,), {}, f.stack.append)
+    i.call(methods[0], (manager,), {}, f.stack.append)

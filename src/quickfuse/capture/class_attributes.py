@@ -6,17 +6,15 @@ import collections
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .values import ABSENT, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -159,14 +157,12 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
 
 def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
     """What reading a class attribute through an instance gives."""
-    from .calls import call
-
     if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(raw, instance))
     elif isinstance(raw, property):
         if raw.fget is None:
             raise_in_program(AttributeError("unreadable attribute"))
-        call(i, raw.fget, (instance,), {}, then)
+        i.call(raw.fget, (instance,), {}, then)
     elif isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
@@ -175,7 +171,7 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(MethodType(raw, instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
-        call(i, getter, (raw, instance, kind), {}, then)
+        i.call(getter, (raw, instance, kind), {}, then)
     elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):

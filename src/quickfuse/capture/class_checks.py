@@ -6,16 +6,14 @@ import abc
 import typing
 from collections.abc import Callable
 from types import FunctionType, GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from .class_attributes import guard_absent, guard_class_attribute, is_changeable, lookup_class
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .kinds import is_trusted_class
 from .values import STAND_INS_OF_OBJECTS, Symbol, TensorProxy, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:

@@ -11,12 +11,13 @@ import collections
 import operator
 from collections.abc import Callable, Iterator
 from types import GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from . import dictionaries, generators, symbolic_keys
 from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
 from .kinds import VIEW_TYPES
 from .raising import raise_in_program
@@ -35,9 +36,6 @@ from .values import (
     real_of,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -139,10 +137,9 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
         return value
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
-    from . import attributes
 
-    keys = list(iterate(i, i.call_now(i.now(attributes.load, i, value, "keys"), ())))
-    return {hashable(i, key): i.now(get_item, i, value, key) for key in keys}
+    keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
+    return {hashable(i, key): i.now(i.item, value, key) for key in keys}
 
 
 def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
@@ -220,9 +217,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
     kind = type(base)
     if kind is not TensorProxy and (method := python_method(i, base, "__getitem__")) is not None:
-        from .calls import call
-
-        call(i, method, (base, key), {}, then)
+        i.call(method, (base, key), {}, then)
         return
     number = symbolic_keys.item(i, base, key)
     if number is not ABSENT:
@@ -408,6 +403,20 @@ def equal(i: Interpreter, left: Any, right: Any) -> bool:
 def _is_known_number(value: Any) -> bool:
     """A number whose comparison with another number can be guarded."""
     return type(value) in (int, float, bool) or (type(value) is Symbol and not value.from_tensor)
+
+
+def length(i: Interpreter, value: Any) -> Any:
+    """`len(value)`."""
+    found = length_of(i, value)
+    if found is not None:
+        return found
+    method = python_method(i, value, "__len__")
+    if method is None:
+        raise Unsupported(f"len() of a {type_of(value).__name__}")
+    found = i.outside.concrete(i.call_now(method, (value,)))
+    if type(found) is not int or found < 0:
+        raise Unsupported("a __len__ that gives something else than a length")
+    return found
 
 
 def length_of(i: Interpreter, value: Any) -> int | None:

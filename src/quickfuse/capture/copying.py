@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from . import attributes, container_methods, containers
 from .class_attributes import is_changeable, python_method
+from .interpreter import Interpreter
 from .values import DICTS, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 #: What a class may say about copying its objects.
 _SAY_HOW = (

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from ..errors import Unsupported
+from ..ir.source import Source
 from .kinds import CODE_TYPES
 from .values import DELETED, LAZY, ShadowDict, TensorProxy, is_constant
 
-if TYPE_CHECKING:
-    from .outside import Outside
+
+class Outside(Protocol):
+    """What dictionaries ask of `outside.Outside`."""
+
+    mirrored: set[tuple[int, str]]
+
+    def guard(self, kind: str, source: Source | None, value: Any) -> None: ...
+
+    def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any: ...
+
+    def concrete(self, value: Any) -> Any: ...
+
+    def source_of(self, value: Any) -> Source | None: ...
+
+    def stand_in(self, value: Any) -> Any: ...
+
 
 
 def get(outside: Outside, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:

@@ -6,7 +6,7 @@ import collections
 import functools
 import types
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -32,6 +32,7 @@ from ..ir.source import Source
 from . import dictionaries, getters, library
 from .class_attributes import lookup_class
 from .frame import Constructed, Frame, GeneratorValue
+from .interpreter import Interpreter
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .kinds import CODE_TYPES
 from .liveness import live_locals
@@ -52,9 +53,6 @@ from .values import (
     real_of,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _CONTAINERS = (list, tuple, set, frozenset)
 _DICTS = (dict, collections.OrderedDict, collections.Counter)

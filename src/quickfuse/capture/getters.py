@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from . import attributes
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
 
 KINDS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
@@ -48,5 +45,5 @@ def _item(i: Interpreter, value: Any, key: Any) -> Any:
 
 def _attribute(i: Interpreter, value: Any, path: str) -> Any:
     for name in path.split("."):
-        value = i.now(attributes.load, i, value, name)
+        value = i.attribute_now(value, name)
     return value

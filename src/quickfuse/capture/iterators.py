@@ -10,14 +10,12 @@ import collections
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import generators
+from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .raising import Raised
-
-if TYPE_CHECKING:
-    from .frame import GeneratorValue
-    from .interpreter import Interpreter
 
 
 class CallingIterator:

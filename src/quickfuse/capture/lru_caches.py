@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.caches import UNKNOWN, cached_result
+from .interpreter import Interpreter
 from .values import contains_symbolic, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 KIND: type = type(functools.lru_cache(lambda: None))
 

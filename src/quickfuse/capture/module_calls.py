@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
 
 from ..errors import Unsupported
 from .class_attributes import guard_class_attribute, lookup_class
+from .interpreter import Interpreter
 from .values import ShadowDict
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -33,8 +31,6 @@ _CALLED = ("_call_impl", "_compiled_call_impl", "forward")
 
 def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     """`instance(*args, **kwargs)` for an object whose class is Python."""
-    from .calls import call
-
     kind = type(instance)
     owner, method = lookup_class(kind, "__call__")
     if not isinstance(method, FunctionType):
@@ -43,10 +39,10 @@ def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: di
         owner, forward = lookup_class(kind, "forward")
         if isinstance(forward, FunctionType):
             guard_class_attribute(i, kind.__mro__, owner, "forward", forward)
-            call(i, forward, (instance, *args), kwargs, then)
+            i.call(forward, (instance, *args), kwargs, then)
             return
     guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
-    call(i, method, (instance, *args), kwargs, then)
+    i.call(method, (instance, *args), kwargs, then)
 
 
 def _is_plain_module(i: Interpreter, module: torch.nn.Module) -> bool:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.bytecode import TABLE
 from . import calls, containers, generators
 from .frame import Frame, GeneratorValue
-from .raising import raise_in_program, traceback_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
+from .interpreter import Interpreter
+from .raising import raise_in_program
+from .unwinding import traceback_of
 
 # jumps ----------------------------------------------------------------------------------------------------------
 
@@ -151,7 +149,7 @@ def op_WITH_EXCEPT_START(i: Interpreter, f: Frame, arg: int, value: Any) -> None
     outside = i.outside.is_outside(exception)
     traceback = exception.__traceback__ if outside else traceback_of(i, exception)
     function, *rest = (value for value in f.stack[-3 - TABLE.with_values : -3] if value is not operator.call)
-    calls.call(i, function, (*rest, type(exception), exception, traceback), {}, f.stack.append)
+    i.call(function, (*rest, type(exception), exception, traceback), {}, f.stack.append)
 
 
 def op_PUSH_EXC_INFO(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -6,20 +6,18 @@ import enum
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from . import gradients
 from .class_attributes import python_method
+from .interpreter import Interpreter
 from .results import OperatorFailed
-from .tensor_subclasses import as_subclass, is_function_class
-from .torch_function import call_torch
+from .tensor_subclasses import is_function_class
+from .torch_function import as_subclass, call_torch
 from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy, real_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 
 def _builtins_of(owner: Any) -> set[Any]:

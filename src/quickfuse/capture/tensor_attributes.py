@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .class_attributes import bind, class_source, guard_class_attribute, lookup_class
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_module
 from .raising import raise_in_program
 from .results import View
 from .stand_ins import is_leaf
 from .tensor_subclasses import is_function_class, own_member
 from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 #: Attributes that follow from the metadata that is guarded anyway.
 _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {

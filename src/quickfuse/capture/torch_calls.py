@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.signatures import signature
-from . import autocast, checkpoints, custom_functions, gradients, inference, torch_function, transforms
+from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
+from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .values import TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -189,9 +187,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
-    **autocast.HANDLERS,
+    **mode_calls.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
-    **inference.HANDLERS,
     **torch_function.HANDLERS,
 }
