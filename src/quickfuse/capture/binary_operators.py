@@ -19,8 +19,9 @@ from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
 from .values import (
     ABSENT,
-    STAND_INS_OF_OBJECTS,
+    ForeignObject,
     ForeignScalar,
+    FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -108,7 +109,7 @@ def _concrete_sizes(i: Interpreter, value: Any) -> Any:
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
     """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
     containers and scalars of the user's, and of objects that derive from builtin classes."""
-    if not any(type(v) in STAND_INS_OF_OBJECTS for v in (left, right)):
+    if not any(isinstance(v, FromOutside) for v in (left, right)):
         return False
     names = _operator_names(function)
     return any(
@@ -158,12 +159,14 @@ _NUMBERS = (int, float, bool, complex)
 
 
 def _has_operators(kind: type) -> bool:
-    """Whether a class is Python, so that it may say what operators do."""
+    """Whether a class is the user's, or Python, so that it may say what operators do."""
+    if kind is ForeignObject:
+        return True
     is_python = bool(kind.__flags__ & (1 << 9)) and kind not in _STAND_INS
     return is_python and not issubclass(kind, (*_NUMBERS, str, torch.Tensor))
 
 
-_STAND_INS = (Symbol, TensorProxy, *STAND_INS_OF_OBJECTS)
+_STAND_INS = (Symbol, TensorProxy, ShadowDict, ShadowContainer, ForeignScalar)
 
 
 def _is_a_type(value: Any) -> bool:
@@ -306,7 +309,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    left, right = (i.outside.replaced.get(id(v), v) for v in (left, right))  # a container, not what it has inside
+    left, right = (i.outside.contents_of.get(id(v), v) for v in (left, right))  # a container, not what it has inside
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)

@@ -111,7 +111,7 @@ def _reversed(i: Interpreter, value: Any) -> Any:
         raise Unsupported(f"reversed() of a {type_of(value).__name__}")
     contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
     native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
-    if isinstance(contents, native) and not i.outside.is_outside(contents):
+    if isinstance(contents, native):
         return i.native(reversed, contents)
     return iter(list(iterate(i, value))[::-1])
 

@@ -35,7 +35,7 @@ from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
 from .interpreter import Interpreter
-from .kinds import is_trusted_module
+from .kinds import CODE_TYPES, is_trusted_module
 from .module_calls import call_object
 from .mutation import name_of
 from .native_methods import call_method
@@ -44,6 +44,7 @@ from .tensor_subclasses import own_member
 from .user_marks import call_marked, user_mark
 from .values import (
     ContainerMethod,
+    ForeignObject,
     NativeHandler,
     ShadowContainer,
     ShadowDict,
@@ -51,6 +52,7 @@ from .values import (
     TensorProxy,
     contains_symbolic,
     is_constant,
+    type_of,
 )
 
 #: From Python 3.14 on.
@@ -65,6 +67,9 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     kind = type(function)
     if kind is MethodType:
         _call_method(i, function, args, kwargs, then)
+        return
+    if kind is ForeignObject:
+        _call_foreign(i, function, args, kwargs, then)
         return
     handler = _handler_of(function)
     if handler is not None:
@@ -89,10 +94,6 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         construct(i, function, args, kwargs, then)
     elif kind is NativeHandler:
         then(function.run(i, *args, **kwargs))
-    elif kind is lru_caches.KIND:
-        then(lru_caches.call(i, function, args, kwargs))
-    elif kind is weakref.ref:
-        then(_referent(i, function))
     elif kind is PeerModule:
         then(_call_peer(i, function.name))
     elif kind in (MethodDescriptorType, WrapperDescriptorType) and args:
@@ -101,10 +102,6 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         mark = others_marked().get(function)
         then(call_marked(i, mark, function, args, kwargs) if mark else _call_builtin(i, function, args, kwargs))
     else:
-        stands_for = getattr(kind, CAPTURED_AS, None)
-        if stands_for is not None:
-            i.attribute(function, stands_for, lambda original: i.call(original, args, kwargs, then))
-            return
         call_object(i, function, args, kwargs, then)
 
 
@@ -165,17 +162,29 @@ def _call_function(
         return
     if is_left_to_python(function):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
-    if i.outside.source_of(function) is None and id(function) not in i.created:
-        i.outside._remember(function, i.outside.roots.constant(function.__qualname__, function))
     torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
 
 
-def _referent(i: Interpreter, reference: weakref.ref[Any]) -> Any:
-    source = i.outside.source_of(reference)
-    if source is None:
-        raise Unsupported("a weak reference made by the captured code")
-    return i.outside.wrap(reference(), source.referent())
+def _call_foreign(
+    i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+) -> None:
+    """A call of an object of the user's. What native code does with one depends on which it is."""
+    real = function.real
+    kind = type(real)
+    if kind in getters.KINDS:
+        then(getters.call(i, function, args, kwargs))
+    elif kind is lru_caches.KIND:
+        then(lru_caches.call(i, function, args, kwargs))
+    elif kind is weakref.ref:
+        then(i.outside.wrap(real(), function.source.referent()))
+    elif torch_calls.is_operator(real) or _handler_of(real) is not None or _equivalent_of(real) is not None:
+        i.outside.guard("is", function.source, real)
+        i.call(real, args, kwargs, then)
+    elif (stands_for := getattr(kind, CAPTURED_AS, None)) is not None:
+        i.attribute(function, stands_for, lambda original: i.call(original, args, kwargs, then))
+    else:
+        call_object(i, function, args, kwargs, then)
 
 
 #: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
@@ -217,7 +226,7 @@ def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         args = tuple(i.outside.concrete(a) for a in args)
         if contains_symbolic(args) or contains_symbolic(kwargs):
             raise Unsupported(f"{name_of(function)} on tensors")
-        if all(is_constant(a) or isinstance(a, type) or not i.outside.is_outside(a) for a in args):
+        if all(is_constant(a) or isinstance(a, CODE_TYPES) for a in args):
             return i.native(function, *args, **kwargs)
     raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")
 
@@ -227,7 +236,7 @@ def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
 
 def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
     """BEFORE_WITH: push what leaves the context, then what entering gives."""
-    kind = type(manager)
+    kind = type_of(manager)
     methods = []
     for name in ("__enter__", "__exit__"):
         owner, method = lookup_class(kind, name)

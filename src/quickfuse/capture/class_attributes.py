@@ -76,12 +76,8 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     if not is_changeable(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
-    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)):
+    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_python_descriptor(raw):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
-    elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
-        source = class_source(i, owner).attr("__dict__").item(name)
-        i.outside.guard("is", source, raw)
-        i.outside._remember(raw, source)
 
 
 def is_changeable(cls: type) -> bool:
@@ -119,6 +115,11 @@ def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
 
 _OWN_PACKAGE = __name__.rpartition(".")[0]
 _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+
+
+def descriptor(i: Interpreter, raw: Any) -> Any:
+    """The object of a class attribute that a guard holds in its place, as the methods of its class see it."""
+    return i.outside.constant_object(raw, type(raw).__qualname__)
 
 
 def _is_python_descriptor(raw: Any) -> bool:
@@ -171,7 +172,7 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(MethodType(raw, instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
-        i.call(getter, (raw, instance, kind), {}, then)
+        i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
     elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):

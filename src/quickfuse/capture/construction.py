@@ -17,7 +17,7 @@ from .class_attributes import guard_class_attribute, lookup_class
 from .containers import iterate
 from .frame import Constructed
 from .interpreter import Interpreter
-from .values import ABSENT, contains_symbolic, is_constant
+from .values import ABSENT, contains_symbolic, is_constant, type_of
 
 Then = Callable[[Any], None]
 
@@ -80,7 +80,7 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
         new = new.__func__
     if isinstance(new, FunctionType):
         instance = i.call_now(new, (cls, *args), kwargs)
-        if not isinstance(instance, cls):
+        if not issubclass(type_of(instance), cls):
             then(instance)
             return
     elif new in _NATIVE_NEW:

@@ -13,7 +13,7 @@ from ..errors import Unsupported
 from . import dictionaries
 from .interpreter import Interpreter
 from .raising import Raised, raise_in_program
-from .values import DELETED, is_constant
+from .values import DELETED, is_constant, type_of
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -28,7 +28,7 @@ def _about_function(question: Callable[[Any], bool]) -> Callable[..., bool]:
 
     def handler(i: Interpreter, value: Any) -> bool:
         if not isinstance(value, (FunctionType, MethodType)):
-            raise Unsupported(f"inspect.{question.__name__} of a {type(value).__name__}")
+            raise Unsupported(f"inspect.{question.__name__} of a {type_of(value).__name__}")
         return question(value)
 
     return handler
@@ -51,7 +51,7 @@ def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
     """The signature of a Python function or method, which nobody gave another one."""
     plain = function.__func__ if type(function) is MethodType else function
     if type(plain) is not FunctionType or options:
-        raise Unsupported(f"inspect.signature of a {type(function).__name__}")
+        raise Unsupported(f"inspect.signature of a {type_of(function).__name__}")
     for name in ("__wrapped__", "__signature__"):
         try:
             i.attribute_now(plain, name)
@@ -68,6 +68,8 @@ def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
 
 def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
     """What looks like `signature.parameters`, a read-only mapping, to captured code."""
+    if not isinstance(signature, inspect.Signature):
+        raise Unsupported("a signature from outside")
     found = i.mark_created(dict(signature.parameters))
     i.outside.views[id(found)] = (found, signature, "parameters")
     return found  # type: ignore[no-any-return]
@@ -75,6 +77,8 @@ def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
 
 def _of_parameter(name: str) -> Callable[..., Any]:
     def handler(i: Interpreter, parameter: inspect.Parameter) -> Any:
+        if not isinstance(parameter, inspect.Parameter):
+            raise Unsupported("a parameter from outside")
         found = getattr(parameter, name)
         if not (is_constant(found) or isinstance(found, type)):
             raise Unsupported(f"the {name} of a parameter")

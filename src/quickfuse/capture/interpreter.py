@@ -21,7 +21,7 @@ from .graph import GraphBuilder
 from .outside import Outside
 from .raising import Raised, TracebackStandIn
 from .results import OperatorFailed
-from .values import TensorProxy, Unread, type_of
+from .values import FromOutside, TensorProxy, Unread, real_of, type_of
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
@@ -175,7 +175,7 @@ class Interpreter(ABC):
         Raises:
             Unsupported: where that is the end of an object from outside, and can be seen.
         """
-        real = value.value if type(value) is Unread else value
+        real = value.value if type(value) is Unread else real_of(value)
         if id(real) in self.ending and not any(_refers(frame, real) for frame in self.frames):
             raise Unsupported(VISIBLE_ENDING)
 
@@ -198,7 +198,7 @@ class Interpreter(ABC):
         Raises:
             Unsupported: where an operand is the user's, and not of a kind that its guards describe.
         """
-        foreign = next((a for a in (*args, *kwargs.values()) if self.outside.is_foreign(a)), None)
+        foreign = next((a for a in (*args, *kwargs.values()) if isinstance(a, FromOutside)), None)
         if foreign is not None:
             raise Unsupported(f"native code on a {type_of(foreign).__name__}")
         return self.read(function, *args, **kwargs)
@@ -220,6 +220,6 @@ class Interpreter(ABC):
 
 def _refers(frame: Frame, real: Any) -> bool:
     """Whether a frame has an object in one of its slots."""
-    if any(value is real for value in frame.stack) or any(exception is real for exception in frame.exceptions):
+    if any(real_of(value) is real for value in (*frame.stack, *frame.exceptions)):
         return True
-    return any(value is real or (type(value) is Unread and value.value is real) for value in frame.locals)
+    return any(real_of(value) is real or (type(value) is Unread and value.value is real) for value in frame.locals)

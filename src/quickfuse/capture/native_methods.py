@@ -20,7 +20,7 @@ from .interpreter import Interpreter
 from .kinds import VIEW_TYPES
 from .raising import call_handler, raise_in_program
 from .texts import printable
-from .values import ShadowContainer, ShadowDict, contains_symbolic, is_constant, symbolic_leaves
+from .values import ForeignObject, ShadowContainer, ShadowDict, contains_symbolic, is_constant, symbolic_leaves
 
 #: Methods that never look at the elements.
 _BLIND: dict[type, frozenset[str]] = {
@@ -60,7 +60,7 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     kind = next((k for k in _BLIND if isinstance(instance, k)), None)
     if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
         return call_handler(i, _ANY_OBJECT[name], name, (instance, *args), kwargs)
-    ours = id(instance) in i.created or id(instance) in i.outside.replaced or isinstance(instance, (tuple, frozenset))
+    ours = id(instance) in i.created or id(instance) in i.outside.contents_of or isinstance(instance, (tuple, frozenset))
     if kind is None or not ours:
         return _of_constant(i, function, instance, args, kwargs)
     rule = _RULES.get((kind, name))
@@ -173,6 +173,8 @@ _RULES: dict[tuple[type, str], Callable[..., Any]] = {
 
 def _init(i: Interpreter, instance: Any, *args: Any, **kwargs: Any) -> None:
     """`__init__` of a built-in base class, called by that of a Python class."""
+    if type(instance) is ForeignObject and isinstance(instance.real, BaseException):
+        raise Unsupported("__init__ of an exception from outside")
     if isinstance(instance, BaseException):
         i.read(BaseException.__init__, instance, *args)
     elif isinstance(instance, dict):

@@ -17,7 +17,7 @@ from .frame import Frame, new_cell
 from .interpreter import Interpreter
 from .raising import raise_in_program
 from .torch_function import call_torch
-from .values import Symbol, TensorProxy, Unread, is_constant
+from .values import Symbol, TensorProxy, Unread, is_constant, type_of
 
 # nothing to do, and the stack -----------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ def op_DELETE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     old = f.locals[arg]
     if old is UNBOUND:
         op_LOAD_FAST(i, f, arg, value)
-    if hasattr(type(old.value if type(old) is Unread else old), "__del__"):
+    if hasattr(type(old.value) if type(old) is Unread else type_of(old), "__del__"):
         raise Unsupported("deleting an object that has a finalizer")
     f.locals[arg] = UNBOUND
     if i.ending:

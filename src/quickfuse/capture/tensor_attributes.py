@@ -178,14 +178,10 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
     if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
-        proxy.attributes[name] = value
-        i.outside.changed_attributes[id(proxy), name] = proxy
-        i.outside.attributes[id(proxy), name] = value
+        i.outside.set_attribute(proxy, name, value)
         return
     if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")
     if value is not None and type(value) is not TensorProxy:
         raise Unsupported("a gradient that is not a tensor")
-    proxy.attributes["grad"] = value
-    i.outside.changed_attributes[id(proxy), name] = proxy
-    i.outside.attributes[id(proxy), name] = value
+    i.outside.set_attribute(proxy, "grad", value)

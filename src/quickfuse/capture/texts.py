@@ -25,6 +25,6 @@ def printable(i: Interpreter, value: Any) -> Any:
         return value
     if type(value) is BuiltinFunctionType and isinstance(value.__self__, (type, ModuleType)):
         return value
-    if isinstance(value, BaseException) and is_constant(value.args) and not i.outside.is_outside(value):
+    if isinstance(value, BaseException) and is_constant(value.args):
         return value
     raise Unsupported(f"the text of a {type_of(value).__name__}")

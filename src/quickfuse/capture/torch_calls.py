@@ -14,7 +14,7 @@ from ..ir.signatures import signature
 from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .values import TensorProxy
+from .values import FromOutside, TensorProxy
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -113,10 +113,10 @@ _HEALTH_CHECK: Callable[..., None] = getattr(
 
 def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
     """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two."""
-    if function.__name__ != "step" or not args or not isinstance(args[0], torch.optim.Optimizer):
+    if function.__name__ != "step" or not args or not isinstance(args[0], FromOutside):
         return
-    optimizer = args[0]
-    if not i.outside.is_outside(optimizer) or i.outside.stand_in(optimizer.state) is not None:
+    optimizer = args[0].real
+    if not isinstance(optimizer, torch.optim.Optimizer) or i.outside.stand_in(optimizer.state) is not None:
         return
     if not type(optimizer).__module__.startswith("torch.optim"):
         return

@@ -9,11 +9,12 @@ from ..errors import Unsupported
 from .frame import Frame
 from .interpreter import Interpreter
 from .raising import Raised, TracebackStandIn
+from .values import FromOutside, real_of
 
 
 def unwind(i: Interpreter, exception: BaseException, depth: int) -> None:
     """Give an exception to the innermost handler, popping frames as CPython does."""
-    if id(exception) not in i.created and i.outside.is_outside(exception):
+    if isinstance(exception, FromOutside):
         raise Unsupported("raising an exception from outside")  # its traceback gets an entry for each frame
     _chain(i, exception)
     trace = i.traces.setdefault(id(exception), [])
@@ -51,8 +52,7 @@ def _chain(i: Interpreter, exception: BaseException) -> None:
     handled = next((e for f in reversed(i.frames) for e in reversed(f.exceptions) if e is not None), None)
     if handled is None or handled is exception:
         return
-    if id(exception) not in i.created and i.outside.is_outside(exception):
-        raise Unsupported("raising an exception from outside in an exception handler")
+    handled = real_of(handled)
     if exception.__context__ is None and not _leads_to(handled, exception):
         exception.__context__ = handled
 
