@@ -6,7 +6,7 @@ import dis
 import operator
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,11 +15,9 @@ from torch.utils import checkpoint as torch_checkpoint
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .frame import Frame
+from .interpreter import Interpreter
 from .transforms import Captured, capture_function, created, named, same_slots, tree
 from .values import TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _OPTIONS = ("determinism_check", "debug", "early_stop")
 

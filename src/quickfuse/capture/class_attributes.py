@@ -6,17 +6,15 @@ import collections
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .values import ABSENT, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -78,12 +76,8 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     if not is_changeable(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
-    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)):
+    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_python_descriptor(raw):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
-    elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
-        source = class_source(i, owner).attr("__dict__").item(name)
-        i.outside.guard("is", source, raw)
-        i.outside._remember(raw, source)
 
 
 def is_changeable(cls: type) -> bool:
@@ -123,6 +117,11 @@ _OWN_PACKAGE = __name__.rpartition(".")[0]
 _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
+def descriptor(i: Interpreter, raw: Any) -> Any:
+    """The object of a class attribute that a guard holds in its place, as the methods of its class see it."""
+    return i.outside.constant_object(raw, type(raw).__qualname__)
+
+
 def _is_python_descriptor(raw: Any) -> bool:
     """Whether a class attribute is an object whose class says in Python how it is read or set."""
     return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
@@ -159,14 +158,12 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
 
 def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
     """What reading a class attribute through an instance gives."""
-    from .calls import call
-
     if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(raw, instance))
     elif isinstance(raw, property):
         if raw.fget is None:
             raise_in_program(AttributeError("unreadable attribute"))
-        call(i, raw.fget, (instance,), {}, then)
+        i.call(raw.fget, (instance,), {}, then)
     elif isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
@@ -175,7 +172,7 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(MethodType(raw, instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
-        call(i, getter, (raw, instance, kind), {}, then)
+        i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
     elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):

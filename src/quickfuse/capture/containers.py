@@ -11,12 +11,13 @@ import collections
 import operator
 from collections.abc import Callable, Iterator
 from types import GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from . import dictionaries, generators, symbolic_keys
 from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
 from .kinds import VIEW_TYPES
 from .raising import raise_in_program
@@ -24,7 +25,9 @@ from .torch_function import call_torch
 from .values import (
     ABSENT,
     DELETED,
+    ForeignObject,
     ForeignScalar,
+    FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -35,9 +38,6 @@ from .values import (
     real_of,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -52,7 +52,7 @@ SETS = (set, frozenset)
 def make_iterator(i: Interpreter, value: Any) -> Any:
     """`iter(value)`: a native iterator over stand-ins."""
     kind = type(value)
-    if kind is GeneratorValue or isinstance(value, ITERATORS):
+    if kind is GeneratorValue or isinstance(real_of(value), ITERATORS):
         return value
     if kind is Symbol:
         raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
@@ -70,9 +70,7 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     value = i.outside.contents(value)
     if i.outside.is_changed_set(value):
         raise Unsupported("the order of a set that was changed")
-    if isinstance(value, SEQUENCES) or (
-        isinstance(value, (*DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)) and not i.outside.is_outside(value)
-    ):
+    if isinstance(value, (*SEQUENCES, *DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)):
         return iter(value)
     if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
         return ItemIterator(i, value, method)
@@ -91,7 +89,7 @@ def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
     iterator = make_iterator(i, value)
     if type(iterator) is GeneratorValue:
         return GeneratorIterator(i, iterator)
-    if i.outside.is_outside(iterator) and not _is_python_iterator(i, iterator):
+    if isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator):
         raise Unsupported("advancing an iterator from outside")
     return iterator if isinstance(iterator, ITERATORS) else ObjectIterator(i, iterator)
 
@@ -100,11 +98,11 @@ def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
     """(True, element) or, at the end, (False, None)."""
     if type(iterator) is GeneratorValue:
         return generators.resume(i, iterator)
-    if i.outside.is_outside(iterator) and not _is_python_iterator(i, iterator):
+    if isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator):
         raise Unsupported("advancing an iterator from outside")
     if not isinstance(iterator, ITERATORS):
         if not _is_python_iterator(i, iterator):
-            raise Unsupported(f"advancing a {type(iterator).__name__}")
+            raise Unsupported(f"advancing a {type_of(iterator).__name__}")
         iterator = ObjectIterator(i, iterator)
     try:
         return True, next(iterator)
@@ -135,14 +133,13 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     if type(value) is ShadowDict and not _is_read_by_keys(i, value):
         dictionaries.keys(i.outside, value)
         return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
-    if isinstance(value, dict) and not i.outside.is_outside(value) and not _is_read_by_keys(i, value):
+    if isinstance(value, dict) and not _is_read_by_keys(i, value):
         return value
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
-    from . import attributes
 
-    keys = list(iterate(i, i.call_now(i.now(attributes.load, i, value, "keys"), ())))
-    return {hashable(i, key): i.now(get_item, i, value, key) for key in keys}
+    keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
+    return {hashable(i, key): i.now(i.item, value, key) for key in keys}
 
 
 def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
@@ -212,7 +209,9 @@ def hashable(i: Interpreter, value: Any) -> Any:
     if is_constant(value) or kind is TensorProxy:
         return value
     if python_method(i, value, "__hash__") is not None or python_method(i, value, "__eq__") is not None:
-        raise Unsupported(f"hashing a {kind.__name__}")
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
+    if kind is ForeignObject and not value.is_hashed_by_identity:
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
     return value
 
 
@@ -220,9 +219,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
     kind = type(base)
     if kind is not TensorProxy and (method := python_method(i, base, "__getitem__")) is not None:
-        from .calls import call
-
-        call(i, method, (base, key), {}, then)
+        i.call(method, (base, key), {}, then)
         return
     number = symbolic_keys.item(i, base, key)
     if number is not ABSENT:
@@ -239,9 +236,9 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
     elif isinstance(base, SEQUENCES):
         then(_created(i, i.native(operator.getitem, base, as_index(i, key))))
-    elif isinstance(base, collections.deque) and not i.outside.is_outside(base):
+    elif isinstance(base, collections.deque):
         then(i.native(operator.getitem, base, as_index(i, key)))
-    elif isinstance(base, dict) and not i.outside.is_outside(base):
+    elif isinstance(base, dict):
         then(_inside_item(i, base, hashable(i, key)))
     elif is_constant(base) or (isinstance(base, type) and _is_type_argument(key)):
         then(i.native(operator.getitem, base, key))
@@ -276,7 +273,7 @@ def _is_type_argument(key: Any) -> bool:
 
 
 def _created(i: Interpreter, value: Any) -> Any:
-    return i.mark_created(value) if type(value) is list and not i.outside.is_outside(value) else value
+    return i.mark_created(value) if type(value) is list else value
 
 
 def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
@@ -327,11 +324,11 @@ def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     kind = type(base)
     if kind is ShadowDict:
         stored = dictionaries.stored_key(i.outside, hashable(i, key))
-        dictionaries.begin_change(i.outside, base, stored)
+        dictionaries.begin_change(base, stored)
         dictionaries.get(i.outside, base, stored)
         base.entries[stored] = value
         base.changes[stored] = None
-    elif kind is list or (isinstance(base, (dict, collections.deque)) and not i.outside.is_outside(base)):
+    elif kind is list or isinstance(base, (dict, collections.deque)):
         if isinstance(base, dict):
             key = hashable(i, key)
         if isinstance(key, slice):
@@ -341,7 +338,7 @@ def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
         cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
         i.read(cls.__setitem__, base, key, value)
     else:
-        raise Unsupported(f"setting an item of a {kind.__name__}")
+        raise Unsupported(f"setting an item of a {type_of(base).__name__}")
 
 
 def delete_item(i: Interpreter, base: Any, key: Any) -> None:
@@ -359,15 +356,15 @@ def delete_native_item(i: Interpreter, base: Any, key: Any) -> None:
         stored = dictionaries.stored_key(i.outside, hashable(i, key))
         if dictionaries.get(i.outside, base, stored) is DELETED:
             raise_in_program(KeyError(key))
-        dictionaries.begin_change(i.outside, base, stored)
+        dictionaries.begin_change(base, stored)
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None
-    elif type(base) is list or (isinstance(base, (list, dict, collections.deque)) and not i.outside.is_outside(base)):
+    elif isinstance(base, (list, dict, collections.deque)):
         cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
         i.read(cls.__delitem__, base, hashable(i, key) if isinstance(base, dict) else as_index(i, key))
     else:
-        raise Unsupported(f"deleting an item of a {type(base).__name__}")
+        raise Unsupported(f"deleting an item of a {type_of(base).__name__}")
 
 
 def contains(i: Interpreter, container: Any, element: Any) -> bool:
@@ -384,7 +381,7 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
         return dictionaries.get(i.outside, container, stored) is not DELETED
     if kind is ForeignScalar:
         return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
-    if isinstance(container, DICT_LIKE + SETS) and not i.outside.is_outside(container):
+    if isinstance(container, DICT_LIKE + SETS):
         cls = next(cls for cls in (dict, set, frozenset) if isinstance(container, cls))
         return bool(i.read(cls.__contains__, container, hashable(i, element)))
     if isinstance(container, (str, bytes, range)):
@@ -410,6 +407,20 @@ def _is_known_number(value: Any) -> bool:
     return type(value) in (int, float, bool) or (type(value) is Symbol and not value.from_tensor)
 
 
+def length(i: Interpreter, value: Any) -> Any:
+    """`len(value)`."""
+    found = length_of(i, value)
+    if found is not None:
+        return found
+    method = python_method(i, value, "__len__")
+    if method is None:
+        raise Unsupported(f"len() of a {type_of(value).__name__}")
+    found = i.outside.concrete(i.call_now(method, (value,)))
+    if type(found) is not int or found < 0:
+        raise Unsupported("a __len__ that gives something else than a length")
+    return found
+
+
 def length_of(i: Interpreter, value: Any) -> int | None:
     """`len(value)` of a container, None where `value` has no length that capture knows."""
     if type(value) is TensorProxy:
@@ -426,7 +437,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
     if isinstance(value, SEQUENCES):
         return len(value)
     for cls in (dict, set, frozenset, collections.deque, *VIEW_TYPES):
-        if isinstance(value, cls) and not i.outside.is_outside(value):
+        if isinstance(value, cls):
             return int(cls.__len__(value))
     return None
 

@@ -6,7 +6,7 @@ import collections
 import functools
 import types
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -32,14 +32,15 @@ from ..ir.source import Source
 from . import dictionaries, getters, library
 from .class_attributes import lookup_class
 from .frame import Constructed, Frame, GeneratorValue
+from .interpreter import Interpreter
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .kinds import CODE_TYPES
 from .liveness import live_locals
 from .revival import call_with, call_with_keywords, ended_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
-    STAND_INS_OF_OBJECTS,
     ContainerMethod,
+    FromOutside,
     NativeHandler,
     ShadowContainer,
     ShadowDict,
@@ -53,9 +54,7 @@ from .values import (
     type_of,
 )
 
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
+_NATIVE = (list, tuple, dict, set, frozenset, collections.deque)
 _CONTAINERS = (list, tuple, set, frozenset)
 _DICTS = (dict, collections.OrderedDict, collections.Counter)
 
@@ -88,14 +87,11 @@ class RecipeBook:
             return Existing(value.source) if value.source is not None else self._output(value)
         if kind is Symbol:
             return self._number(value)
-        if kind is Unread or kind in STAND_INS_OF_OBJECTS:
+        if kind is Unread or isinstance(value, FromOutside):
             return Existing(value.source)
         namespace = self.i.outside.views.get(id(value)) if kind is dict else None
         if namespace is not None:
             return Call(getattr, [self.recipe(namespace[1]), Constant("__dict__")])
-        shadow = self.i.outside.replaced.get(id(value))
-        if shadow is not None:
-            return Existing(shadow.source)
         source = self.i.outside.source_of(value)
         if source is not None and id(value) not in self.i.created:
             by_path = not isinstance(value, CODE_TYPES) or self.i.outside.is_by_code(value)
@@ -104,7 +100,7 @@ class RecipeBook:
             return Constant(value)
         if kind is FunctionType and id(value) in self.i.created:
             return self._function(value)
-        if kind is BuiltinFunctionType and isinstance(value.__self__, (list, dict, set, collections.deque)):
+        if kind is BuiltinFunctionType and isinstance(value.__self__, _NATIVE):
             return Call(getattr, [self.recipe(value.__self__), Constant(value.__name__)])
         if isinstance(value, (*CODE_TYPES, CodeType, types.GenericAlias, types.UnionType)):
             return Constant(value)
@@ -356,8 +352,8 @@ class RecipeBook:
     def _attributes(self) -> list[Effect]:
         outside = self.i.outside
         effects = []
-        for (_, name), owner in outside.changed_attributes.items():
-            value = outside.attributes[id(owner), name]
+        for owner, name in outside.changed_attributes:
+            value = owner.attributes[name]
             self._changed_types.append(type(owner) if type(owner) is TensorProxy else type_of(owner))
             if value is DELETED:
                 if has_own(owner, name):
@@ -370,9 +366,7 @@ class RecipeBook:
 
     def _dictionaries(self) -> list[Effect]:
         effects = []
-        for shadow in self.i.outside._stand_ins.values():
-            if type(shadow) is not ShadowDict:
-                continue
+        for shadow in self.i.outside.dictionaries:
             if shadow.changes:
                 self._changed_types.append(ShadowDict)
             target = Existing(shadow.source)

@@ -7,14 +7,13 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from .raising import raise_in_program
-from .values import DELETED, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from . import dictionaries
+from .interpreter import Interpreter
+from .raising import Raised, raise_in_program
+from .values import DELETED, is_constant, type_of
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -29,7 +28,7 @@ def _about_function(question: Callable[[Any], bool]) -> Callable[..., bool]:
 
     def handler(i: Interpreter, value: Any) -> bool:
         if not isinstance(value, (FunctionType, MethodType)):
-            raise Unsupported(f"inspect.{question.__name__} of a {type(value).__name__}")
+            raise Unsupported(f"inspect.{question.__name__} of a {type_of(value).__name__}")
         return question(value)
 
     return handler
@@ -50,15 +49,12 @@ def _update_wrapper(
 
 def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
     """The signature of a Python function or method, which nobody gave another one."""
-    from . import attributes
-    from .raising import Raised
-
     plain = function.__func__ if type(function) is MethodType else function
     if type(plain) is not FunctionType or options:
-        raise Unsupported(f"inspect.signature of a {type(function).__name__}")
+        raise Unsupported(f"inspect.signature of a {type_of(function).__name__}")
     for name in ("__wrapped__", "__signature__"):
         try:
-            i.now(attributes.load, i, plain, name)
+            i.attribute_now(plain, name)
         except Raised:
             continue
         raise Unsupported("inspect.signature of a function that stands for another one")
@@ -72,6 +68,8 @@ def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
 
 def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
     """What looks like `signature.parameters`, a read-only mapping, to captured code."""
+    if not isinstance(signature, inspect.Signature):
+        raise Unsupported("a signature from outside")
     found = i.mark_created(dict(signature.parameters))
     i.outside.views[id(found)] = (found, signature, "parameters")
     return found  # type: ignore[no-any-return]
@@ -79,6 +77,8 @@ def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
 
 def _of_parameter(name: str) -> Callable[..., Any]:
     def handler(i: Interpreter, parameter: inspect.Parameter) -> Any:
+        if not isinstance(parameter, inspect.Parameter):
+            raise Unsupported("a parameter from outside")
         found = getattr(parameter, name)
         if not (is_constant(found) or isinstance(found, type)):
             raise Unsupported(f"the {name} of a parameter")
@@ -89,12 +89,10 @@ def _of_parameter(name: str) -> Callable[..., Any]:
 
 def _environment_item(i: Interpreter, environ: Any, key: Any) -> str:
     """`os.environ[key]`, by the entry of the dictionary in it."""
-    from . import attributes, dictionaries
-
     key = i.outside.concrete(key)
     if type(key) is not str:
         raise Unsupported("the name of an environment variable that is no string")
-    table = i.now(attributes.load, i, environ, "_data")
+    table = i.attribute_now(environ, "_data")
     value = dictionaries.get(i.outside, table, os.fsencode(key))
     if value is DELETED:
         raise_in_program(KeyError(key))

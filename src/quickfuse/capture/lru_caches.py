@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.caches import UNKNOWN, cached_result
-from .values import contains_symbolic, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
+from .values import ForeignObject, contains_symbolic, is_constant
 
 KIND: type = type(functools.lru_cache(lambda: None))
 
 
-def call(i: Interpreter, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function through its cache."""
     args = tuple([i.outside.concrete(a) for a in args])
-    source = i.outside.source_of(wrapper)
+    wrapper = function.real
     table = _table(wrapper)
-    if source is None or table is None or kwargs or not all(map(is_constant, args)) or wrapper.cache_parameters()["typed"]:
+    if table is None or kwargs or not all(map(is_constant, args)) or wrapper.cache_parameters()["typed"]:
         raise Unsupported(f"a call of {wrapper.__qualname__} through its cache with these arguments")
-    i.outside.guard("is", source, wrapper)
+    i.outside.guard("is", function.source, wrapper)
     i.outside.cached_calls.append((wrapper, args))
     key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
     place = i.outside.roots.constant(f"{wrapper.__qualname__}.cache", table)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL
-from . import builtin_calls, container_methods, containers
+from . import builtin_calls, containers, native_methods
 from .frame import Frame
+from .interpreter import Interpreter
 from .raising import raise_in_program
+from .texts import printable
 from .values import ShadowContainer, ShadowDict, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
 
 # building and matching --------------------------------------------------------------------------------------------
 
@@ -85,14 +83,14 @@ def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     spec = f.stack.pop() if arg & 0x04 else ""
-    operand = builtin_calls.printable(i, f.stack.pop())
+    operand = printable(i, f.stack.pop())
     convert = (None, str, repr, ascii)[arg & 0x03]
     text = i.native(convert, operand) if convert else operand
     f.stack.append(i.native(format, text, spec))
 
 
 def op_CONVERT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.native((str, repr, ascii)[arg - 1], builtin_calls.printable(i, f.stack.pop())))
+    f.stack.append(i.native((str, repr, ascii)[arg - 1], printable(i, f.stack.pop())))
 
 
 def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -128,7 +126,7 @@ def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
     """Add to a list or set that is being built."""
     if type(target) is ShadowContainer:
-        container_methods.call_container_method(i, target, method, (operand,), {})
+        native_methods.call_container_method(i, target, method, (operand,), {})
     elif type(target) is set:
         operand = containers.hashable(i, operand) if method == "add" else [containers.hashable(i, v) for v in operand]
         i.read(getattr(target, method), operand)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import sys
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.marks import Mark, mark_of
 from . import torch_calls
+from .interpreter import Interpreter
 from .kinds import is_trusted_module
 from .metadata import result_device, structure_of
 from .mutation import name_of
 from .results import SameTensor
 from .stand_ins import empty_like_meta, outside_inference_mode
 from .values import TensorProxy, symbolic_leaves
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _IN_GRAPH = Mark("in graph")
 

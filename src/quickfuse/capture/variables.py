@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from types import CellType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.source import Source
 from .frame import Frame
+from .interpreter import Interpreter
 from .kinds import is_trusted_module
 from .raising import raise_in_program
 from .values import DELETED
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
 
