@@ -72,6 +72,8 @@ def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
 
 def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
     """What looks like `signature.parameters`, a read-only mapping, to captured code."""
+    if i.outside.is_outside(signature):
+        raise Unsupported("a signature from outside")
     found = i.mark_created(dict(signature.parameters))
     i.outside.views[id(found)] = (found, signature, "parameters")
     return found  # type: ignore[no-any-return]
@@ -80,7 +82,7 @@ def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
 def _of_parameter(name: str) -> Callable[..., Any]:
     def handler(i: Interpreter, parameter: inspect.Parameter) -> Any:
         found = getattr(parameter, name)
-        if not (is_constant(found) or isinstance(found, type)):
+        if i.outside.is_outside(parameter) or not (is_constant(found) or isinstance(found, type)):
             raise Unsupported(f"the {name} of a parameter")
         return found
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from . import attributes
 from .attributes import PeerModule
+from .kinds import is_trusted_module
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -27,7 +28,10 @@ def import_name(i: Interpreter, f: Frame, name: str, names: Any, level: int) -> 
     module = sys.modules.get(name)
     if module is None:
         raise Unsupported(f"the first import of {name}", "import it at the top of the file")
-    found = module if names else sys.modules[name.partition(".")[0]]
+    name = name if names else name.partition(".")[0]
+    found = sys.modules[name]
+    if not is_trusted_module(name):
+        return i.outside.wrap(found, i.outside.roots.constant("sys.modules", sys.modules).item(name))
     source = i.outside.roots.constant(found.__name__, found)
     return i.outside.wrap(found, source, trusted=True)
 
