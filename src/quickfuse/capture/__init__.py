@@ -195,6 +195,8 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     frames = [book.frame(frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
+    if len(i.outside.hashed) > 1:
+        i.outside.guard("unique", None, tuple(i.outside.hashed))
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
     if i.dropped:

@@ -26,8 +26,15 @@ CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
 
 def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
-    if name in CODE_DATA or name in ("__class__", "__mro__", "__bases__"):
+    if name in ("__mro__", "__bases__", "__base__"):
+        guard_order(i, cls)
         then(getattr(cls, name))
+        return
+    if name == "__class__":
+        then(type(cls))
+        return
+    if name in CODE_DATA:
+        then(name_of_code(i, cls, name, is_changeable(cls) and not is_trusted_class(cls)))
         return
     if name == "__dict__":
         raise Unsupported("the __dict__ of a class")
@@ -59,6 +66,15 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
 
 
+def name_of_code(i: Interpreter, code: Any, name: str, changeable: bool) -> Any:
+    """A name or text that belongs to a function or class, which the user may give it anew."""
+    found = getattr(code, name)
+    if changeable and id(code) not in i.created:
+        source = i.outside.source_of(code) or i.outside.roots.constant(code.__qualname__, code)
+        return i.outside.wrap(found, source.attr(name))
+    return found
+
+
 def in_trusted_code(i: Interpreter) -> bool:
     """Whether PyTorch or the standard library is looking: what the user's own code reads is guarded wherever it stands,
     since a user who replaces a function of PyTorch's does it to be noticed."""
@@ -72,6 +88,7 @@ def class_source(i: Interpreter, cls: type) -> Source:
 def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
     """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
     may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
+    guard_order(i, order[0])
     guard_absent(i, order[: order.index(owner)], name)
     if not is_changeable(owner):
         return
@@ -127,8 +144,16 @@ def _is_python_descriptor(raw: Any) -> bool:
     return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
 
 
+def guard_order(i: Interpreter, cls: type) -> None:
+    """Require that a class of the user's keeps its base classes, and theirs."""
+    if is_changeable(cls) and not is_trusted_class(cls):
+        i.outside.guard("is", class_source(i, cls).attr("__mro__"), cls.__mro__)
+
+
 def guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
     """Require that none of the user's classes among these gets an attribute."""
+    if classes:
+        guard_order(i, classes[0])
     for cls in classes:
         if is_changeable(cls) and not is_trusted_class(cls):
             i.outside.guard("absent", class_source(i, cls).attr("__dict__"), (name,))
@@ -145,6 +170,7 @@ def lookup_class(cls: type, name: str) -> tuple[type, Any]:
 def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
     kind = instance if isinstance(instance, type) and issubclass(instance, cls) else type_of(instance)
     order = kind.__mro__
+    guard_order(i, kind)
     if cls not in order:
         raise_in_program(TypeError("super(type, obj): obj must be an instance or subtype of type"))
     for owner in order[order.index(cls) + 1 :]:

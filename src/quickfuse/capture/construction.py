@@ -13,7 +13,7 @@ import torch
 
 from ..errors import Unsupported
 from . import getters
-from .class_attributes import guard_class_attribute, lookup_class
+from .class_attributes import guard_class_attribute, lookup_class, special_method
 from .containers import iterate
 from .frame import Constructed
 from .interpreter import Interpreter
@@ -58,7 +58,7 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         then(i.native(cls, value))
         return
     if metaclass not in (type, abc.ABCMeta):
-        caller = lookup_class(metaclass, "__call__")[1]
+        caller = special_method(i, cls, "__call__")
         if caller is dict:  # a TypedDict
             i.call(dict, args, kwargs, then)
             return

@@ -10,16 +10,16 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable, Iterator
-from types import GenericAlias, UnionType
+from types import FunctionType, GenericAlias, UnionType
 from typing import Any
 
 from ..errors import Unsupported
 from . import dictionaries, generators, symbolic_keys
-from .class_attributes import python_method, special_method
+from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
-from .kinds import VIEW_TYPES
+from .kinds import VIEW_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .torch_function import call_torch
 from .values import (
@@ -206,7 +206,11 @@ def hashable(i: Interpreter, value: Any) -> Any:
         raise_in_program(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
     if kind in (ShadowDict, ShadowContainer, Symbol, slice):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
-    if is_constant(value) or kind is TensorProxy:
+    if is_constant(value):
+        return value
+    if (source := i.outside.source_of(value)) is not None:
+        i.outside.hashed[source] = None
+    if kind is TensorProxy:
         return value
     if python_method(i, value, "__hash__") is not None or python_method(i, value, "__eq__") is not None:
         raise Unsupported(f"hashing a {type_of(value).__name__}")
@@ -240,6 +244,8 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, base, as_index(i, key)))
     elif isinstance(base, dict):
         then(_inside_item(i, base, hashable(i, key)))
+    elif isinstance(base, type) and (method := _class_getitem(i, base)) is not None:
+        then(i.call_now(method, (base, key)))
     elif is_constant(base) or (isinstance(base, type) and _is_type_argument(key)):
         then(i.native(operator.getitem, base, key))
     else:
@@ -263,6 +269,17 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
     return plain
+
+
+def _class_getitem(i: Interpreter, cls: type) -> FunctionType | None:
+    """What a class of the user's says `cls[...]` is, None where it says nothing or leaves it to the standard library."""
+    owner, found = lookup_class(cls, "__class_getitem__")
+    if found is ABSENT or is_trusted_class(owner):
+        return None
+    guard_class_attribute(i, cls.__mro__, owner, "__class_getitem__", found)
+    if not isinstance(found, classmethod) or not isinstance(found.__func__, FunctionType):
+        raise Unsupported(f"__class_getitem__ of {cls.__name__}")
+    return found.__func__
 
 
 def _is_type_argument(key: Any) -> bool:

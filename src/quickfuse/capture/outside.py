@@ -94,6 +94,8 @@ class Outside:
         self.contents_of: dict[int, FromOutside] = {}
         #: Views of dictionaries: the view, the dictionary, and the method that gave it.
         self.views: dict[int, tuple[Any, Any, str]] = {}
+        #: Where objects come from that the captured code put into sets, or took for keys.
+        self.hashed: dict[Source, None] = {}
         self._symbols: dict[Source, Symbol] = {}
         self._keys: dict[str, NumberExpr] = {}
 
@@ -428,7 +430,12 @@ class Outside:
         args = self.wrap(value.args, source.attr("args"))
         keywords = self.wrap(value.keywords, source.attr("keywords"))
         given = {k: dictionaries.get(self, keywords, k) for k in dictionaries.keys(self, keywords)}
-        return functools.partial(function, *args, **given)
+        made = functools.partial(function, *args, **given)
+        made.__dict__.update(value.__dict__)
+        place = Place(value, source)
+        place.contents = made
+        self.known[id(value)] = self.contents_of[id(made)] = place
+        return made
 
     # numbers ----------------------------------------------------------------------------------------------------
 

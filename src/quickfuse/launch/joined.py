@@ -141,7 +141,8 @@ class JoinedCall:
             made = None
             if not isinstance(unfit, Refused):
                 if before is None and self.early:
-                    raise InternalError("an operator returned another shape than before, after tensors were changed") from None
+                    reason = "an operator returned another shape than before, after tensors were changed"
+                    raise InternalError(reason) from None
                 _put_back(before)
         except torch.OutOfMemoryError:
             if not before:
