@@ -14,6 +14,7 @@ import argparse
 import collections
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -32,22 +33,23 @@ MODES = ("evaluation", "training")
 
 NAMES: dict[str, list[str]] = {
     "transformers": (
-        "albert bart beit bert blenderbot clip convnext convnextv2 deberta-v2 deit dinov2 distilbert electra ernie falcon "
-        "fnet gemma gemma2 gpt2 gpt_neo gpt_neox gptj ibert layoutlm llama marian mbart mistral mobilebert mobilenet_v2 mpnet "
-        "opt pegasus phi phi3 poolformer pvt qwen2 qwen3 regnet resnet roberta roformer segformer siglip squeezebert "
-        "stablelm starcoder2 swin t5 vit xglm xlm-roberta yolos"
+        "albert bart beit bert blenderbot clip convnext convnextv2 deberta-v2 deit dinov2 distilbert electra ernie "
+        "falcon fnet gemma gemma2 gpt2 gpt_neo gpt_neox gptj ibert layoutlm llama marian mbart mistral mobilebert "
+        "mobilenet_v2 mpnet opt pegasus phi phi3 poolformer pvt qwen2 qwen3 regnet resnet roberta roformer segformer "
+        "siglip squeezebert stablelm starcoder2 swin t5 vit xglm xlm-roberta yolos"
     ).split(),
     "timm": (
         "resnet10t resnetv2_50 seresnet50 ecaresnet26t convnext_atto convnextv2_atto efficientnet_lite0 ghostnet_100 "
-        "hrnet_w18_small mobilenetv4_conv_small mobileone_s0 repvgg_a0 rexnet_100 tf_efficientnet_b0 vit_tiny_patch16_224 "
-        "deit_tiny_patch16_224 mixer_s32_224 gmlp_ti16_224 poolformer_s12 edgenext_xx_small fastvit_t8 "
-        "xcit_nano_12_p16_224 cait_xxs24_224 coat_tiny convmixer_768_32 crossvit_tiny_240 davit_tiny dla34 eva02_tiny_patch14_224 "
-        "levit_128s mobilevit_xxs nfnet_l0 pit_ti_224 pvt_v2_b0 regnetx_002 selecsls42 tinynet_e visformer_tiny"
+        "hrnet_w18_small mobilenetv4_conv_small mobileone_s0 repvgg_a0 rexnet_100 tf_efficientnet_b0 "
+        "vit_tiny_patch16_224 deit_tiny_patch16_224 mixer_s32_224 gmlp_ti16_224 poolformer_s12 edgenext_xx_small "
+        "fastvit_t8 xcit_nano_12_p16_224 cait_xxs24_224 coat_tiny convmixer_768_32 crossvit_tiny_240 davit_tiny dla34 "
+        "eva02_tiny_patch14_224 levit_128s mobilevit_xxs nfnet_l0 pit_ti_224 pvt_v2_b0 regnetx_002 selecsls42 "
+        "tinynet_e visformer_tiny"
     ).split(),
     "torchvision": (
-        "alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 "
-        "mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 resnet50 "
-        "resnext50_32x4d shufflenet_v2_x0_5 squeezenet1_1 swin_t swin_v2_t vgg11_bn vit_b_32 wide_resnet50_2 "
+        "alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t "
+        "mnasnet0_5 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_400mf regnet_y_400mf resnet18 "
+        "resnet50 resnext50_32x4d shufflenet_v2_x0_5 squeezenet1_1 swin_t swin_v2_t vgg11_bn vit_b_32 wide_resnet50_2 "
         "deeplabv3_mobilenet_v3_large fcn_resnet50 lraspp_mobilenet_v3_large mc3_18 r2plus1d_18 s3d raft_small"
     ).split(),
 }  # fmt: skip
@@ -97,15 +99,25 @@ def _measured(models: Any, name: str, path: Path) -> dict[str, Any]:
     """What became of a model in both modes."""
     import torch
 
+    from export.zoo_cases import write_case
+    from quickfuse import errors
+
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     files = {}
     for mode in MODES:
         files[mode] = path.with_name(f"{name}-{mode}.qfx")
         try:
-            _write(models, name, files[mode], mode)
-        except Exception as error:  # a model's failure is its result
-            found[mode] = {"outcome": "refused", "detail": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]}
+            case = _built(models, name)
+        except Exception as error:  # a library's failure is its result
+            found[mode] = {"outcome": "not built", "detail": _in_words(error)}
+            del files[mode]
+            continue
+        try:
+            write_case(files[mode], case.model, case.args, case.kwargs, mode)
+        except Exception as error:  # and so is ours
+            refused = isinstance(error, errors.QuickfuseError)
+            found[mode] = {"outcome": "refused" if refused else "error", "detail": _in_words(error)}
             del files[mode]
     found |= _compared(files)
     for file in files.values():
@@ -114,17 +126,22 @@ def _measured(models: Any, name: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def _write(models: Any, name: str, file: Path, mode: str) -> None:
+def _built(models: Any, name: str) -> Any:
+    """A model with the arguments of a call."""
     import torch
-
-    from export.zoo_cases import write_case
 
     torch.manual_seed(0)
     case = models.build(name)
     config = getattr(case.model, "config", None)
     if getattr(config, "use_cache", False):
         config.use_cache = False  # a cache is an object of the library's, which no graph returns
-    write_case(file, case.model, case.args, case.kwargs, mode)
+    return case
+
+
+def _in_words(error: Exception) -> str:
+    """An error without the place where libraries are installed."""
+    text = re.sub(r"\S*site-packages/", "", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text}"[:250]
 
 
 def _compared(files: dict[str, Path]) -> dict[str, Any]:
@@ -144,7 +161,7 @@ def write_table() -> None:
     """The table of all results so far."""
     rows = [json.loads(path.read_text()) for path in sorted(BUILD.glob("*/*.json"))]
     right = [row for row in rows if all(row[mode]["outcome"] in ("equal", "close") for mode in MODES)]
-    versions = {row["library"]: row["version"] for row in rows} | {"torch": row["torch"] for row in rows[:1]}
+    versions = {row["library"]: row["version"] for row in rows} | ({"torch": rows[0]["torch"]} if rows else {})
     lines = [
         "# Exported models of other libraries",
         "",
@@ -152,8 +169,10 @@ def write_table() -> None:
         "that never imports its library. Values, gradients of all parameters, and buffers are compared with eager mode's:",
         "*equal* is bit for bit, *close* within 1e-5 of a tensor's largest value (gradients: 1e-3).",
         "",
-        f"{', '.join(f'{name} {number}' for name, number in versions.items())}. {len(right)} of {len(rows)} models are right",
-        "in both modes. Refused are those that cannot be a graph: the error says why.",
+        "*Refused* are those that cannot be a graph, and the error says why; *not built* those that eager mode does not run.",
+        "",
+        f"{', '.join(f'{name} {number}' for name, number in versions.items())}.",
+        f"**{len(right)} of {len(rows)} models are right in both modes.**",
         "",
         "| library | models | right in both modes | equal bit for bit | wrong |",
         "| --- | --- | --- | --- | --- |",
@@ -172,7 +191,7 @@ def write_table() -> None:
 def _line(row: dict[str, Any]) -> str:
     modes = [row[mode] for mode in MODES]
     counts = [str(next((m[what] for m in modes if what in m), "")) for what in ("gradients", "buffers")]
-    details = "; ".join(dict.fromkeys(m["detail"].replace("|", "\\|") for m in modes if m["detail"] and "distance" not in m))
+    details = "; ".join(dict.fromkeys(m["detail"].replace("|", "\\|") for m in modes if "distance" not in m))
     cells = [f"{row['library']} {row['name']}", *[m["outcome"] for m in modes], *counts, details]
     return f"| {' | '.join(cells)} |"
 
