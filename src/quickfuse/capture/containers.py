@@ -197,7 +197,15 @@ def as_index(i: Interpreter, value: Any) -> Any:
 
 
 def hashable(i: Interpreter, value: Any) -> Any:
-    """A value as an element of a set or a key of a dictionary that captured code makes."""
+    """A value as an element of a set or a key of a dictionary that captured code makes or changes."""
+    value = lookup_key(i, value)
+    if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
+        i.outside.hashed[value.source] = None
+    return value
+
+
+def lookup_key(i: Interpreter, value: Any) -> Any:
+    """A value as a key to look up in a dictionary of the user's."""
     value = i.outside.concrete(value)
     kind = type(value)
     if isinstance(value, tuple):
@@ -208,9 +216,8 @@ def hashable(i: Interpreter, value: Any) -> Any:
         raise Unsupported(f"hashing a {type_of(value).__name__}")
     if is_constant(value) or kind is TensorProxy:
         return value
-    if python_method(i, value, "__hash__") is not None or python_method(i, value, "__eq__") is not None:
-        raise Unsupported(f"hashing a {type_of(value).__name__}")
-    if kind is ForeignObject and not value.is_hashed_by_identity:
+    own = any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__"))
+    if own or (kind is ForeignObject and not value.is_hashed_by_identity):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
     return value
 
@@ -288,7 +295,7 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
 
 def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """`dict.__getitem__(d, key)` of a dictionary of the user's."""
-    stored = dictionaries.stored_key(i.outside, hashable(i, key))
+    stored = dictionaries.stored_key(i.outside, lookup_key(i, key))
     value = dictionaries.get(i.outside, shadow, stored)
     if value is not DELETED:
         return value
@@ -377,7 +384,7 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     container = i.outside.contents(container)
     kind = type(container)
     if kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, hashable(i, element))
+        stored = dictionaries.stored_key(i.outside, lookup_key(i, element))
         return dictionaries.get(i.outside, container, stored) is not DELETED
     if kind is ForeignScalar:
         return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
@@ -449,7 +456,7 @@ def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
         for key in list(shadow.entries):
             dictionaries.get(i.outside, shadow, key)
     if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: dictionaries.stored_key(i.outside, hashable(i, key)) for key in keys}
+        stored = {key: dictionaries.stored_key(i.outside, lookup_key(i, key)) for key in keys}
         return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
     i.outside.views[id(view)] = (view, shadow, name)

@@ -339,6 +339,7 @@ class RecipeBook:
         effects = [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
+        self.i.outside.guard_hashed()
         graph = self.i.graph
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])

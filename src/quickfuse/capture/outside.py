@@ -84,6 +84,8 @@ class Outside:
         self._seen: set[Any] = set()
         self.containers: list[ShadowContainer] = []
         self.dictionaries: list[ShadowDict] = []
+        #: Objects and tensors that are elements of sets and keys of dictionaries, by identity.
+        self.hashed: dict[Source, None] = {}
         #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
@@ -139,6 +141,11 @@ class Outside:
         if len(sources) > 1:
             self.guard("unique", None, tuple(sources))
 
+    def guard_hashed(self) -> None:
+        """Require that what was hashed by identity stays different objects."""
+        if len(self.hashed) > 1:
+            self.guard("unique", None, tuple(self.hashed))
+
     def guard_function(self, function: FunctionType, source: Source) -> None:
         """Require that nobody gives a function of the user's another body or other defaults."""
         if is_trusted_module(function.__module__):
@@ -175,7 +182,7 @@ class Outside:
 
     def release(self) -> None:
         """Let go of the user's objects."""
-        for table in (self.known, self.containers, self.dictionaries, self.changed_attributes,
+        for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
                       self.contents_of, self.cached_calls):  # fmt: skip
             table.clear()
