@@ -26,7 +26,7 @@ from .ir.values import TensorMeta
 from .joining import joined
 from .kernels import kernels_of
 from .launch import Apart, ContentsReader, bulk_reads, labelled, tensor_check, unchanged
-from .stretches import in_stretches
+from .subgraphs import in_subgraphs
 
 #: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
 _UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
@@ -122,7 +122,7 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
             pass
         except UnsupportedAt as unsupported:
             try:
-                return in_stretches(segment)
+                return in_subgraphs(segment)
             except Unsupported as other:
                 raise Unsupported(f"{unsupported.reason} (in pieces: {other.reason})") from None
     return _lowered(segment, checked)

@@ -402,3 +402,20 @@ def leaves_of(value: Any) -> list[torch.Tensor]:
     if isinstance(value, tuple | list):
         return [leaf for element in value for leaf in leaves_of(element)]
     return [value] if isinstance(value, torch.Tensor) else []
+
+
+def test_a_gradient_that_nobody_asked_for() -> None:
+    """A convolution of one pixel, whose frozen weight PyTorch computes a gradient of all the same, in another shape."""
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 16)
+            self.conv = nn.Conv1d(16, 16, 1)
+            self.conv.weight.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.conv(self.linear(x).transpose(1, 2)).float()
+
+    check_step(Frozen, lambda: torch.randn(4, 8, 8), mean_square, sgd, torch.float32)

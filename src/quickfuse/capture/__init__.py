@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
-from ..ir.bytecode import local_names
 from ..ir.endings import visible_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Segment

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from ..bytecode.decoding import local_names
 from ..errors import Unsupported
-from ..ir.bytecode import local_names
 from ..ir.frame import NULL, UNBOUND
 from ..ir.segment import (
     Build,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..ir.bytecode import decode
+from ..bytecode.decoding import decode
 from ..ir.segment import Segment
 from .builder import Builder
 from .contents import owners

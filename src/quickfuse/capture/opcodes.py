@@ -293,7 +293,7 @@ def _called(stack: list[Any], values: list[Any]) -> Any:
         return above
     if above is not NULL:
         values.insert(0, above)
-    return values.pop(0) if below is operator.call and values else below  # see `bytecode_3_14`
+    return values.pop(0) if below is operator.call and values else below  # see `bytecode.python_3_14`
 
 
 def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
-from ..ir.bytecode import TABLE
 from . import calls, containers, generators
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter

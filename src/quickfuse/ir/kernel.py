@@ -363,6 +363,13 @@ class KernelCall:
         """The buffers that it reads or writes, in order."""
         return dict.fromkeys([buffer for member in self.members for buffer in member.buffers])
 
+    @property
+    def changed_inputs(self) -> dict[Buffer, None]:
+        """The program's inputs that it writes, in order."""
+        slots = [k for k, slot in enumerate(self.body.slots) if "w" in slot.access]
+        stored = [member.buffers[k] for member in self.members for k in slots]
+        return dict.fromkeys([buffer for buffer in stored if buffer.kind == "input"])
+
     def __str__(self) -> str:
         sizes = sorted({m.sizes for m in self.members})
         shown = ", ".join(map(str, sizes[:4])) + (", ..." if len(sizes) > 4 else "")

@@ -64,7 +64,7 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     """A function that changes settings, made to leave them as it found them where it raises."""
 
     def run_or_restore(*inputs: Any) -> Any:
-        before = _Settings()
+        before = Modes()
         try:
             return run(*inputs)
         except BaseException:
@@ -77,14 +77,16 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def modes_restored() -> Iterator[None]:
     """What changes settings inside leaves them as it found them."""
-    before = _Settings()
+    before = Modes()
     try:
         yield
     finally:
         before.restore()
 
 
-class _Settings:
+class Modes:
+    """The settings as they are, to `restore()` them."""
+
     def __init__(self) -> None:
         self.grad = torch.is_grad_enabled()
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]

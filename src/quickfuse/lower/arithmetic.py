@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Const, Expr, Scalar
+from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -196,21 +196,6 @@ _power_of_number = Pointwise(_number_power, "self exponent", needs="device commo
 def power(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
     of_number = bool(args) and type(args[0]) is not Tensor
     return (_power_of_number if of_number else _power_of)(ctx, args, kwargs, meta)
-
-
-@evaluator("float_power")
-def float_power(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    if kwargs or len(args) != 2 or meta.dtype != torch.float64:
-        raise NoRule
-    wide = TensorMeta(torch.float64, meta.shape, meta.stride, meta.device)
-    base, exponent = (_as_float64(ctx, a, wide) for a in args)
-    return power(ctx, (base, exponent), {}, wide)
-
-
-def _as_float64(ctx: Context, value: Any, meta: TensorMeta) -> Any:
-    if type(value) is Tensor:
-        return ctx.fresh(meta, ops.via(ctx.read_as(value, meta.shape, meta.device), torch.float64))
-    return value if type(value) is Scalar else float(value)
 
 
 @pointwise("square")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from ..ir.cost_model import COSTS
 
@@ -32,6 +33,65 @@ def _channel_shuffle(input: Tensor, groups: int) -> Tensor:
     n, channels, *rest = input.shape
     parts = input.reshape(n, groups, channels // groups, *rest)
     return parts.transpose(1, 2).clone(memory_format=torch.contiguous_format).view(input.shape)
+
+
+def _pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """(..., C * r * r, H, W) -> (..., C, H, r, W, r)"""
+    *outer, channels, height, width = input.shape
+    r, n = upscale_factor, len(outer)
+    parts = input.reshape(*outer, channels // (r * r), r, r, height, width)
+    swapped = parts.permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
+    return swapped.clone(memory_format=torch.contiguous_format).view(*outer, channels // (r * r), height * r, width * r)
+
+
+def _pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """(..., C, H * r, W * r) -> (..., C, r, r, H, W)"""
+    *outer, channels, height, width = input.shape
+    r, n = downscale_factor, len(outer)
+    parts = input.reshape(*outer, channels, height // r, r, width // r, r)
+    swapped = parts.permute(*range(n + 1), n + 2, n + 4, n + 1, n + 3)
+    return swapped.clone(memory_format=torch.contiguous_format).view(*outer, channels * r * r, height // r, width // r)
+
+
+def _rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
+    """A quarter turn flips one axis and swaps it with the other."""
+    one, two = dims
+    turns = k % 4
+    if turns in (0, 2):
+        return input.flip([one, two] if turns else [])
+    return input.transpose(one, two).flip([one if turns == 1 else two])
+
+
+def _instance_norm(
+    input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """A norm of groups of one channel each, where PyTorch makes images of all channels into one batch."""
+    if running_mean is not None or running_var is not None or not use_input_stats:
+        return None
+    return torch.group_norm(input.contiguous(), input.shape[1], weight, bias, eps)
+
+
+def _cross_entropy(
+    input: Tensor, target: Tensor, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """Smoothed row by row, so that one pass over the rows adds up both losses and what their mean divides by."""
+    others = (weight, size_average, ignore_index, reduce, reduction)
+    if not label_smoothing or target.is_floating_point() or input.ndim < 2:
+        return functional.cross_entropy(input, target, *others, label_smoothing)
+    logarithms = torch.log_softmax(input, 1)
+    losses = functional.nll_loss(logarithms, target, weight, None, ignore_index, None, "none")
+    if weight is not None:
+        logarithms = logarithms * weight.view(-1, *[1] * (input.ndim - 2))
+    ignored = target == ignore_index
+    alike = torch.where(ignored, 0, -logarithms.sum(1))
+    losses = losses * (1 - label_smoothing) + alike * (label_smoothing / input.shape[1])
+    if reduction == "none":
+        return losses
+    ones = torch.ones_like(input) if weight is None else weight.view(-1, *[1] * (input.ndim - 2)).expand_as(input)
+    total = -functional.nll_loss(ones, target, None, None, ignore_index, None, "none").sum() if reduction == "mean" else 1
+    return losses.sum() / total
 
 
 def _trace(input: Tensor) -> Tensor:
@@ -78,4 +138,6 @@ def _safe_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "nansum": _nansum, "aminmax": _aminmax, "ldexp": _ldexp, "channel_shuffle": _channel_shuffle, "trace": _trace,
     "block_diag": _block_diag, "masked_scatter": _masked_scatter, "isin": _isin, "_safe_softmax": _safe_softmax,
+    "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle, "rot90": _rot90,
+    "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip

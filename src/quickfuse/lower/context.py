@@ -15,11 +15,20 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .adapted import with_part
-from .keeping import ValueReads
-from .layout import Layout, Shape, broadcast, costs_at_least, index_map_of, is_dense, overlaps_itself, relayout
-from .memory_order import read_order
-from .parts import replace_part
-from .pieces import count_pieces, simplified, split
+from .layout import (
+    Layout,
+    Shape,
+    broadcast,
+    costs_at_least,
+    index_map_of,
+    is_dense,
+    overlaps_itself,
+    read_order,
+    relayout,
+    replace_part,
+)
+from .materialize import ValueReads
+from .piecewise import count_pieces, simplified, split
 from .promotion import NUMBER, is_float
 from .symbolic import Storage, Tensor, whole_load
 
@@ -42,7 +51,7 @@ class Context:
         self.aliases: list[tuple[Storage, Storage]] = []
         self._last_in_order: Extern | None = None
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
-        #: Whether there are values that are different formulas on different parts of their index space: see `pieces.py`.
+        #: Whether there are values that are different formulas on different parts of their index space: see `piecewise.py`.
         self.has_pieces = False
         self._pieces: dict[int, tuple[Expr, int]] = {}
         self._reads = ValueReads()
@@ -218,7 +227,7 @@ class Context:
         if storage.buffer is None and not isinstance(storage.value, (Load, Const)):
             self.materialize(storage)
 
-    def keep_for(self, storage: Storage, users: int) -> None:
+    def materialize_for(self, storage: Storage, users: int) -> None:
         """Store what a storage holds, which `users` nodes of the graph take, where they should not form it anew each."""
         value = storage.value
         if value is None or storage.buffer is not None:
@@ -227,12 +236,12 @@ class Context:
         if chooses or self._reads.are_too_many(value, storage.meta.numel, users):
             self.materialize(storage)
 
-    def keep_behind_calls(self, storage: Storage, users: int) -> None:
+    def materialize_before_calls(self, storage: Storage, users: int) -> None:
         """Store what a storage holds, which was formed before a call and is used now."""
         value = storage.value
         if value is None or storage.buffer is not None:
             return
-        if self._reads.are_too_many_behind_calls(value, storage.meta.numel, users):
+        if self._reads.are_too_many_after_calls(value, storage.meta.numel, users):
             self.materialize(storage)
 
     def is_as_good_as_stored(self, value: Expr, size: int) -> bool:

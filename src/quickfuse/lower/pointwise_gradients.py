@@ -14,9 +14,8 @@ from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import rule
+from .calls import optional, rule, several
 from .context import Context
-from .native_forms import optional, several
 from .promotion import COMPUTE
 from .rules import NoRule, Pointwise, evaluator, pointwise
 from .symbolic import Tensor

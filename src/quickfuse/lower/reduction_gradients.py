@@ -15,11 +15,10 @@ from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import made, optional, rule, several
 from .context import Context
 from .layout import Shape
-from .losses import REDUCTIONS, Classes
-from .native_forms import optional, several
+from .losses import MEAN, NONE, SUM, Classes
 from .normalisation import along, by_channel, computed_in, grouped, inverse_deviation, read_in_groups, space_of_last
 from .promotion import COMPUTE, is_float
 from .reductions import Reading
@@ -223,9 +222,9 @@ def nll_loss(
 ) -> Tensor:  # fmt: skip
     classes = Classes(ctx, input, target, weight, ignore_index, checked=False)
     compute, shape, device = classes.compute, classes.shape, classes.space.device
-    grad = classes.of_rows(grad_output) if reduction == 0 else _number(ctx, grad_output, shape, device, compute)
+    grad = classes.of_rows(grad_output) if reduction == NONE else _number(ctx, grad_output, shape, device, compute)
     factor = ops.neg(grad if classes.weight is None else ops.mul(grad, classes.weight))
-    if reduction == 1:
+    if reduction == MEAN:
         factor = ops.div(factor, _number(ctx, total_weight, shape, device, compute))
     here = ops.bit_and(classes.is_target, ops.bit_not(classes.is_ignored))
     return made(ctx, meta, ops.via(ops.where(here, factor, ops.like(factor, 0)), meta.dtype))
@@ -253,13 +252,13 @@ def _register_difference(name: str, parameters: str, formula: Callable[..., Expr
 
 def _operands(ctx: Context, meta: Any, reduction: Any, *tensors: Any) -> tuple[list[Expr], float]:
     """Operands over the elements in the type that is computed in, and what a mean multiplies each by."""
-    if type(meta) is not TensorMeta or not is_float(meta.dtype) or reduction not in REDUCTIONS or not meta.numel:
+    if type(meta) is not TensorMeta or not is_float(meta.dtype) or reduction not in (NONE, MEAN, SUM) or not meta.numel:
         raise NoRule
     if any(type(t) is not Tensor or t.dtype is not meta.dtype for t in tensors):
         raise NoRule
     shape, compute = meta.shape, COMPUTE[meta.dtype]
     values = [ops.via(ctx.read_as(t, shape, meta.device), compute) for t in tensors]
-    return values, 1 / meta.numel if reduction == 1 else 1.0
+    return values, 1 / meta.numel if reduction == MEAN else 1.0
 
 
 def _of_square(grad: Expr, difference: Expr, factor: float) -> Expr:
@@ -302,6 +301,6 @@ def bce(
     value = ops.div(ops.mul(grad, ops.sub(x, y)), variance)
     if weight is not None:
         value = ops.mul(value, _by_row(ctx, weight, meta.shape, meta.device, x.dtype))
-    if reduction == 1:
+    if reduction == MEAN:
         value = ops.mul(value, ops.like(value, factor))
     return made(ctx, meta, value)

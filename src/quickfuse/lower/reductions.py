@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
@@ -225,18 +224,9 @@ def vector_norm(ctx: Context, meta: Any, x: Any, ord: Any, dim: Any, keepdim: An
     return _norm(ctx, meta, x, ord, dim, keepdim, dtype)
 
 
-@rule("", "A ord=None dim=None keepdim=False dtype=None", [torch.linalg.norm])
-def linalg_norm(ctx: Context, meta: Any, A: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
-    if ord is not None:  # of a matrix, perhaps
-        raise NoRule
-    return _norm(ctx, meta, A, 2, dim, keepdim, dtype)
-
-
-@rule("norm", "input p='fro' dim=None keepdim=False out=None dtype=None")
-def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, out: Any, dtype: Any) -> Tensor:
-    if out is not None or p is None:
-        raise NoRule
-    return _norm(ctx, meta, input, 2 if p == "fro" else p, dim, keepdim, dtype)
+@rule("norm", "input p=2 dim=None keepdim=False dtype=None")
+def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
+    return _norm(ctx, meta, input, p, dim, keepdim, dtype)
 
 
 @rule("", "input ord=2 dtype=None", [torch._foreach_norm])
@@ -273,21 +263,13 @@ def softmax_of(space: Space, value: Expr) -> Expr:
     return ops.div(powers, ops.via(space.sum(powers), value.dtype))
 
 
-def _softmax(formula: Callable[[Space, Expr], Expr]) -> Callable[..., Tensor]:
-    def evaluate(ctx: Context, meta: Any, input: Any, dim: Any, dtype: Any, _stacklevel: Any = None) -> Tensor:
-        if type(dim) is not int or type(meta) is not TensorMeta or not is_float(meta.dtype):
+for _name, _formula in {"_softmax": softmax_of, "_log_softmax": log_softmax_of}.items():
+
+    @rule(_name, "input dim half_to_float=False")
+    def softmax(
+        ctx: Context, meta: Any, input: Any, dim: Any, half_to_float: Any, formula: Any = _formula
+    ) -> Tensor:
+        if type(meta) is not TensorMeta or not is_float(meta.dtype):
             raise NoRule
-        x = Reading(ctx, input, dim, dtype)
-        if not is_float(x.dtype):
-            raise NoRule
+        x = Reading(ctx, input, dim, meta.dtype if half_to_float else None)
         return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))
-
-    return evaluate
-
-
-rule("", "input dim=None _stacklevel=3 dtype=None", [functional.softmin])(
-    _softmax(lambda space, value: softmax_of(space, ops.neg(value)))
-)
-for _name, _formula in {"softmax": softmax_of, "log_softmax": log_softmax_of}.items():
-    rule(_name, "input dim dtype=None", [getattr(torch.special, _name)])(_softmax(_formula))
-    rule("", "input dim=None _stacklevel=3 dtype=None", [getattr(functional, _name)])(_softmax(_formula))

@@ -18,11 +18,10 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from . import ops, views
 from .calls import RULES, made, rule
+from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
 from .indexing import basic_part, flattened
-from .layout import Shape, broadcast
-from .memory_order import axes_as_read
-from .picking import I64, Checked, axis_of, spread
+from .layout import Shape, axes_as_read, broadcast
 from .promotion import COMPUTE
 from .rules import NoRule, into
 from .symbolic import Tensor, whole_load

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .bytecode_table import Group, Part, Raw, Rule, Table, Written, follows
+from .table import Group, Part, Raw, Rule, Table, Written, follows
 
 #: The bit of COMPARE_OP that asks for a Boolean.
 _AS_BOOL = 0x10

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from interpreters import interpreters
-from quickfuse.ir.bytecode import TABLE, decode
+from quickfuse.bytecode.decoding import TABLE, decode
 from quickfuse.support import PYTHON_VERSIONS, within
 
 FOUND = {version: path for version, path in interpreters().items() if within(version, PYTHON_VERSIONS)}
@@ -27,7 +27,7 @@ def test_the_standard_library_is_decoded_and_written_again(version: tuple[int, i
 def test_there_is_a_table_for_each_version() -> None:
     (major, first), (_, after) = PYTHON_VERSIONS
     for minor in range(first, after):
-        table = importlib.import_module(f"quickfuse.ir.bytecode_{major}_{minor}").TABLE
+        table = importlib.import_module(f"quickfuse.bytecode.python_{major}_{minor}").TABLE
         assert table.version == (major, minor)
 
 

@@ -1,6 +1,6 @@
 """Decode the functions of the standard library, write them again, and run some of what was written.
 
-This runs on every interpreter that is found, also where there is no PyTorch: `python tests/ir/reassemble.py`.
+This runs on every interpreter that is found, also where there is no PyTorch: `python tests/bytecode/reassemble.py`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _package(name: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     _package("quickfuse", SOURCE)
-    _package("quickfuse.ir", SOURCE / "ir")
+    _package("quickfuse.bytecode", SOURCE / "bytecode")
     _package("quickfuse.drive", SOURCE / "drive")
 
+from quickfuse.bytecode.decoding import TABLE, Decoded, Instruction, decode  # noqa: E402
 from quickfuse.drive.assemble import LocationWriter, Protected, Writer, exception_table  # noqa: E402
-from quickfuse.ir.bytecode import TABLE, Decoded, Instruction, decode  # noqa: E402
 
 
 def reassembled(code: CodeType) -> CodeType:

@@ -1,4 +1,4 @@
-"""A captured graph with calls that have gradients of their own: stretches of operators, joined, with the calls between.
+"""A captured graph with calls that have gradients of their own: subgraphs of operators, joined, with the calls between.
 
 A `torch.autograd.Function` of the user's runs its own `backward`, and some operators of PyTorch keep for backward what
 only they understand. Such a call stays as it is, and the operators before it and behind it are compiled as graphs.
@@ -25,16 +25,16 @@ from .ir.modes import MODE_CHANGES
 from .ir.nodes import outputs_of
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
-from .joining import compile_halves
+from .joining import compile_forward_backward
 from .launch import tensor_check
-from .launch.joined import Stretch
+from .launch.joined import Subgraph
 
-#: A graph in more pieces than this is not worth it.
+#: A graph of more subgraphs than this is not worth it.
 _MOST_CALLS = 16
 
 
-def in_stretches(segment: Segment) -> tuple[glue_source.Body, int]:
-    """The body of a segment that needs gradients, in pieces, and how many kernels the forward halves have.
+def in_subgraphs(segment: Segment) -> tuple[glue_source.Body, int]:
+    """The body of a segment that needs gradients, as subgraphs, and how many kernels their forward graphs have.
 
     Raises:
         Unsupported: with the reason, where the graph cannot be taken apart.
@@ -56,15 +56,15 @@ class _Splitter:
         nodes = [n for n in nodes if (n.target, n.args) != (torch._C._set_grad_enabled, (torch.is_grad_enabled(),))]
         if any(n.target in MODE_CHANGES for n in nodes):
             raise Unsupported("calls with gradients of their own among changes of PyTorch's settings")
-        pieces = self._split(_results_first(nodes))
-        if all(isinstance(piece, list) for piece in pieces) and (self.notes or not any(map(_has_own_gradients, nodes))):
+        parts = self._split(_results_first(nodes))
+        if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(_has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
             logs.emit("graph_breaks", note)
-        return graph_body(segment, self._assembled(pieces)), self.kernels
+        return graph_body(segment, self._assembled(parts)), self.kernels
 
     def _split(self, nodes: list[Node]) -> list[Any]:
-        """The pieces: lists of nodes that stay calls, and (callable, operands, results)."""
+        """The parts: lists of nodes that stay calls, and (callable, operands, results)."""
         if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
             return [nodes] if nodes else []
         graph, operands, results, copies = self._subgraph(nodes)
@@ -118,22 +118,22 @@ class _Splitter:
         run = graph_module(graph).forward
         is_number = [_is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
-        call, placer, kernels = compile_halves(
+        call, placer, kernels = compile_forward_backward(
             made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes
         )
         self.kernels += kernels
         expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]
         check = tensor_check(expected, [meta.requires_grad for meta in metas]) if metas else None
-        stretch = Stretch(call, check, placer)
+        subgraph = Subgraph(call, check, placer)
 
-        def run_stretch(*values: Any) -> Any:
-            return stretch(values)
+        def run_subgraph(*values: Any) -> Any:
+            return subgraph(values)
 
-        run_stretch.__name__ = run_stretch.__qualname__ = f"stretch{id(stretch):x}"
-        return run_stretch
+        run_subgraph.__name__ = run_subgraph.__qualname__ = f"subgraph{id(subgraph):x}"
+        return run_subgraph
 
-    def _assembled(self, pieces: list[Any]) -> Callable[..., Any]:
-        """A function that runs the pieces one after the other."""
+    def _assembled(self, parts: list[Any]) -> Callable[..., Any]:
+        """A function that runs the parts one after the other."""
         graph = Graph()
         made: dict[Node, Node] = {}
         for node in self.segment.graph.nodes:
@@ -143,16 +143,16 @@ class _Splitter:
         def at(node: Node) -> Node:
             if node not in made:
                 if not _is_number(node):
-                    raise Unsupported("a number out of a tensor that no piece returns")
-                made[node] = graph.node_copy(node, at)  # pieces compute numbers for themselves
+                    raise Unsupported("a number out of a tensor that no subgraph returns")
+                made[node] = graph.node_copy(node, at)  # parts compute numbers for themselves
             return made[node]
 
-        for piece in pieces:
-            if isinstance(piece, list):
-                for node in piece:
+        for part in parts:
+            if isinstance(part, list):
+                for node in part:
                     made[node] = graph.node_copy(node, at)
                 continue
-            function, operands, results = piece
+            function, operands, results = part
             call = graph.call_function(function, tuple([at(n) for n in operands]))
             for index, node in enumerate(results):
                 made[node] = graph.call_function(operator.getitem, (call, index))
@@ -193,7 +193,7 @@ def _results_first(nodes: list[Node]) -> list[Node]:
 
 
 def _may_stay(node: Node) -> bool:
-    """Whether a call may stand between two stretches: it changes nothing, and capture knows what it returns."""
+    """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns."""
     effects = node.meta.get("effects")
     if node.op != "call_function" or (effects is not None and (effects.written or effects.reshaped)):
         return False

@@ -9,8 +9,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from . import bytecode_3_13 as older
-from .bytecode_table import Group, Part, Raw, Rule, Table, follows, renamed
+from . import python_3_13 as older
+from .table import Group, Part, Raw, Rule, Table, follows, renamed
 
 _SUBSCRIPT = 26  # among the binary operators
 _COMMON_CONSTANTS = (AssertionError, NotImplementedError, tuple, all, any)

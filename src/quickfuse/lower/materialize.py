@@ -6,9 +6,16 @@ beginning by each layer, in a kernel unlike those of all others.
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Place
 from quickfuse.ir.loop import Buffer
+from quickfuse.ir.values import TensorMeta
 
 from .layout import costs_at_least
 
@@ -34,7 +41,7 @@ class ValueReads:
         most = COSTS.most_read_again if users > 1 else COSTS.most_read
         return self._reads_more(value, size, most, with_inputs=False)
 
-    def are_too_many_behind_calls(self, value: Expr, size: int, users: int) -> bool:
+    def are_too_many_after_calls(self, value: Expr, size: int, users: int) -> bool:
         """Whether a value that was formed before a call and is used behind it should be stored before."""
         if not isinstance(value, Op) or size * value.dtype.itemsize < COSTS.large_bytes:
             return False
@@ -81,3 +88,39 @@ class ValueReads:
             if buffer.meta.shape:
                 return frozenset([(buffer, argument.access.offset)])
         return _NOWHERE
+
+
+# --- values that are compared for equality ---
+
+aten = torch.ops.aten
+
+_EQUALITIES = frozenset({aten.eq.Tensor, aten.ne.Tensor, torch.eq, torch.ne, operator.eq, operator.ne, "eq", "ne"})
+
+
+def compared_for_equality(graph: Graph) -> frozenset[Node]:
+    """The nodes whose values are compared for equality, directly or by a view, and used elsewhere, too."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.target in _EQUALITIES and len(node.all_input_nodes) > 1:
+            for operand in node.all_input_nodes:
+                whole = _viewed(operand)
+                meta = whole.meta.get("val")
+                if not isinstance(meta, TensorMeta) or not meta.dtype.is_floating_point or meta.numel == 1:
+                    continue
+                if len(whole.users) > 1 or len(operand.users) > 1:
+                    found.add(whole)
+    return frozenset(found)
+
+
+def _viewed(node: Node) -> Node:
+    """The node of which a node is a view, or the node itself."""
+    while node.all_input_nodes and _is_view(node.target):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returned = target._schema.returns[0].alias_info if target._schema.returns else None
+    return returned is not None and not returned.is_write

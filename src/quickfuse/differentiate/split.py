@@ -18,7 +18,7 @@ from .recorder import Recorder
 aten = torch.ops.aten
 
 
-def halves(joint: Joint, plan: Plan) -> Differentiated:
+def split(joint: Joint, plan: Plan) -> Differentiated:
     """The two graphs, with what `plan` keeps passed from one to the other."""
     forward, saved, bytes_saved = _Forward(joint, plan).build()
     backward, numbers = build_backward(joint, plan)

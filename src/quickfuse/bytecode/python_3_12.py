@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .bytecode_table import Table
+from .table import Table
 
 TABLE = Table(version=(3, 12), compared=lambda arg: arg >> 4, behind_for=1, for_end=("END_FOR",))

@@ -13,10 +13,9 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
+from .computed_indices import I64, source, spread
 from .context import Context
-from .layout import Shape
-from .parts import replace_part
-from .picking import I64, source, spread
+from .layout import Shape, replace_part
 from .rules import NoRule, evaluator
 from .symbolic import Tensor
 

@@ -14,8 +14,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .context import Context
-from .layout import Shape, costs_at_least, is_dense
-from .memory_order import read_order
+from .layout import Shape, costs_at_least, is_dense, read_order
 from .rules import NoRule
 from .symbolic import Tensor
 

@@ -15,7 +15,7 @@ import quickfuse
 from differentiate.test_memory import distinct_bytes
 from quickfuse.ir.loop import Loop
 from quickfuse.lower import lower
-from quickfuse.lower.prefixes import prefix_chains
+from quickfuse.lower.shared_concatenations import prefix_chains
 from trace_helper import trace
 
 A, B, C, D = (torch.randn(2, n, 48, 48) for n in (8, 4, 4, 16))

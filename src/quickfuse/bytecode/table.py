@@ -1,4 +1,4 @@
-"""What a table of one CPython version's bytecode consists of. The tables are in `bytecode_3_11.py` and so on.
+"""What a table of one CPython version's bytecode consists of. The tables are in `python_3_11.py` and so on.
 
 The compiler works on one set of instructions, that of CPython 3.12 with few additions, whatever the interpreter has. A table
 says how the interpreter's own ("raw") instructions become these, and how these are written as raw ones:

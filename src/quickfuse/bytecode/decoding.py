@@ -2,7 +2,7 @@
 
 `decode(code)` gives the instructions as a list indexed by position, with jump targets as positions, so that the
 interpreter never sees byte offsets, inline caches or extended arguments. The instructions are the same for all versions: see
-`bytecode_table.py`, and `bytecode_3_11.py` and so on for what each version has in their place.
+`table.py`, and `python_3_11.py` and so on for what each version has in their place.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
-from .bytecode_table import Part, Raw, Table, Written
+from .table import Part, Raw, Table, Written
 
 #: The table of the interpreter that runs this.
-TABLE: Table = importlib.import_module(f"{__package__}.bytecode_{sys.version_info[0]}_{sys.version_info[1]}").TABLE
+TABLE: Table = importlib.import_module(f"{__package__}.python_{sys.version_info[0]}_{sys.version_info[1]}").TABLE
 
 _JUMPS = frozenset(dis.opname[opcode] for opcode in (*dis.hasjrel, *dis.hasjabs))
 _CONSTANTS = frozenset({"KW_NAMES", *(dis.opname[opcode] for opcode in dis.hasconst)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .bytecode_table import Group, Part, Raw, Table, Written
+from .table import Group, Part, Raw, Table, Written
 
 
 def _load_attr(raws: Sequence[Raw], index: int) -> Group:

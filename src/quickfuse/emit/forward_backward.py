@@ -29,13 +29,14 @@ from .body import KernelBodyWriter
 from .glue import RunNatively
 
 
-class _HalfWriter(KernelBodyWriter):
+class _FunctionWriter(KernelBodyWriter):
     """As for a captured graph, but that results which are inputs are these very objects, and that views of results are
     tensors of their own: autograd would refuse changes of views that were made inside a function.
 
     `consumes`: the list of tensors is for this call alone, and each is taken out of it after its last use."""
 
     consumes = False
+    passed_on = "_Unfit"
 
     def _dying(self) -> dict[int, list[Buffer]]:
         dying = super()._dying()
@@ -69,7 +70,7 @@ class _HalfWriter(KernelBodyWriter):
         self.lines[start + 1 : start + 1] = checks
 
 
-def kernel_half(
+def kernel_function(
     name: str, graph: Graph, schedule: Schedule, calls: list[Launch], placer: Placement, restarts: bool = False,
     consumes: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
@@ -82,14 +83,30 @@ def kernel_half(
     inputs, numbers = _inputs(graph)
     count = len(schedule.program.outputs)
     names = [f"_out{k}" for k in range(count)]
-    writer = _HalfWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
+    writer = _FunctionWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
     writer.consumes = consumes
     body = writer.write()
     refuse = "raise _RunNatively" if restarts else "raise _Refused"
     lines = [line.replace("return _MISS", refuse) for line in body.numbers]
     lines += [*writer.statements, f"return [{', '.join(names)}]"]
     exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
-    return _function(name, numbers, lines, {**body.constants, **exceptions})
+    made = _function(name, numbers, lines, {**body.constants, **exceptions})
+    made.__dict__["changes_early"] = _changed_before_a_call(schedule)
+    return made
+
+
+def _changed_before_a_call(schedule: Schedule) -> list[int]:
+    """The inputs, by their positions among the tensors, that kernels store to before the last call of PyTorch, which may
+    turn out to return another shape than it says."""
+    tensors = [buffer for buffer in schedule.program.inputs if buffer is not None]
+    changed: dict[Buffer, None] = {}
+    early: list[Buffer] = []
+    for step in schedule.steps:
+        if isinstance(step, Extern):
+            early = [*changed]
+        else:
+            changed.update(step.changed_inputs)
+    return [tensors.index(buffer) for buffer in early]
 
 
 def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
@@ -107,7 +124,7 @@ def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
     return inputs, numbers
 
 
-def operator_half(name: str, graph: Graph) -> Callable[..., Any]:
+def operator_function(name: str, graph: Graph) -> Callable[..., Any]:
     """A function that calls the graph's operators one by one."""
     inputs, numbers = _inputs(graph)
     return _function(name, numbers, *_OperatorWriter(inputs).write(graph))
