@@ -151,7 +151,7 @@ def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
         if name in base.__dict__:
             source = i.outside.source_of(base)
             if source is None:
-                if id(base) in i.created:
+                if i.is_created(base):
                     return base.__dict__[name]
                 source = i.outside.roots.constant(base.__qualname__, base)
             return i.outside.wrap(base.__dict__[name], source.attr(name))
@@ -164,7 +164,7 @@ _FUNCTION_PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__an
 
 
 def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> Any:
-    made = id(function) in i.created
+    made = i.is_created(function)
     source = i.outside.source_of(function) or i.outside.roots.constant(function.__qualname__, function)
     if name in _FUNCTION_PARTS and not (made and name == "__dict__"):
         found = getattr(function, name)
@@ -340,10 +340,8 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
 def _namespace(i: Interpreter, base: Any) -> Any:
     """`base.__dict__`, with the attributes that the captured code has set."""
     real = real_of(base)
-    if id(base) in i.created:
-        namespace = i.mark_created(real.__dict__)
-        i.outside.views[id(namespace)] = (namespace, base, "__dict__")
-        return namespace
+    if i.is_created(base):
+        return i.outside.mark_made(real.__dict__, base, "__dict__")
     source = i.outside.source_of(base)
     if source is None:
         raise Unsupported(f"the __dict__ of a {type_of(base).__name__} without a path to it")
@@ -380,7 +378,7 @@ def _own_names(i: Interpreter, instance: dict[str, Any]) -> Any:
 def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: str) -> Any:
     source = i.outside.source_of(base)
     if source is None:
-        if id(base) in i.created:
+        if i.is_created(base):
             return instance[name]
         raise Unsupported(f"the attribute {name} of a {type_of(base).__name__} without a path to it")
     shadow = i.outside.stand_in(instance)
@@ -401,7 +399,7 @@ def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
     if kind is TensorProxy:
         tensor_attributes.store(i, base, name, value)
         return
-    if kind is FunctionType and id(base) in i.created:
+    if kind is FunctionType and i.is_created(base):
         i.read(setattr, base, name, value)
         return
     if isinstance(base, (type, ModuleType, FunctionType)) or kind is Symbol:
@@ -425,7 +423,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
-    if name == "__traceback__" and isinstance(base, BaseException) and id(base) in i.created:
+    if name == "__traceback__" and isinstance(base, BaseException) and i.is_created(base):
         set_traceback(i, base, value)
         return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
@@ -435,7 +433,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         i.call_now(setter, (descriptor(i, raw), base, value))
         return
-    if id(base) in i.created:
+    if i.is_created(base):
         i.read(object.__setattr__, base, name, value)
         return
     if not isinstance(base, FromOutside):
@@ -464,7 +462,7 @@ def delete(i: Interpreter, base: Any, name: str) -> None:
 def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     """`object.__delattr__(base, name)`."""
     raw = lookup_class(type_of(base), name)[1]
-    if id(base) in i.created:
+    if i.is_created(base):
         i.native(object.__delattr__, base, name)
         return
     if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(raw)):

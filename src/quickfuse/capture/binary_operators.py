@@ -309,13 +309,19 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    left, right = (i.outside.contents_of.get(id(v), v) for v in (left, right))  # a container, not what it has inside
+    left, right = (_itself(i, v) for v in (left, right))
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
     return False
+
+
+def _itself(i: Interpreter, value: Any) -> Any:
+    """The container of the user's, where a value is what it has inside."""
+    container = i.outside.container_of(value)
+    return value if container is None else container
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

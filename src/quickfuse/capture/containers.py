@@ -459,5 +459,4 @@ def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
         stored = {key: dictionaries.stored_key(i.outside, lookup_key(i, key)) for key in keys}
         return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
-    i.outside.views[id(view)] = (view, shadow, name)
-    return view
+    return i.outside.mark_made(view, shadow, name)

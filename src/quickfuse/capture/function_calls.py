@@ -40,7 +40,7 @@ def _update_wrapper(
 ) -> Any:  # fmt: skip
     """Give a function that the captured code made the name and the attributes of another one."""
     known = type(wrapped) in (FunctionType, BuiltinFunctionType)
-    if type(wrapper) is not FunctionType or id(wrapper) not in i.created or not known:
+    if type(wrapper) is not FunctionType or not i.is_created(wrapper) or not known:
         raise Unsupported("functools.update_wrapper of these objects")
     if not all(is_constant(v) or isinstance(v, _PLAIN) for v in getattr(wrapped, "__dict__", {}).values()):
         raise Unsupported("functools.update_wrapper of a function with attributes")
@@ -58,7 +58,7 @@ def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
         except Raised:
             continue
         raise Unsupported("inspect.signature of a function that stands for another one")
-    if id(plain) not in i.created:
+    if not i.is_created(plain):
         source = i.outside.source_of(plain) or i.outside.roots.constant(plain.__qualname__, plain)
         i.outside.guard_function(plain, source)
         for name in ("__defaults__", "__kwdefaults__"):
@@ -70,9 +70,7 @@ def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
     """What looks like `signature.parameters`, a read-only mapping, to captured code."""
     if not isinstance(signature, inspect.Signature):
         raise Unsupported("a signature from outside")
-    found = i.mark_created(dict(signature.parameters))
-    i.outside.views[id(found)] = (found, signature, "parameters")
-    return found  # type: ignore[no-any-return]
+    return i.outside.mark_made(dict(signature.parameters), signature, "parameters")  # type: ignore[no-any-return]
 
 
 def _of_parameter(name: str) -> Callable[..., Any]:

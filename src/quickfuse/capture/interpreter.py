@@ -39,7 +39,6 @@ class Interpreter(ABC):
         self.graph = GraphBuilder(self.trace, self.outside.guard_requires_grad, self.outside.guard)
         self.graph.in_library = self.in_library
         self.graph.performed = lambda: self.performed
-        self.created: dict[int, Any] = {}
         self.results: list[Any] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
@@ -62,7 +61,6 @@ class Interpreter(ABC):
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
         self.released = True
         self.dropped.clear()
-        self.created.clear()
         self.results.clear()
         self.traces.clear()
         self.ending.clear()
@@ -214,8 +212,12 @@ class Interpreter(ABC):
 
     def mark_created(self, value: Any) -> Any:
         """Note that the captured code made this object, so that it may be changed in place."""
-        self.created[id(value)] = value
-        return value
+        return self.outside.mark_made(value)
+
+    def is_created(self, value: Any) -> bool:
+        """Whether the captured code made this object."""
+        made = self.outside.made(value)
+        return made is not None and made.owner is None
 
 
 def _refers(frame: Frame, real: Any) -> bool:

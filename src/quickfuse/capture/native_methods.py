@@ -60,7 +60,7 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     kind = next((k for k in _BLIND if isinstance(instance, k)), None)
     if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
         return call_handler(i, _ANY_OBJECT[name], name, (instance, *args), kwargs)
-    ours = id(instance) in i.created or id(instance) in i.outside.contents_of or isinstance(instance, (tuple, frozenset))
+    ours = i.outside.made(instance) is not None or isinstance(instance, (tuple, frozenset))
     if kind is None or not ours:
         return _of_constant(i, function, instance, args, kwargs)
     rule = _RULES.get((kind, name))
@@ -86,7 +86,7 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     run = i.read if name in _BLIND[kind] or name in _TAKE_ITERABLES else i.native  # elements are only put in or taken out
     result = run(function, instance, *args, **kwargs)
     if isinstance(result, VIEW_TYPES):
-        i.outside.views[id(result)] = (result, instance, name)
+        i.outside.mark_made(result, instance, name)
     if isinstance(result, (list, dict, set, collections.deque)) and name in ("copy", *_TAKE_ITERABLES):
         i.mark_created(result)
     return result

@@ -140,7 +140,7 @@ def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_DELETE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     cell: CellType = f.locals[arg]
-    if id(cell) not in i.created:
+    if not i.is_created(cell):
         raise Unsupported("deleting a variable of an enclosing function")
     del cell.cell_contents
 

@@ -46,6 +46,7 @@ from .values import (
     ForeignObject,
     ForeignScalar,
     FromOutside,
+    Made,
     Place,
     ShadowContainer,
     ShadowDict,
@@ -92,10 +93,8 @@ class Outside:
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
         #: Calls through caches, to be made afterwards: see `lru_caches`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
-        #: The contents of containers of the user's, which hold stand-ins, by identity: whose they are.
-        self.contents_of: dict[int, FromOutside] = {}
-        #: Views of dictionaries: the view, the dictionary, and the method that gave it.
-        self.views: dict[int, tuple[Any, Any, str]] = {}
+        #: What capture made, by identity.
+        self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
         self._keys: dict[str, NumberExpr] = {}
 
@@ -183,16 +182,34 @@ class Outside:
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
-                      self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
-                      self.contents_of, self.cached_calls):  # fmt: skip
+                      self.global_stores, self.cell_stores, self._keep, self._symbols, self._made,
+                      self.cached_calls):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
         if type(value) is TensorProxy or isinstance(value, FromOutside):
             return value.source
-        known = self.known.get(id(value), self.contents_of.get(id(value)))
+        known = self.known.get(id(value))
+        if known is None:
+            known = self.container_of(value)
         return None if known is None else known.source
+
+    # what capture made ------------------------------------------------------------------------------------------
+
+    def mark_made(self, value: Any, owner: Any = None, name: str = "") -> Any:
+        """Note how an object came to be: see `Made`."""
+        self._made[id(value)] = Made(value, owner, name)
+        return value
+
+    def made(self, value: Any) -> Made | None:
+        """How an object came to be, None if capture did not make it."""
+        return self._made.get(id(value))
+
+    def container_of(self, value: Any) -> FromOutside | None:
+        """The container of the user's whose contents these are."""
+        made = self._made.get(id(value))
+        return made.owner if made is not None and not made.name else None
 
     # reading ----------------------------------------------------------------------------------------------------
 
@@ -336,7 +353,8 @@ class Outside:
         if value:  # there is one empty tuple
             place = Place(value, source)
             place.contents = made
-            self.known[id(value)] = self.contents_of[id(made)] = place
+            self.known[id(value)] = place
+            self.mark_made(made, place)
         return made
 
     def _bound_method(self, method: Any, source: Source) -> Any:
@@ -405,7 +423,7 @@ class Outside:
                 shadow.items = cls(shadow.original)
             if shadow.added:
                 shadow.items.extend(shadow.added)
-        self.contents_of[id(shadow.items)] = shadow
+        self.mark_made(shadow.items, shadow)
         return shadow.items
 
     def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
@@ -422,7 +440,7 @@ class Outside:
     def is_changed_set(self, items: Any) -> bool:
         """Whether these are the elements of a set of the user's that captured code changed: in what order it has them is
         not known."""
-        shadow = self.contents_of.get(id(items))
+        shadow = self.container_of(items)
         return type(shadow) is ShadowContainer and shadow.cls is set and shadow.items != set(shadow.original)
 
     def contents(self, value: Any) -> Any:
