@@ -72,7 +72,9 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if kind is TensorProxy:
         tensor_attributes.load(i, base, name, then)
     elif kind in STAND_INS_OF_OBJECTS:
-        if type(base.real) in DICTS or type(base.real) in CONTAINERS:
+        if name == "__class__":
+            then(type_of(base))
+        elif type(base.real) in DICTS or type(base.real) in CONTAINERS:
             then(container_methods.load_method(i, base, name))
         else:
             _object_attribute(i, base, name, then)

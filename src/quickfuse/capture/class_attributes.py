@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import enum
+import functools
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
@@ -23,6 +25,9 @@ Then = Callable[[Any], None]
 #: What reads a field of a namedtuple.
 TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
 
+#: A function behind `functools.lru_cache`.
+_CACHED: type = type(functools.lru_cache(lambda: None))
+
 #: Attributes of functions, classes and modules that are plain data.
 CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
@@ -41,6 +46,13 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     if name == "__dict__":
         raise Unsupported("the __dict__ of a class")
     owner, raw = lookup_class(cls, name)
+    if raw is not ABSENT and is_changeable(type(cls)):
+        over, descriptor = lookup_class(type(cls), name)
+        if isinstance(descriptor, property):
+            _of_metaclass(i, cls, name, over, descriptor, then)
+            return
+        if descriptor is ABSENT:
+            guard_absent(i, type(cls).__mro__, name)
     if raw is ABSENT:
         owner, raw = lookup_class(type(cls), name)
         guard_absent(i, cls.__mro__, name)
@@ -50,10 +62,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
                 then(i.call_now(fallback, (cls, name)))
                 return
             raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
-        if isinstance(raw, FunctionType):
-            then(MethodType(raw, cls))
-            return
-        then(i.native(getattr, cls, name))
+        _of_metaclass(i, cls, name, owner, raw, then)
         return
     guard_class_attribute(i, cls.__mro__, owner, name, raw)
     if isinstance(raw, staticmethod):
@@ -63,6 +72,23 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     elif isinstance(raw, CODE_TYPES):
         then(raw)
     elif hasattr(type(raw), "__get__"):
+        then(i.native(getattr, cls, name))
+    else:
+        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+
+
+def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, then: Then) -> None:
+    """An attribute that a class has from its metaclass."""
+    guard_class_attribute(i, type(cls).__mro__, owner, name, raw)
+    if cls.__class__ is enum.EnumMeta and name == "__members__":
+        found = i.mark_created(dict(cls.__members__))  # type: ignore[attr-defined]
+        i.outside.views[id(found)] = (found, cls, name)
+        then(found)
+    elif isinstance(raw, FunctionType):
+        then(MethodType(raw, cls))
+    elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
+        bind(i, raw, cls, type(cls), then)
+    elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
         then(i.native(getattr, cls, name))
     else:
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
@@ -97,7 +123,7 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     trusted = is_trusted_class(owner) and in_trusted_code(i)
     if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
-    elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
+    elif (_is_python_descriptor(raw) or type(raw) is _CACHED) and id(raw) not in i.created and not i.outside.is_outside(raw):
         source = class_source(i, owner).attr("__dict__").item(name)
         i.outside.guard("is", source, raw)
         i.outside._remember(raw, source)
@@ -197,7 +223,7 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(raw.__func__)
     elif isinstance(raw, classmethod):
         then(MethodType(raw.__func__, kind))
-    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, _CACHED)):
         then(MethodType(raw, instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")

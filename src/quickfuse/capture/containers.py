@@ -19,6 +19,7 @@ from .class_attributes import guard_class_attribute, lookup_class, python_method
 from .frame import GeneratorValue
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
 from .kinds import VIEW_TYPES, is_trusted_class
+from .mapping_proxies import opened
 from .raising import raise_in_program
 from .torch_function import call_torch
 from .values import (
@@ -51,6 +52,7 @@ SETS = (set, frozenset)
 
 def make_iterator(i: Interpreter, value: Any) -> Any:
     """`iter(value)`: a native iterator over stand-ins."""
+    value = opened(i.outside, value)
     kind = type(value)
     if kind is GeneratorValue or isinstance(value, ITERATORS):
         return value
@@ -132,6 +134,7 @@ def is_dict(value: Any) -> bool:
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
+    value = opened(i.outside, value)
     if type(value) is ShadowDict and not _is_read_by_keys(i, value):
         dictionaries.keys(i.outside, value)
         return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
@@ -435,6 +438,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
         return int(value.meta.shape[0])
     if python_method(i, value, "__len__") is not None:
         return None
+    value = opened(i.outside, value)
     if type(value) is ShadowDict:
         return dictionaries.length(i.outside, value)
     value = i.outside.contents(value)

@@ -31,6 +31,7 @@ from ..ir.segment import (
 from ..ir.source import Source
 from . import dictionaries, getters, library
 from .class_attributes import lookup_class
+from .context_variables import ContextToken, token_recipe
 from .frame import Constructed, Frame, GeneratorValue
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .kinds import CODE_TYPES
@@ -92,7 +93,7 @@ class RecipeBook:
             return Existing(value.source)
         namespace = self.i.outside.views.get(id(value)) if kind is dict else None
         if namespace is not None:
-            return Call(getattr, [self.recipe(namespace[1]), Constant("__dict__")])
+            return Call(getattr, [self.recipe(namespace[1]), Constant(namespace[2])])
         shadow = self.i.outside.replaced.get(id(value))
         if shadow is not None:
             return Existing(shadow.source)
@@ -153,6 +154,10 @@ class RecipeBook:
             function, first, options = value.made_by
             keywords = self.recipe(dict(options))
             return Call(call_with_keywords, [Constant(function), self.recipe(first), keywords])
+        if kind is ContextToken:
+            if value not in self.i.outside.context.tokens:
+                raise Unsupported("a token of a context variable that outlives the captured code")
+            return token_recipe(value, self.recipe)
         if kind is SuperProxy:
             return Call(super, [Constant(value.cls), self.recipe(value.instance)])
         if isinstance(value, BaseException):
@@ -347,6 +352,7 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
+        effects += [Effect("do", None, None, made) for made in self.i.outside.context.recipes(self.recipe)]
         for function, arguments in self.i.outside.cached_calls:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:

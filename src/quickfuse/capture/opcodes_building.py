@@ -9,6 +9,7 @@ from ..ir.frame import NULL
 from . import builtin_calls, container_methods, containers
 from .frame import Frame
 from .raising import raise_in_program
+from .text import printable, text_of
 from .values import ShadowContainer, ShadowDict, type_of
 
 if TYPE_CHECKING:
@@ -85,14 +86,23 @@ def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     spec = f.stack.pop() if arg & 0x04 else ""
-    operand = builtin_calls.printable(i, f.stack.pop())
-    convert = (None, str, repr, ascii)[arg & 0x03]
-    text = i.native(convert, operand) if convert else operand
-    f.stack.append(i.native(format, text, spec))
+    convert = (None, "str", "repr", "ascii")[arg & 0x03]
+    operand = f.stack.pop()
+    if convert:
+        f.stack.append(i.native(format, _converted(i, operand, convert), spec))
+    else:
+        f.stack.append(text_of(i, operand, "format", spec))
 
 
 def op_CONVERT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.native((str, repr, ascii)[arg - 1], builtin_calls.printable(i, f.stack.pop())))
+    f.stack.append(_converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]))
+
+
+def _converted(i: Interpreter, value: Any, how: str) -> str:
+    """What `!s`, `!r` and `!a` make of a value."""
+    if how == "ascii":
+        return str(i.native(ascii, printable(i, value)))
+    return text_of(i, value, how)
 
 
 def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

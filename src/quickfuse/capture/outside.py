@@ -27,6 +27,7 @@ from ..ir.guard import Guard, NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from . import dictionaries
+from .context_variables import ContextChanges
 from .frame import Frame
 from .kinds import (
     CODE_TYPES,
@@ -37,6 +38,7 @@ from .kinds import (
     is_transient,
     is_trusted_module,
 )
+from .mapping_proxies import opened
 from .results import meta_of
 from .tensor_subclasses import is_function_class, is_plain_subclass
 from .values import (
@@ -90,6 +92,9 @@ class Outside:
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
         #: Calls through caches, to be made afterwards: see `lru_caches`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
+        self.context = ContextChanges()
+        #: What stands for the dictionaries behind read-only views.
+        self.proxied: dict[int, ShadowDict] = {}
         self.replaced: dict[int, Any] = {}
         #: Views of dictionaries: the view, the dictionary, and the method that gave it.
         self.views: dict[int, tuple[Any, Any, str]] = {}
@@ -175,13 +180,15 @@ class Outside:
         shadows = [s for s in self._stand_ins.values() if type(s) is ShadowDict]
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
         stores = len(self.changed_attributes) + len(self.global_stores) + len(self.cell_stores)
+        stores += len(self.context.tokens)
         return stores + contents + sum(len(s.changes) for s in shadows)
 
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self._stand_ins, self._sources, self.containers, self.attributes, self.changed_attributes,
                       self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
-                      self.replaced, self.cached_calls):  # fmt: skip
+                      self.replaced, self.cached_calls, self.context.tokens,
+                      self.proxied):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -420,7 +427,7 @@ class Outside:
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""
-        return self.open(value) if type(value) is ShadowContainer else value
+        return self.open(value) if type(value) is ShadowContainer else opened(self, value)
 
     def _partial(self, value: functools.partial[Any], source: Source) -> Any:
         self.guard("type", source, functools.partial)
