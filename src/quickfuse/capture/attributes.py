@@ -198,13 +198,13 @@ def _member_attribute(i: Interpreter, member: enum.Enum, name: str, then: Then) 
         i.outside._remember(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
     own = {"name": "_name_", "value": "_value_"}.get(name, name)
     owner, raw = lookup_class(kind, name)
-    if own in ("_name_", "_value_") and (raw is ABSENT or owner.__module__ == "enum"):
-        if is_constant(found := member.__dict__.get(own)):
-            guard_absent(i, kind.__mro__, name)
-            if not is_trusted_class(kind):
-                i.outside.guard("equal", i.outside.source_of(member).attr(own), found)  # type: ignore[union-attr]
-            then(found)
-            return
+    native = own in ("_name_", "_value_") and (raw is ABSENT or owner.__module__ == "enum")
+    if native and is_constant(found := member.__dict__.get(own)):
+        guard_absent(i, kind.__mro__, name)
+        if not is_trusted_class(kind):
+            i.outside.guard("equal", i.outside.source_of(member).attr(own), found)  # type: ignore[union-attr]
+        then(found)
+        return
     _object_attribute(i, member, name, then)
 
 

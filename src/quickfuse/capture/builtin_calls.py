@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import collections
 import copy
-import enum
 import functools
 import itertools
 import operator
 import typing
 from collections.abc import Callable, Iterator
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
@@ -38,8 +30,6 @@ from . import (
     pure_calls,
 )
 from .class_attributes import (
-    guard_class_attribute,
-    lookup_class,
     python_method,
     special_method,
 )
@@ -421,8 +411,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     operator.getitem: _item_now,
     **{
         getattr(operator, name): _operator(getattr(operator, name))
-        for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul "
-                     "itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
+        for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift "
+                     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
     },
     **number_calls.HANDLERS,
     **pure_calls.HANDLERS,

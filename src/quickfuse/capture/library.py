@@ -233,8 +233,10 @@ def ask_no_class(begins: bool) -> None:
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
-    operator.neg: _neg, operator.pos: _pos, operator.invert: _invert, operator.inv: _invert, operator.truth: _truth, operator.is_: _is,
+    operator.neg: _neg, operator.pos: _pos, operator.invert: _invert, operator.inv: _invert, operator.truth: _truth,
+    operator.is_: _is,
     operator.is_not: _is_not, operator.contains: _contains, operator.setitem: _setitem, operator.delitem: _delitem,
     operator.countOf: _count_of, operator.concat: _concat, operator.iconcat: _iconcat,
-    logging.Logger.getEffectiveLevel: _effective_level, vars: _vars, heapq.nlargest: _largest, heapq.nsmallest: _smallest, collections._count_elements: _count_elements,  # type: ignore[attr-defined]
+    logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
+    collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
 }  # fmt: skip

@@ -76,7 +76,9 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 # warnings -------------------------------------------------------------------------------------------------------
 
 
-def _warn(i: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **options: Any) -> None:
+def _warn(
+    i: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **options: Any
+) -> None:
     """`warnings.warn`, where the first filter that speaks of this warning ignores it."""
     text, kind = i.outside.concrete(message), i.outside.concrete(category)
     kind = UserWarning if kind is None else kind

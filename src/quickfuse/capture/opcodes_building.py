@@ -10,7 +10,7 @@ from . import builtin_calls, container_methods, containers
 from .frame import Frame
 from .raising import raise_in_program
 from .text import printable, text_of
-from .values import ShadowContainer, ShadowDict, type_of
+from .values import ShadowContainer, ShadowDict, Unread, type_of
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -171,12 +171,30 @@ def _unpackable(i: Interpreter, value: Any) -> Any:
 
 
 def op_UNPACK_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    elements = _unpackable(i, f.stack.pop())
+    top = f.stack.pop()
+    if type(top) is Unread:
+        if type(top.value) is tuple and len(top.value) == arg:
+            i.outside.guard("type", top.source, tuple)
+            i.outside.guard("length", top.source, arg)
+            f.stack.extend(reversed(_unread_elements(i, f, top)))
+            return
+        top = i.outside.read(top)
+    elements = _unpackable(i, top)
     if len(elements) != arg:
         problem = "too many" if len(elements) > arg else "not enough"
         detail = f"expected {arg}" if len(elements) > arg else f"expected {arg}, got {len(elements)}"
         raise_in_program(ValueError(f"{problem} values to unpack ({detail})"))
     f.stack.extend(reversed(elements))
+
+
+def _unread_elements(i: Interpreter, f: Frame, top: Unread) -> list[Any]:
+    """The elements of a tuple: those that the next instructions put into variables are not looked at."""
+    elements = [Unread(value, top.source.item(k)) for k, value in enumerate(top.value)]
+    following = [instruction.name for instruction in f.decoded.instructions[f.position : f.position + len(elements)]]
+    unread = next((k for k, name in enumerate(following) if name != "STORE_FAST"), len(elements))
+    if unread < len(elements) and following[unread] == "UNPACK_SEQUENCE":
+        unread += 1
+    return elements[:unread] + [i.outside.read(element) for element in elements[unread:]]
 
 
 def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
