@@ -6,7 +6,9 @@ Reads of the user's objects come with guards; writes to them are noted in `Outsi
 from __future__ import annotations
 
 import enum
+import threading
 import types
+import weakref
 from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -28,6 +30,7 @@ from .class_attributes import (
     load_class_attribute,
     load_super,
     lookup_class,
+    name_of_code,
     special_method,
 )
 from .frame import GeneratorValue
@@ -69,7 +72,9 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if kind is TensorProxy:
         tensor_attributes.load(i, base, name, then)
     elif isinstance(base, FromOutside):
-        if type(base.real) in DICTS or type(base.real) in CONTAINERS:
+        if name == "__class__":
+            then(type_of(base))
+        elif type(base.real) in DICTS or type(base.real) in CONTAINERS:
             then(container_methods.load_method(i, base, name))
         else:
             _object_attribute(i, base, name, then)
@@ -141,8 +146,10 @@ def torch_lazy_module(module: ModuleType, name: str) -> PeerModule | None:
 
 
 def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
-    if name in CODE_DATA or name == "__class__":
-        return getattr(base, name)
+    if name in CODE_DATA:
+        return name_of_code(i, base, name, isinstance(base, FunctionType) and not is_trusted_module(base.__module__))
+    if name == "__class__":
+        return type(base)
     if name == "__func__" and isinstance(base, (classmethod, staticmethod)):
         return base.__func__
     if isinstance(base, FunctionType):
@@ -179,14 +186,21 @@ def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> An
 def _member_attribute(i: Interpreter, member: enum.Enum, name: str, then: Then) -> None:
     """An attribute of a member of an enumeration."""
     kind = type(member)
-    if name in ("name", "value", "_name_", "_value_") and is_constant(found := i.native(getattr, member, name)):
-        owner, raw = lookup_class(kind, name)
-        if raw is not ABSENT:
-            guard_class_attribute(i, kind.__mro__, owner, name, raw)
+    i.outside.note_place(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
+    own = {"name": "_name_", "value": "_value_"}.get(name, name)
+    owner, raw = lookup_class(kind, name)
+    native = own in ("_name_", "_value_") and (raw is ABSENT or owner.__module__ == "enum")
+    if native and is_constant(found := member.__dict__.get(own)):
+        guard_absent(i, kind.__mro__, name)
+        if not is_trusted_class(kind):
+            i.outside.guard("equal", i.outside.source_of(member).attr(own), found)  # type: ignore[union-attr]
         then(found)
         return
-    i.outside.note_place(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
     _object_attribute(i, member, name, then)
+
+
+#: Native classes whose instances give attributes of other objects.
+_OTHER_GETTERS = (weakref.ProxyType, weakref.CallableProxyType, types.GenericAlias)
 
 
 def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
@@ -201,6 +215,10 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if isinstance(getter, FunctionType):
         _custom_attribute(i, base, name, getter, then)
         return
+    if issubclass(kind, _OTHER_GETTERS):
+        raise Unsupported(f"the attribute {name} of a {kind.__name__}")
+    if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
+        raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
     load_plain(i, base, name, then)
 
 
@@ -355,8 +373,9 @@ def _namespace(i: Interpreter, base: Any) -> Any:
 
 
 def _instance_dict(base: Any) -> dict[str, Any] | None:
+    getter = threading.local if isinstance(real_of(base), threading.local) else object  # one dictionary for each thread
     try:
-        found = object.__getattribute__(real_of(base), "__dict__")
+        found = getter.__getattribute__(real_of(base), "__dict__")
     except AttributeError:
         return None
     return found if type(found) is dict else None

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import Unsupported
 from . import getters
-from .class_attributes import guard_class_attribute, lookup_class
+from .class_attributes import guard_class_attribute, lookup_class, special_method
 from .containers import iterate
 from .frame import Constructed
 from .interpreter import Interpreter
@@ -40,6 +40,9 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         instance.__dict__.update(kwargs)
         then(instance)
         return
+    if cls is MethodType and len(args) == 2 and not kwargs:
+        then(MethodType(*args))
+        return
     if cls in getters.KINDS:
         then(getters.make(i, cls, args, kwargs))
         return
@@ -58,7 +61,7 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         then(i.native(cls, value))
         return
     if metaclass not in (type, abc.ABCMeta):
-        caller = lookup_class(metaclass, "__call__")[1]
+        caller = special_method(i, cls, "__call__")
         if caller is dict:  # a TypedDict
             i.call(dict, args, kwargs, then)
             return

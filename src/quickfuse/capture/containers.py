@@ -10,16 +10,16 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable, Iterator
-from types import GenericAlias, UnionType
+from types import FunctionType, GenericAlias, UnionType
 from typing import Any
 
 from ..errors import Unsupported
 from . import dictionaries, generators, symbolic_keys
-from .class_attributes import python_method, special_method
+from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
-from .kinds import VIEW_TYPES
+from .kinds import VIEW_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .torch_function import call_torch
 from .values import (
@@ -35,6 +35,7 @@ from .values import (
     contains_symbolic,
     is_constant,
     is_numpy,
+    opened,
     real_of,
     type_of,
 )
@@ -51,6 +52,7 @@ SETS = (set, frozenset)
 
 def make_iterator(i: Interpreter, value: Any) -> Any:
     """`iter(value)`: a native iterator over stand-ins."""
+    value = opened(value)
     kind = type(value)
     if kind is GeneratorValue or isinstance(real_of(value), ITERATORS):
         return value
@@ -130,6 +132,7 @@ def is_dict(value: Any) -> bool:
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
+    value = opened(value)
     if type(value) is ShadowDict and not _is_read_by_keys(i, value):
         dictionaries.keys(i.outside, value)
         return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
@@ -247,6 +250,8 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, base, as_index(i, key)))
     elif isinstance(base, dict):
         then(_inside_item(i, base, hashable(i, key)))
+    elif isinstance(base, type) and (method := _class_getitem(i, base)) is not None:
+        then(i.call_now(method, (base, key)))
     elif is_constant(base) or (isinstance(base, type) and _is_type_argument(key)):
         then(i.native(operator.getitem, base, key))
     else:
@@ -270,6 +275,17 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
     return plain
+
+
+def _class_getitem(i: Interpreter, cls: type) -> FunctionType | None:
+    """What a class of the user's says `cls[...]` is, None where it says nothing or leaves it to the standard library."""
+    owner, found = lookup_class(cls, "__class_getitem__")
+    if found is ABSENT or is_trusted_class(owner):
+        return None
+    guard_class_attribute(i, cls.__mro__, owner, "__class_getitem__", found)
+    if not isinstance(found, classmethod) or not isinstance(found.__func__, FunctionType):
+        raise Unsupported(f"__class_getitem__ of {cls.__name__}")
+    return found.__func__
 
 
 def _is_type_argument(key: Any) -> bool:
@@ -436,6 +452,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
         return int(value.meta.shape[0])
     if python_method(i, value, "__len__") is not None:
         return None
+    value = opened(value)
     if type(value) is ShadowDict:
         return dictionaries.length(i.outside, value)
     value = i.outside.contents(value)

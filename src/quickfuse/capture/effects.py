@@ -31,6 +31,7 @@ from ..ir.segment import (
 from ..ir.source import Source
 from . import dictionaries, getters, library
 from .class_attributes import lookup_class
+from .context_changes import ContextToken, token_recipe
 from .frame import Constructed, Frame, GeneratorValue
 from .interpreter import Interpreter
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
@@ -156,6 +157,10 @@ class RecipeBook:
             function, first, options = value.made_by
             keywords = self.recipe(dict(options))
             return Call(call_with_keywords, [Constant(function), self.recipe(first), keywords])
+        if kind is ContextToken:
+            if value not in self.i.outside.context.tokens:
+                raise Unsupported("a token of a context variable that outlives the captured code")
+            return token_recipe(value, self.recipe)
         if kind is SuperProxy:
             return Call(super, [Constant(value.cls), self.recipe(value.instance)])
         if isinstance(value, BaseException):
@@ -348,6 +353,7 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
+        effects += [Effect("do", None, None, made) for made in self.i.outside.context.recipes(self.recipe)]
         for function, arguments in self.i.outside.cached_calls:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:

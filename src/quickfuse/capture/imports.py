@@ -9,6 +9,7 @@ from ..errors import Unsupported
 from .attributes import PeerModule
 from .frame import Frame
 from .interpreter import Interpreter
+from .kinds import is_trusted_module
 
 _PEER = ("torch._dynamo", "torch._inductor")
 
@@ -24,7 +25,10 @@ def import_name(i: Interpreter, f: Frame, name: str, names: Any, level: int) -> 
     module = sys.modules.get(name)
     if module is None:
         raise Unsupported(f"the first import of {name}", "import it at the top of the file")
-    found = module if names else sys.modules[name.partition(".")[0]]
+    name = name if names else name.partition(".")[0]
+    found = sys.modules[name]
+    if not is_trusted_module(name):
+        return i.outside.wrap(found, i.outside.roots.constant("sys.modules", sys.modules).item(name))
     source = i.outside.roots.constant(found.__name__, found)
     return i.outside.wrap(found, source, trusted=True)
 

@@ -32,7 +32,9 @@ Then = Callable[[Any], None]
 class Interpreter(ABC):
     """The capture of one segment."""
 
-    def __init__(self, stop_at: int = -1, volatile: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, stop_at: int = -1, volatile: frozenset[str] = frozenset(), only_moved: frozenset[int] = frozenset()
+    ) -> None:
         self.frames: list[Frame] = []
         self.outside = Outside(self.location, volatile)
         self.outside.frames = self.frames
@@ -53,6 +55,10 @@ class Interpreter(ABC):
         self.dropped: list[GeneratorValue] = []
         self.released = False
         self.stop_at = stop_at
+        #: Instructions that only put a variable on the stack, where the segment leaves it: nothing reads its value.
+        self.only_moved = only_moved
+        #: Where the values of variables went that were read from frames of the beginning: the frame, and the place there.
+        self.loads: dict[int, tuple[Frame, int, Any]] = {}
         self.performed = 0
         self.raised_at = 0
         self.nesting = 0
@@ -66,8 +72,18 @@ class Interpreter(ABC):
         self.ending.clear()
         self.tracebacks.clear()
         self.frames.clear()
+        self.loads.clear()
         self.graph.release()
         self.outside.release()
+
+    def loads_left(self) -> frozenset[int]:
+        """The instructions whose values are on the stack, as they were loaded."""
+        frames = {id(frame) for frame in self.frames}
+        return frozenset(
+            number
+            for number, (frame, place, value) in self.loads.items()
+            if id(frame) in frames and place < len(frame.stack) and frame.stack[place] is value
+        )
 
     def note_autograd_asked(self, tensor: TensorProxy | None) -> None:
         """The program asked whether a tensor needs gradients, or (None) for the grad mode."""

@@ -15,6 +15,7 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MethodType,
 )
 from typing import Any
@@ -27,6 +28,7 @@ from ..ir.guard import Guard, NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from . import dictionaries
+from .context_changes import ContextChanges
 from .frame import Frame
 from .kinds import (
     CODE_TYPES,
@@ -47,6 +49,7 @@ from .values import (
     ForeignScalar,
     FromOutside,
     Made,
+    MappingProxy,
     Place,
     ShadowContainer,
     ShadowDict,
@@ -54,9 +57,11 @@ from .values import (
     TensorMethod,
     TensorProxy,
     Unread,
+    dictionary_behind,
     is_constant,
     is_numpy,
     numpy_class,
+    opened,
     scalar_class,
 )
 
@@ -93,6 +98,7 @@ class Outside:
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
         #: Calls through caches, to be made afterwards: see `lru_caches`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
+        self.context = ContextChanges()
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
@@ -177,13 +183,14 @@ class Outside:
         """How many changes of the user's objects were noted so far."""
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
         stores = len(self.changed_attributes) + len(self.global_stores) + len(self.cell_stores)
+        stores += len(self.context.tokens)
         return stores + contents + sum(len(s.changes) for s in self.dictionaries)
 
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.global_stores, self.cell_stores, self._keep, self._symbols, self._made,
-                      self.cached_calls):  # fmt: skip
+                      self.cached_calls, self.context.tokens):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -302,6 +309,8 @@ class Outside:
             shadow = ShadowDict(value, source)
             self.dictionaries.append(shadow)
             return shadow
+        if type(value) is MappingProxyType and (behind := dictionary_behind(value)) is not None:
+            return MappingProxy(value, source, ShadowDict(behind, source))
         cls = scalar_class(value)
         return ForeignObject(value, source) if cls is None else ForeignScalar(value, cls, source)
 
@@ -351,11 +360,15 @@ class Outside:
         elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
         made = tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
         if value:  # there is one empty tuple
-            place = Place(value, source)
-            place.contents = made
-            self.known[id(value)] = place
-            self.mark_made(made, place)
+            self._note_replacement(value, source, made)
         return made
+
+    def _note_replacement(self, value: Any, source: Source, made: Any) -> None:
+        """Note an object of stand-ins that is in the place of one of the user's, which nobody changes."""
+        place = Place(value, source)
+        place.contents = made
+        self.known[id(value)] = place
+        self.mark_made(made, place)
 
     def _bound_method(self, method: Any, source: Source) -> Any:
         """A method of a built-in type that is bound to an object of the user's."""
@@ -445,7 +458,7 @@ class Outside:
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""
-        return self.open(value) if type(value) is ShadowContainer else value
+        return self.open(value) if type(value) is ShadowContainer else opened(value)
 
     def _partial(self, value: functools.partial[Any], source: Source) -> Any:
         self.guard("type", source, functools.partial)
@@ -453,7 +466,10 @@ class Outside:
         args = self.wrap(value.args, source.attr("args"))
         keywords = self.wrap(value.keywords, source.attr("keywords"))
         given = {k: dictionaries.get(self, keywords, k) for k in dictionaries.keys(self, keywords)}
-        return functools.partial(function, *args, **given)
+        made = functools.partial(function, *args, **given)
+        made.__dict__.update(value.__dict__)
+        self._note_replacement(value, source, made)
+        return made
 
     # numbers ----------------------------------------------------------------------------------------------------
 

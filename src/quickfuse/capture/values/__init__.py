@@ -16,6 +16,7 @@ from .container import CONTAINERS, DICTS, ContainerMethod, ShadowContainer, Shad
 from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
 from .from_outside import FromOutside, Place
 from .made import Made
+from .mapping_proxy import MappingProxy, dictionary_behind, opened
 from .missing import ABSENT, DELETED, LAZY
 from .number import Symbol
 from .tensor import TENSOR_TYPES, TensorMethod, TensorProxy, tensors_among
@@ -64,7 +65,8 @@ def type_of(value: Any) -> type:
 
 __all__ = [
     "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "ContainerMethod",
-    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "NativeHandler", "Place", "ShadowContainer", "ShadowDict",
-    "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread", "contains_symbolic", "is_constant", "is_numpy",
-    "numpy_class", "real_of", "scalar_class", "symbolic_leaves", "tensors_among", "type_of",
+    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MappingProxy", "NativeHandler", "Place",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
+    "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "numpy_class", "opened", "real_of",
+    "scalar_class", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -22,11 +22,12 @@ class FromOutside:
 class Place(FromOutside):
     """Where an object was found that lies on the stack as it is: a function, class, module or method, which is the same
     object at each call, or (`by_code`) which is known by its code or its owner, so that another one may stand at its source;
-    a variable of an enclosing function; or a tuple, in whose place are its `contents`, a tuple of stand-ins."""
+    a variable of an enclosing function; or a tuple or partial function, in whose place is
+    one of stand-ins, its `contents`."""
 
     __slots__ = ("by_code", "contents")
 
     def __init__(self, real: Any, source: Source, by_code: bool = False) -> None:
         super().__init__(real, source)
         self.by_code = by_code
-        self.contents: tuple[Any, ...] | None = None
+        self.contents: Any = None
