@@ -83,8 +83,9 @@ def _segment(
     begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int
 ) -> Segment:
     pause: Break | None = None
+    only_moved: frozenset[int] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
-        i = BytecodeInterpreter(stop_at, volatile)
+        i = BytecodeInterpreter(stop_at, volatile, only_moved)
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = True
@@ -92,6 +93,8 @@ def _segment(
             begin(i)
             try:
                 i.run()
+                if i.frames and not only_moved and (only_moved := i.loads_left()):
+                    continue  # without guards on what those are
                 return _finish(i, code, pause)
             except Unsupported as reason:
                 _locate(reason, i)
@@ -164,14 +167,22 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
                 frame.locals[index] = _variable(i, value, source)
             elif name in live:  # it may have a value the next time
                 i.outside.guard("is", _slot(i, frames, depth, "locals", index, repr(name)), UNBOUND)
+        moved = depth == len(frames) - 1 and frame.decoded.instructions[frame.position].name in _TAKE_UNREAD
         for index, value in enumerate(state.stack):
             source = _slot(i, frames, depth, "stack", index, str(index))
-            frame.stack.append(NULL if value is NULL or value is UNBOUND else i.outside.wrap(value, source))
+            if moved and index == len(state.stack) - 1 and value is not NULL and value is not UNBOUND:
+                frame.stack.append(_variable(i, value, source))
+            else:
+                frame.stack.append(NULL if value is NULL or value is UNBOUND else i.outside.wrap(value, source))
         for index, exception in enumerate(state.handled):
             source = _slot(i, frames, depth, "handled", index, str(index))
             frame.exceptions.append(i.outside.wrap(exception, source))
         i.frames.append(frame)
         deliver = frame.stack.append
+
+
+#: Instructions that put the value on top of the stack into variables, without a look at it.
+_TAKE_UNREAD = ("STORE_FAST", "UNPACK_SEQUENCE")
 
 
 def _slot(i: Interpreter, frames: list[FrameState], depth: int, place: str, index: int, label: str) -> Source:
@@ -195,8 +206,6 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     frames = [book.frame(frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
-    if len(i.outside.hashed) > 1:
-        i.outside.guard("unique", None, tuple(i.outside.hashed))
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
     if i.dropped:

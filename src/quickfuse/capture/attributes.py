@@ -72,7 +72,9 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if kind is TensorProxy:
         tensor_attributes.load(i, base, name, then)
     elif isinstance(base, FromOutside):
-        if type(base.real) in DICTS or type(base.real) in CONTAINERS:
+        if name == "__class__":
+            then(type_of(base))
+        elif type(base.real) in DICTS or type(base.real) in CONTAINERS:
             then(container_methods.load_method(i, base, name))
         else:
             _object_attribute(i, base, name, then)
@@ -156,7 +158,7 @@ def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
         if name in base.__dict__:
             source = i.outside.source_of(base)
             if source is None:
-                if id(base) in i.created:
+                if i.is_created(base):
                     return base.__dict__[name]
                 source = i.outside.roots.constant(base.__qualname__, base)
             return i.outside.wrap(base.__dict__[name], source.attr(name))
@@ -169,7 +171,7 @@ _FUNCTION_PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__an
 
 
 def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> Any:
-    made = id(function) in i.created
+    made = i.is_created(function)
     source = i.outside.source_of(function) or i.outside.roots.constant(function.__qualname__, function)
     if name in _FUNCTION_PARTS and not (made and name == "__dict__"):
         found = getattr(function, name)
@@ -184,12 +186,11 @@ def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> An
 def _member_attribute(i: Interpreter, member: enum.Enum, name: str, then: Then) -> None:
     """An attribute of a member of an enumeration."""
     kind = type(member)
-    if i.outside.source_of(member) is None:
-        i.outside.note_place(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
+    i.outside.note_place(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
     own = {"name": "_name_", "value": "_value_"}.get(name, name)
     owner, raw = lookup_class(kind, name)
-    is_plain = own in ("_name_", "_value_") and (raw is ABSENT or owner.__module__ == "enum")
-    if is_plain and is_constant(found := member.__dict__.get(own)):
+    native = own in ("_name_", "_value_") and (raw is ABSENT or owner.__module__ == "enum")
+    if native and is_constant(found := member.__dict__.get(own)):
         guard_absent(i, kind.__mro__, name)
         if not is_trusted_class(kind):
             i.outside.guard("equal", i.outside.source_of(member).attr(own), found)  # type: ignore[union-attr]
@@ -357,10 +358,8 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
 def _namespace(i: Interpreter, base: Any) -> Any:
     """`base.__dict__`, with the attributes that the captured code has set."""
     real = real_of(base)
-    if id(base) in i.created:
-        namespace = i.mark_created(real.__dict__)
-        i.outside.views[id(namespace)] = (namespace, base, "__dict__")
-        return namespace
+    if i.is_created(base):
+        return i.outside.mark_made(real.__dict__, base, "__dict__")
     source = i.outside.source_of(base)
     if source is None:
         raise Unsupported(f"the __dict__ of a {type_of(base).__name__} without a path to it")
@@ -374,7 +373,7 @@ def _namespace(i: Interpreter, base: Any) -> Any:
 
 
 def _instance_dict(base: Any) -> dict[str, Any] | None:
-    getter = threading.local if isinstance(base, threading.local) else object  # which has a dictionary for each thread
+    getter = threading.local if isinstance(real_of(base), threading.local) else object  # one dictionary for each thread
     try:
         found = getter.__getattribute__(real_of(base), "__dict__")
     except AttributeError:
@@ -398,7 +397,7 @@ def _own_names(i: Interpreter, instance: dict[str, Any]) -> Any:
 def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: str) -> Any:
     source = i.outside.source_of(base)
     if source is None:
-        if id(base) in i.created:
+        if i.is_created(base):
             return instance[name]
         raise Unsupported(f"the attribute {name} of a {type_of(base).__name__} without a path to it")
     shadow = i.outside.stand_in(instance)
@@ -419,7 +418,7 @@ def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
     if kind is TensorProxy:
         tensor_attributes.store(i, base, name, value)
         return
-    if kind is FunctionType and id(base) in i.created:
+    if kind is FunctionType and i.is_created(base):
         i.read(setattr, base, name, value)
         return
     if isinstance(base, (type, ModuleType, FunctionType)) or kind is Symbol:
@@ -443,7 +442,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
-    if name == "__traceback__" and isinstance(base, BaseException) and id(base) in i.created:
+    if name == "__traceback__" and isinstance(base, BaseException) and i.is_created(base):
         set_traceback(i, base, value)
         return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
@@ -453,7 +452,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         i.call_now(setter, (descriptor(i, raw), base, value))
         return
-    if id(base) in i.created:
+    if i.is_created(base):
         i.read(object.__setattr__, base, name, value)
         return
     if not isinstance(base, FromOutside):
@@ -482,7 +481,7 @@ def delete(i: Interpreter, base: Any, name: str) -> None:
 def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     """`object.__delattr__(base, name)`."""
     raw = lookup_class(type_of(base), name)[1]
-    if id(base) in i.created:
+    if i.is_created(base):
         i.native(object.__delattr__, base, name)
         return
     if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(raw)):

@@ -17,6 +17,7 @@ from .class_attributes import lookup_class, python_method, special_method
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
+from .text import printable
 from .values import (
     ABSENT,
     ForeignObject,
@@ -84,6 +85,9 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     ):
         then(i.native(function, left, right))
         return
+    if left_kind in (str, bytes) and function in (operator.mod, operator.imod):
+        then(i.native(operator.mod, left, _written_into_text(i, right)))
+        return
     if torch.Size in (left_kind, right_kind) and _IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
         left, right = (_concrete_sizes(i, v) for v in (left, right))
         then(i.native(function, left, right))
@@ -96,6 +100,13 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         then(_container_operator(i, function, left, right))
         return
     _object_operator(i, function, left, right, then)
+
+
+def _written_into_text(i: Interpreter, value: Any) -> Any:
+    """What stands right of `%`, with the texts of what is in a tuple or dictionary known."""
+    if type(value) is tuple:
+        return tuple([printable(i, v) for v in value])
+    return printable(i, value)
 
 
 def _concrete_sizes(i: Interpreter, value: Any) -> Any:
@@ -279,8 +290,11 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
                     then(result)
                     return
                 continue
-            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand):
+            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
                 continue
+            if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in _COMPARISONS:
+                then(_compare_sequences(i, function, left, right))
+                return
             raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
         result = i.call_now(found, (receiver, operand))
         if result is not NotImplemented:
@@ -292,9 +306,12 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
     raise Unsupported(f"{name_of(function)} of a {type_of(left).__name__} and a {type_of(right).__name__}")
 
 
-def _is_derived(receiver: Any, operand: Any) -> bool:
-    """Whether a builtin class's operator does something with an operand: not with an object of another kind."""
-    kinds = (list, tuple, dict, set, frozenset, str, bytes, int, float)
+def _is_derived(receiver: Any, operand: Any, function: Any) -> bool:
+    """Whether a builtin class's operator does something with an operand: not with an object of another kind. Comparisons
+    are among one kind of container."""
+    kinds: tuple[type, ...] = (list, tuple, dict, set, frozenset, str, bytes, int, float)
+    if function in _COMPARISONS and isinstance(receiver, (list, tuple, dict, str)):
+        kinds = tuple([kind for kind in kinds if isinstance(receiver, kind)])
     return any(isinstance(receiver, kind) and issubclass(type_of(operand), kinds) for kind in kinds)
 
 
@@ -309,13 +326,19 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    left, right = (i.outside.contents_of.get(id(v), v) for v in (left, right))  # a container, not what it has inside
+    left, right = (_itself(i, v) for v in (left, right))
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
     return False
+
+
+def _itself(i: Interpreter, value: Any) -> Any:
+    """The container of the user's, where a value is what it has inside."""
+    container = i.outside.container_of(value)
+    return value if container is None else container
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

@@ -12,13 +12,23 @@ import functools
 import itertools
 import operator
 import typing
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
-from . import attributes, class_checks, construction, containers, copying, function_calls, number_calls
+from . import (
+    attributes,
+    class_checks,
+    construction,
+    containers,
+    context_variables,
+    copying,
+    function_calls,
+    messages,
+    number_calls,
+    pure_calls,
+)
 from .class_attributes import (
     python_method,
     special_method,
@@ -28,7 +38,7 @@ from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .kinds import VIEW_TYPES
 from .raising import Raised, raise_in_program
-from .texts import printable
+from .text import text_of
 from .values import (
     ABSENT,
     ForeignScalar,
@@ -50,6 +60,8 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
 
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
     name = i.outside.concrete(name)
+    if isinstance(name, str) and type(name) is not str:  # a member of an enumeration
+        name = str.__str__(name)
     if type(name) is not str:
         raise Unsupported("the name of an attribute that is no string")
     try:
@@ -123,10 +135,25 @@ def _enumerate(i: Interpreter, value: Any, start: Any = 0) -> Any:
 def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     elements = list(iterate(i, values))
     keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
-    if not all(is_constant(k) for k in keys):
-        raise Unsupported("sorting by values that are not plain")
-    order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
+    if all(is_constant(k) for k in keys):
+        order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
+    else:
+        compared = [_Sorted(i, k) for k in keys]
+        order = i.read(sorted, range(len(keys)), key=compared.__getitem__, reverse=i.truth(reverse))
     return i.mark_created([elements[k] for k in order])  # type: ignore[no-any-return]
+
+
+class _Sorted:
+    """A value to be sorted, as `sorted` sees it: which of two comes first is asked as the captured program would."""
+
+    __slots__ = ("i", "value")
+
+    def __init__(self, i: Interpreter, value: Any) -> None:
+        self.i = i
+        self.value = value
+
+    def __lt__(self, other: _Sorted) -> bool:
+        return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
 
 
 def _list(i: Interpreter, values: Any = ()) -> list[Any]:
@@ -229,11 +256,15 @@ def _bool(i: Interpreter, value: Any = False) -> bool:
 
 
 def _str(i: Interpreter, value: Any = "") -> str:
-    return str(i.native(str, printable(i, value)))
+    return text_of(i, value)
 
 
 def _repr(i: Interpreter, value: Any) -> str:
-    return str(i.native(repr, printable(i, value)))
+    return text_of(i, value, "repr")
+
+
+def _format(i: Interpreter, value: Any, spec: Any = "") -> str:
+    return text_of(i, value, "format", i.outside.concrete(spec))
 
 
 def _super(i: Interpreter, *args: Any) -> SuperProxy:
@@ -335,17 +366,12 @@ def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     attributes.set_plain(i, base, name, value)
 
 
-def _warn(i: Interpreter, *args: Any, **kwargs: Any) -> None:
-    raise Unsupported("a warning")
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     type: _type, **class_checks.HANDLERS, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
     next: _next, zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted,
     list: _list, tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all,
     any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool,
-    str: _str,
-    repr: _repr, super: _super, callable: _callable, print: _print, warnings.warn: _warn, copy.copy: copying.shallow,
+    str: _str, repr: _repr, format: _format, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
     copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
@@ -370,13 +396,17 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     operator.getitem: _item_now,
     **{
         getattr(operator, name): _operator(getattr(operator, name))
-        for name in "add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul iadd imul".split()
+        for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift "
+                     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
     },
     **number_calls.HANDLERS,
+    **pure_calls.HANDLERS,
+    **context_variables.HANDLERS,
+    **messages.HANDLERS,
     **function_calls.HANDLERS,
 }  # fmt: skip
 
 #: Native functions without side effects, whose result depends on their arguments alone.
 PURE: frozenset[Any] = frozenset(
-    {round, divmod, pow, ord, chr, hex, oct, bin, format, ascii, sum, hash, operator.index, operator.not_}
+    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, hash, operator.index, operator.not_}
 )

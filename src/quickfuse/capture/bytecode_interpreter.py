@@ -178,7 +178,7 @@ class BytecodeInterpreter(Interpreter):
     ) -> None:
         """Run a Python function as part of the capture."""
         source = self.outside.source_of(function)
-        if source is None and id(function) not in self.created:
+        if source is None and not self.is_created(function):
             source = self.outside.roots.constant(function.__qualname__, function)
             self.outside.note_place(function, source)
         if source is not None:

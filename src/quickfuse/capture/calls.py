@@ -26,6 +26,7 @@ from . import (
     library,
     lru_caches,
     native_methods,
+    single_dispatch,
     torch_calls,
     transforms,
 )
@@ -41,6 +42,7 @@ from .mutation import name_of
 from .native_methods import call_method
 from .raising import call_handler
 from .tensor_subclasses import own_member
+from .text import AROUND_REPR
 from .user_marks import call_marked, user_mark
 from .values import (
     ContainerMethod,
@@ -98,7 +100,7 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         then(_call_peer(i, function.name))
     elif kind in (MethodDescriptorType, WrapperDescriptorType) and args:
         then(_call_descriptor(i, function, args, kwargs))
-    elif kind is BuiltinFunctionType:
+    elif isinstance(function, BuiltinFunctionType):
         mark = others_marked().get(function)
         then(call_marked(i, mark, function, args, kwargs) if mark else _call_builtin(i, function, args, kwargs))
     else:
@@ -153,6 +155,12 @@ def _call_function(
         return
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(_call_peer(i, f"{function.__module__}.{function.__name__}"))
+        return
+    if function.__code__ is single_dispatch.CODE:
+        then(single_dispatch.call(i, function, args, kwargs))
+        return
+    if function.__code__ is AROUND_REPR:
+        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
     if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
         i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]

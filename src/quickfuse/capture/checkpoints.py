@@ -60,7 +60,7 @@ def _variables_change(i: Interpreter, function: Any) -> bool:
     """Whether a variable that an inner function shares with the running functions may be assigned to again: the backward
     pass calls the function once more, and finds what is there then."""
     cells = getattr(function, "__closure__", None) or () if type(function) is FunctionType else ()
-    shared = {id(cell) for cell in cells if id(cell) in i.created}
+    shared = {id(cell) for cell in cells if i.is_created(cell)}
     for frame in i.frames if shared else ():
         for index, cell in enumerate(frame.locals):
             if id(cell) in shared and _is_assigned_later(frame, index, frame.names[index]):

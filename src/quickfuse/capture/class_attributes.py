@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import enum
+import functools
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
@@ -20,6 +22,9 @@ Then = Callable[[Any], None]
 
 #: What reads a field of a namedtuple.
 TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
+
+#: A function behind `functools.lru_cache`.
+_CACHED: type = type(functools.lru_cache(lambda: None))
 
 #: Attributes of functions, classes and modules that are plain data.
 CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
@@ -39,6 +44,13 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     if name == "__dict__":
         raise Unsupported("the __dict__ of a class")
     owner, raw = lookup_class(cls, name)
+    if raw is not ABSENT and is_changeable(type(cls)):
+        over, descriptor = lookup_class(type(cls), name)
+        if isinstance(descriptor, property):
+            _of_metaclass(i, cls, name, over, descriptor, then)
+            return
+        if descriptor is ABSENT:
+            guard_absent(i, type(cls).__mro__, name)
     if raw is ABSENT:
         owner, raw = lookup_class(type(cls), name)
         guard_absent(i, cls.__mro__, name)
@@ -48,10 +60,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
                 then(i.call_now(fallback, (cls, name)))
                 return
             raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
-        if isinstance(raw, FunctionType):
-            then(MethodType(raw, cls))
-            return
-        then(i.native(getattr, cls, name))
+        _of_metaclass(i, cls, name, owner, raw, then)
         return
     guard_class_attribute(i, cls.__mro__, owner, name, raw)
     if isinstance(raw, staticmethod):
@@ -66,10 +75,25 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
 
 
+def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, then: Then) -> None:
+    """An attribute that a class has from its metaclass."""
+    guard_class_attribute(i, type(cls).__mro__, owner, name, raw)
+    if cls.__class__ is enum.EnumMeta and name == "__members__":
+        then(i.outside.mark_made(dict(cls.__members__), cls, name))  # type: ignore[attr-defined]
+    elif isinstance(raw, FunctionType):
+        then(MethodType(raw, cls))
+    elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
+        bind(i, raw, cls, type(cls), then)
+    elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
+        then(i.native(getattr, cls, name))
+    else:
+        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+
+
 def name_of_code(i: Interpreter, code: Any, name: str, changeable: bool) -> Any:
     """A name or text that belongs to a function or class, which the user may give it anew."""
     found = getattr(code, name)
-    if changeable and id(code) not in i.created:
+    if changeable and not i.is_created(code):
         source = i.outside.source_of(code) or i.outside.roots.constant(code.__qualname__, code)
         return i.outside.wrap(found, source.attr(name))
     return found
@@ -93,7 +117,7 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     if not is_changeable(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
-    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_python_descriptor(raw):
+    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_read_by_identity(raw):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
 
 
@@ -132,6 +156,11 @@ def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
 
 _OWN_PACKAGE = __name__.rpartition(".")[0]
 _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+
+
+def _is_read_by_identity(raw: Any) -> bool:
+    """Whether a class attribute is an object that does something when it is read, or called."""
+    return type(raw) is _CACHED or _is_python_descriptor(raw)
 
 
 def descriptor(i: Interpreter, raw: Any) -> Any:
@@ -196,6 +225,8 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(MethodType(raw.__func__, kind))
     elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
+    elif type(raw) is _CACHED:
+        then(MethodType(descriptor(i, raw), instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
         i.call(getter, (descriptor(i, raw), instance, kind), {}, then)

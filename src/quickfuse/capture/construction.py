@@ -40,6 +40,9 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         instance.__dict__.update(kwargs)
         then(instance)
         return
+    if cls is MethodType and len(args) == 2 and not kwargs:
+        then(MethodType(*args))
+        return
     if cls in getters.KINDS:
         then(getters.make(i, cls, args, kwargs))
         return

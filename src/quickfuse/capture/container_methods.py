@@ -17,9 +17,9 @@ from .containers import (
     as_plain_dict,
     delete_native_item,
     dict_view,
-    hashable,
     is_dict,
     key_value_pairs,
+    lookup_key,
     set_native_item,
     shadow_item,
 )
@@ -37,7 +37,7 @@ def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:
 
 def _value(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """The value at a key, `DELETED` if there is none."""
-    return dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, hashable(i, key)))
+    return dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, lookup_key(i, key)))
 
 
 def _get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:

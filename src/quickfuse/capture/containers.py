@@ -35,6 +35,7 @@ from .values import (
     contains_symbolic,
     is_constant,
     is_numpy,
+    opened,
     real_of,
     type_of,
 )
@@ -51,6 +52,7 @@ SETS = (set, frozenset)
 
 def make_iterator(i: Interpreter, value: Any) -> Any:
     """`iter(value)`: a native iterator over stand-ins."""
+    value = opened(value)
     kind = type(value)
     if kind is GeneratorValue or isinstance(real_of(value), ITERATORS):
         return value
@@ -130,6 +132,7 @@ def is_dict(value: Any) -> bool:
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
+    value = opened(value)
     if type(value) is ShadowDict and not _is_read_by_keys(i, value):
         dictionaries.keys(i.outside, value)
         return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
@@ -197,7 +200,15 @@ def as_index(i: Interpreter, value: Any) -> Any:
 
 
 def hashable(i: Interpreter, value: Any) -> Any:
-    """A value as an element of a set or a key of a dictionary that captured code makes."""
+    """A value as an element of a set or a key of a dictionary that captured code makes or changes."""
+    value = lookup_key(i, value)
+    if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
+        i.outside.hashed[value.source] = None
+    return value
+
+
+def lookup_key(i: Interpreter, value: Any) -> Any:
+    """A value as a key to look up in a dictionary of the user's."""
     value = i.outside.concrete(value)
     kind = type(value)
     if isinstance(value, tuple):
@@ -206,15 +217,10 @@ def hashable(i: Interpreter, value: Any) -> Any:
         raise_in_program(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
     if kind in (ShadowDict, ShadowContainer, Symbol, slice):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
-    if is_constant(value):
+    if is_constant(value) or kind is TensorProxy:
         return value
-    if (source := i.outside.source_of(value)) is not None:
-        i.outside.hashed[source] = None
-    if kind is TensorProxy:
-        return value
-    if python_method(i, value, "__hash__") is not None or python_method(i, value, "__eq__") is not None:
-        raise Unsupported(f"hashing a {type_of(value).__name__}")
-    if kind is ForeignObject and not value.is_hashed_by_identity:
+    own = any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__"))
+    if own or (kind is ForeignObject and not value.is_hashed_by_identity):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
     return value
 
@@ -305,7 +311,7 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
 
 def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """`dict.__getitem__(d, key)` of a dictionary of the user's."""
-    stored = dictionaries.stored_key(i.outside, hashable(i, key))
+    stored = dictionaries.stored_key(i.outside, lookup_key(i, key))
     value = dictionaries.get(i.outside, shadow, stored)
     if value is not DELETED:
         return value
@@ -394,7 +400,7 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     container = i.outside.contents(container)
     kind = type(container)
     if kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, hashable(i, element))
+        stored = dictionaries.stored_key(i.outside, lookup_key(i, element))
         return dictionaries.get(i.outside, container, stored) is not DELETED
     if kind is ForeignScalar:
         return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
@@ -446,6 +452,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
         return int(value.meta.shape[0])
     if python_method(i, value, "__len__") is not None:
         return None
+    value = opened(value)
     if type(value) is ShadowDict:
         return dictionaries.length(i.outside, value)
     value = i.outside.contents(value)
@@ -466,8 +473,7 @@ def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
         for key in list(shadow.entries):
             dictionaries.get(i.outside, shadow, key)
     if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: dictionaries.stored_key(i.outside, hashable(i, key)) for key in keys}
+        stored = {key: dictionaries.stored_key(i.outside, lookup_key(i, key)) for key in keys}
         return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
-    i.outside.views[id(view)] = (view, shadow, name)
-    return view
+    return i.outside.mark_made(view, shadow, name)

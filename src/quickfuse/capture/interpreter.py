@@ -32,14 +32,15 @@ Then = Callable[[Any], None]
 class Interpreter(ABC):
     """The capture of one segment."""
 
-    def __init__(self, stop_at: int = -1, volatile: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, stop_at: int = -1, volatile: frozenset[str] = frozenset(), only_moved: frozenset[int] = frozenset()
+    ) -> None:
         self.frames: list[Frame] = []
         self.outside = Outside(self.location, volatile)
         self.outside.frames = self.frames
         self.graph = GraphBuilder(self.trace, self.outside.guard_requires_grad, self.outside.guard)
         self.graph.in_library = self.in_library
         self.graph.performed = lambda: self.performed
-        self.created: dict[int, Any] = {}
         self.results: list[Any] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
@@ -54,6 +55,10 @@ class Interpreter(ABC):
         self.dropped: list[GeneratorValue] = []
         self.released = False
         self.stop_at = stop_at
+        #: Instructions that only put a variable on the stack, where the segment leaves it: nothing reads its value.
+        self.only_moved = only_moved
+        #: Where the values of variables went that were read from frames of the beginning: the frame, and the place there.
+        self.loads: dict[int, tuple[Frame, int, Any]] = {}
         self.performed = 0
         self.raised_at = 0
         self.nesting = 0
@@ -62,14 +67,23 @@ class Interpreter(ABC):
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
         self.released = True
         self.dropped.clear()
-        self.created.clear()
         self.results.clear()
         self.traces.clear()
         self.ending.clear()
         self.tracebacks.clear()
         self.frames.clear()
+        self.loads.clear()
         self.graph.release()
         self.outside.release()
+
+    def loads_left(self) -> frozenset[int]:
+        """The instructions whose values are on the stack, as they were loaded."""
+        frames = {id(frame) for frame in self.frames}
+        return frozenset(
+            number
+            for number, (frame, place, value) in self.loads.items()
+            if id(frame) in frames and place < len(frame.stack) and frame.stack[place] is value
+        )
 
     def note_autograd_asked(self, tensor: TensorProxy | None) -> None:
         """The program asked whether a tensor needs gradients, or (None) for the grad mode."""
@@ -214,8 +228,12 @@ class Interpreter(ABC):
 
     def mark_created(self, value: Any) -> Any:
         """Note that the captured code made this object, so that it may be changed in place."""
-        self.created[id(value)] = value
-        return value
+        return self.outside.mark_made(value)
+
+    def is_created(self, value: Any) -> bool:
+        """Whether the captured code made this object."""
+        made = self.outside.made(value)
+        return made is not None and made.owner is None
 
 
 def _refers(frame: Frame, real: Any) -> bool:

@@ -18,9 +18,10 @@ from .container_methods import DICT_METHODS
 from .containers import as_index, equal, hashable, iterate, key_value_pairs
 from .interpreter import Interpreter
 from .kinds import VIEW_TYPES
+from .plain import adopt, plain_copy
 from .raising import call_handler, raise_in_program
-from .texts import printable
-from .values import ForeignObject, ShadowContainer, ShadowDict, contains_symbolic, is_constant, symbolic_leaves
+from .text import printable
+from .values import ForeignObject, ShadowContainer, ShadowDict, contains_symbolic, is_constant, opened
 
 #: Methods that never look at the elements.
 _BLIND: dict[type, frozenset[str]] = {
@@ -57,10 +58,12 @@ def _overrides(cls: type) -> bool:
 def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`function(instance, *args, **kwargs)`, where `function` is a method of a built-in type."""
     name = function.__name__
+    if (shadow := opened(instance)) is not instance:
+        return call_container_method(i, shadow, name, args, kwargs)
     kind = next((k for k in _BLIND if isinstance(instance, k)), None)
     if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
         return call_handler(i, _ANY_OBJECT[name], name, (instance, *args), kwargs)
-    ours = id(instance) in i.created or id(instance) in i.outside.contents_of or isinstance(instance, (tuple, frozenset))
+    ours = i.outside.made(instance) is not None or isinstance(instance, (tuple, frozenset))
     if kind is None or not ours:
         return _of_constant(i, function, instance, args, kwargs)
     rule = _RULES.get((kind, name))
@@ -86,7 +89,7 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     run = i.read if name in _BLIND[kind] or name in _TAKE_ITERABLES else i.native  # elements are only put in or taken out
     result = run(function, instance, *args, **kwargs)
     if isinstance(result, VIEW_TYPES):
-        i.outside.views[id(result)] = (result, instance, name)
+        i.outside.mark_made(result, instance, name)
     if isinstance(result, (list, dict, set, collections.deque)) and name in ("copy", *_TAKE_ITERABLES):
         i.mark_created(result)
     return result
@@ -105,13 +108,10 @@ def _of_constant(i: Interpreter, function: Any, instance: Any, args: tuple[Any, 
             plain = tuple(printable(i, a) for a in plain)
             options = {key: printable(i, v) for key, v in options.items()}
             return i.native(instance.format, *plain, **options)
-        if not any(True for _ in symbolic_leaves((plain, list(options.values())))) and all(map(_is_plain, plain)):
-            return i.native(function, instance, *plain, **options)
+        what = f"the method {name} of a {type(instance).__name__}"
+        copied = [plain_copy(i, value, what) for value in plain]
+        return adopt(i, i.native(function, instance, *copied, **{k: plain_copy(i, v, what) for k, v in options.items()}))
     raise Unsupported(f"the method {name} of a {type(instance).__name__}")
-
-
-def _is_plain(value: Any) -> bool:
-    return is_constant(value) or (type(value) in (list, dict) and all(map(is_constant, value)))
 
 
 # rules ----------------------------------------------------------------------------------------------------------
@@ -143,8 +143,6 @@ def _remove(i: Interpreter, instance: Any, wanted: Any) -> None:
 
 
 def _update(i: Interpreter, instance: dict[Any, Any], other: Any = (), /, **kwargs: Any) -> None:
-    if isinstance(instance, collections.Counter):
-        raise Unsupported("Counter.update")
     for key, value in [*key_value_pairs(i, other), *kwargs.items()]:
         _fill_item(i, instance, hashable(i, key), value)
 

@@ -67,8 +67,18 @@ def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
             UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
         )
     if type(local) is Unread:
+        if i.performed in i.only_moved and not i.nesting:
+            f.stack.append(local)
+            return
+        plain = type(local.value) in _COMPARED and not i.nesting
         local = f.locals[arg] = i.outside.read(local)
+        if plain:
+            i.loads[i.performed] = (f, len(f.stack), local)
     f.stack.append(local)
+
+
+#: What a guard compares as soon as it is read.
+_COMPARED = (str, bytes, tuple)
 
 
 op_LOAD_FAST_CHECK = op_LOAD_FAST
@@ -140,7 +150,7 @@ def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_DELETE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     cell: CellType = f.locals[arg]
-    if id(cell) not in i.created:
+    if not i.is_created(cell):
         raise Unsupported("deleting a variable of an enclosing function")
     del cell.cell_contents
 

@@ -15,6 +15,7 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MethodType,
 )
 from typing import Any
@@ -27,6 +28,7 @@ from ..ir.guard import Guard, NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from . import dictionaries
+from .context_changes import ContextChanges
 from .frame import Frame
 from .kinds import (
     CODE_TYPES,
@@ -46,6 +48,8 @@ from .values import (
     ForeignObject,
     ForeignScalar,
     FromOutside,
+    Made,
+    MappingProxy,
     Place,
     ShadowContainer,
     ShadowDict,
@@ -53,9 +57,11 @@ from .values import (
     TensorMethod,
     TensorProxy,
     Unread,
+    dictionary_behind,
     is_constant,
     is_numpy,
     numpy_class,
+    opened,
     scalar_class,
 )
 
@@ -84,18 +90,17 @@ class Outside:
         self._seen: set[Any] = set()
         self.containers: list[ShadowContainer] = []
         self.dictionaries: list[ShadowDict] = []
+        #: Objects and tensors that are elements of sets and keys of dictionaries, by identity.
+        self.hashed: dict[Source, None] = {}
         #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
         #: Calls through caches, to be made afterwards: see `lru_caches`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
-        #: The contents of containers of the user's, which hold stand-ins, by identity: whose they are.
-        self.contents_of: dict[int, FromOutside] = {}
-        #: Views of dictionaries: the view, the dictionary, and the method that gave it.
-        self.views: dict[int, tuple[Any, Any, str]] = {}
-        #: Where objects come from that the captured code put into sets, or took for keys.
-        self.hashed: dict[Source, None] = {}
+        self.context = ContextChanges()
+        #: What capture made, by identity.
+        self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
         self._keys: dict[str, NumberExpr] = {}
 
@@ -141,6 +146,11 @@ class Outside:
         if len(sources) > 1:
             self.guard("unique", None, tuple(sources))
 
+    def guard_hashed(self) -> None:
+        """Require that what was hashed by identity stays different objects."""
+        if len(self.hashed) > 1:
+            self.guard("unique", None, tuple(self.hashed))
+
     def guard_function(self, function: FunctionType, source: Source) -> None:
         """Require that nobody gives a function of the user's another body or other defaults."""
         if is_trusted_module(function.__module__):
@@ -173,21 +183,40 @@ class Outside:
         """How many changes of the user's objects were noted so far."""
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
         stores = len(self.changed_attributes) + len(self.global_stores) + len(self.cell_stores)
+        stores += len(self.context.tokens)
         return stores + contents + sum(len(s.changes) for s in self.dictionaries)
 
     def release(self) -> None:
         """Let go of the user's objects."""
-        for table in (self.known, self.containers, self.dictionaries, self.changed_attributes,
-                      self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
-                      self.contents_of, self.cached_calls):  # fmt: skip
+        for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
+                      self.global_stores, self.cell_stores, self._keep, self._symbols, self._made,
+                      self.cached_calls, self.context.tokens):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
         if type(value) is TensorProxy or isinstance(value, FromOutside):
             return value.source
-        known = self.known.get(id(value), self.contents_of.get(id(value)))
+        known = self.known.get(id(value))
+        if known is None:
+            known = self.container_of(value)
         return None if known is None else known.source
+
+    # what capture made ------------------------------------------------------------------------------------------
+
+    def mark_made(self, value: Any, owner: Any = None, name: str = "") -> Any:
+        """Note how an object came to be: see `Made`."""
+        self._made[id(value)] = Made(value, owner, name)
+        return value
+
+    def made(self, value: Any) -> Made | None:
+        """How an object came to be, None if capture did not make it."""
+        return self._made.get(id(value))
+
+    def container_of(self, value: Any) -> FromOutside | None:
+        """The container of the user's whose contents these are."""
+        made = self._made.get(id(value))
+        return made.owner if made is not None and not made.name else None
 
     # reading ----------------------------------------------------------------------------------------------------
 
@@ -280,6 +309,8 @@ class Outside:
             shadow = ShadowDict(value, source)
             self.dictionaries.append(shadow)
             return shadow
+        if type(value) is MappingProxyType and (behind := dictionary_behind(value)) is not None:
+            return MappingProxy(value, source, ShadowDict(behind, source))
         cls = scalar_class(value)
         return ForeignObject(value, source) if cls is None else ForeignScalar(value, cls, source)
 
@@ -329,10 +360,15 @@ class Outside:
         elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
         made = tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
         if value:  # there is one empty tuple
-            place = Place(value, source)
-            place.contents = made
-            self.known[id(value)] = self.contents_of[id(made)] = place
+            self._note_replacement(value, source, made)
         return made
+
+    def _note_replacement(self, value: Any, source: Source, made: Any) -> None:
+        """Note an object of stand-ins that is in the place of one of the user's, which nobody changes."""
+        place = Place(value, source)
+        place.contents = made
+        self.known[id(value)] = place
+        self.mark_made(made, place)
 
     def _bound_method(self, method: Any, source: Source) -> Any:
         """A method of a built-in type that is bound to an object of the user's."""
@@ -400,7 +436,7 @@ class Outside:
                 shadow.items = cls(shadow.original)
             if shadow.added:
                 shadow.items.extend(shadow.added)
-        self.contents_of[id(shadow.items)] = shadow
+        self.mark_made(shadow.items, shadow)
         return shadow.items
 
     def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
@@ -417,12 +453,12 @@ class Outside:
     def is_changed_set(self, items: Any) -> bool:
         """Whether these are the elements of a set of the user's that captured code changed: in what order it has them is
         not known."""
-        shadow = self.contents_of.get(id(items))
+        shadow = self.container_of(items)
         return type(shadow) is ShadowContainer and shadow.cls is set and shadow.items != set(shadow.original)
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""
-        return self.open(value) if type(value) is ShadowContainer else value
+        return self.open(value) if type(value) is ShadowContainer else opened(value)
 
     def _partial(self, value: functools.partial[Any], source: Source) -> Any:
         self.guard("type", source, functools.partial)
@@ -432,9 +468,7 @@ class Outside:
         given = {k: dictionaries.get(self, keywords, k) for k in dictionaries.keys(self, keywords)}
         made = functools.partial(function, *args, **given)
         made.__dict__.update(value.__dict__)
-        place = Place(value, source)
-        place.contents = made
-        self.known[id(value)] = self.contents_of[id(made)] = place
+        self._note_replacement(value, source, made)
         return made
 
     # numbers ----------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
 
 def _set_frame_name(i: Interpreter, function: Any, name: str) -> None:
     """What `torch.no_grad` and its like do to the function that they put around another one, from PyTorch 2.15 on."""
-    if id(function) not in i.created:
+    if not i.is_created(function):
         raise Unsupported("giving a function from outside another name")
     _SET_FRAME_NAME(function, name)
 

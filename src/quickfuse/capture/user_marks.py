@@ -59,7 +59,7 @@ def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...]
 
 def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One node of the graph. What it returns is found out by running it on tensors without data."""
-    if id(function) in i.created or i.outside.is_by_code(function):
+    if i.is_created(function) or i.outside.is_by_code(function):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
     args, kwargs = torch_calls.plain_operands(i, args), torch_calls.plain_operands(i, kwargs)
     tensors = [leaf for leaf in symbolic_leaves((args, kwargs)) if type(leaf) is TensorProxy]

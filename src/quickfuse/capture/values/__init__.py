@@ -15,6 +15,8 @@ from .constant import PLAIN_TYPES, is_constant
 from .container import CONTAINERS, DICTS, ContainerMethod, ShadowContainer, ShadowDict
 from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
 from .from_outside import FromOutside, Place
+from .made import Made
+from .mapping_proxy import MappingProxy, dictionary_behind, opened
 from .missing import ABSENT, DELETED, LAZY
 from .number import Symbol
 from .tensor import TENSOR_TYPES, TensorMethod, TensorProxy, tensors_among
@@ -62,8 +64,9 @@ def type_of(value: Any) -> type:
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "ContainerMethod", "ForeignObject",
-    "ForeignScalar", "FromOutside", "NativeHandler", "Place", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol",
-    "TensorMethod", "TensorProxy", "Unread", "contains_symbolic", "is_constant", "is_numpy", "numpy_class", "real_of",
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "ContainerMethod",
+    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MappingProxy", "NativeHandler", "Place",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
+    "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "numpy_class", "opened", "real_of",
     "scalar_class", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

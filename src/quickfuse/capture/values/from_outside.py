@@ -22,8 +22,8 @@ class FromOutside:
 class Place(FromOutside):
     """Where an object was found that lies on the stack as it is: a function, class, module or method, which is the same
     object at each call, or (`by_code`) which is known by its code or its owner, so that another one may stand at its source;
-    a variable of an enclosing function; or a tuple or `functools.partial`, in whose place is one of stand-ins, its
-    `contents`."""
+    a variable of an enclosing function; or a tuple or partial function, in whose place is
+    one of stand-ins, its `contents`."""
 
     __slots__ = ("by_code", "contents")
 
