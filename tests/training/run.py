@@ -156,7 +156,8 @@ class Pool:
             "",
             f"{len(records)} programs: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()),
             f"seconds with eager's runs: median {seconds[len(seconds) // 2]:.2f}, longest {seconds[-1]:.1f}; "
-            f"{sum(bool(r['excused']) for r in records)} excused for rounding errors that they amplify",
+            f"{sum(bool(r['excused']) for r in records)} excused for rounding errors that they amplify, "
+            f"{sum(bool(r.get('disputed')) for r in records)} as eager's on contiguous tensors, which are other than eager's",
             f"graphs: {dict(sorted(collections.Counter(r['graphs'] for r in records).items()))}",
         ]
         logged = collections.Counter(re.sub(r"\d+", "N", line)[:150] for r in records for line in {*r["logged"]})
@@ -200,7 +201,7 @@ class Worker:
             process.wait()
         self.stop()
         kind, text = ("crash", f"the process ended with {process.returncode}") if ready else ("too slow", "killed")
-        return {"seed": job["seed"], "kind": kind, "text": text, "logged": [], "graphs": 0, "excused": [],
+        return {"seed": job["seed"], "kind": kind, "text": text, "logged": [], "graphs": 0, "excused": [], "disputed": [],
                 "seconds": time.perf_counter() - start}  # fmt: skip
 
     def stop(self) -> None:
@@ -212,7 +213,7 @@ class Worker:
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve()), "--worker"]
         command += ["--plain"] * self._options.plain
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 # the processes that run programs -------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def _work(options: argparse.Namespace) -> None:
         report = check(Program.from_source(source), compiled=not options.plain)
         record = {
             "seed": job["seed"], "kind": "right", "text": "", "logged": sorted({*report.logged}), "graphs": report.graphs,
-            "excused": report.excused[:5], "seconds": time.perf_counter() - start,
+            "excused": report.excused[:5], "disputed": report.disputed[:5], "seconds": time.perf_counter() - start,
         }  # fmt: skip
         if report.finding is not None:
             record["kind"], record["text"] = report.finding.kind, report.finding.detail
@@ -249,11 +250,14 @@ def _work(options: argparse.Namespace) -> None:
 
 
 def _still_fails(source: str, finding: Any) -> bool:
-    """Whether a smaller program fails in the same way."""
+    """Whether a smaller program fails in the same way. What is left may be no program at all."""
     from training.check import check
     from training.execute import Program
 
-    found = check(Program.from_source(source)).finding
+    try:
+        found = check(Program.from_source(source)).finding
+    except Exception:
+        return False
     return found is not None and (found.kind, found.what) == (finding.kind, finding.what)
 
 

@@ -281,6 +281,25 @@ def test_gradient_through_what_is_outside_of_the_graph() -> None:
     assert finding is None, str(finding)
 
 
+def test_gradient_of_what_is_outside_of_the_graph() -> None:
+    """The loss itself was computed outside: the graph that begins with its gradient has no operator that uses it."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3).to(dtype)
+        parameters = [*model.parameters()]
+
+        def step(x: torch.Tensor) -> Any:
+            out = model(x)
+            loss = F.gaussian_nll_loss(out, x[:, :3], F.softplus(out) + 0.1)
+            return [g * 2 for g in torch.autograd.grad(loss, parameters, allow_unused=True) if g is not None]
+
+        return step, [(torch.randn(5, 4).to(dtype),)] * 2, {"model": model}
+
+    finding = check(Program(setup)).finding
+    assert finding is None, str(finding)
+
+
 def test_leaf_that_becomes_a_result() -> None:
     """The same tensor as a leaf, and then as the result of another: a gradient may flow on from there."""
 
