@@ -55,7 +55,11 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         logs.emit("graph", readable(segment.graph))
     if not glue_source.tensor_order(segment):  # whose check says so
         segment.guards.append(_UNTRACED)
-    body, kernels, without = _body(segment, [meta for _, meta in _expected(segment)], backend)
+    checked = [meta for _, meta in _expected(segment)]
+    if any(meta.device.type != "cpu" for meta in checked):  # kernels for a GPU may add up in any order
+        setting = ("torch.are_deterministic_algorithms_enabled()", torch.are_deterministic_algorithms_enabled())
+        segment.guards.append(Guard("state", None, setting))
+    body, kernels, without = _body(segment, checked, backend)
     if segment.labels:
         body.lines[:] = ["with _labelled():", *(f"    {line}" for line in body.lines or ["pass"])]
         body.constants["_labelled"] = partial(labelled, segment.labels)

@@ -149,6 +149,12 @@ class Recorder(TorchDispatchMode):
         schema = function._schema
         if schema.is_mutable:
             return self._in_place(function, args, kwargs)
+        if function is aten.cudnn_batch_norm.default:
+            return self._without_cudnn(types, args)
+        if function is aten.cudnn_batch_norm_backward.default:
+            input_, grad, weight, *statistics, eps, _ = args
+            function = aten.native_batch_norm_backward.default
+            args = (grad, input_, weight, *statistics, True, eps, [True, True, True])
         if function is aten.native_batch_norm.default and args[5] and args[3] is not None:
             return self._batch_norm(args)
         if is_view(function):
@@ -355,6 +361,13 @@ class Recorder(TorchDispatchMode):
         memory.changes += declared
         if not tensor.path:
             tensor.known, tensor.seen = node, memory.version
+
+    def _without_cudnn(self, types: Any, args: Any) -> Any:
+        """Batch normalisation as it is without cuDNN, which needs no memory of its own for backward: kernels compute it."""
+        made = self.__torch_dispatch__(aten.native_batch_norm.default, types, args)
+        with self:
+            reserve = torch.empty(0, dtype=torch.uint8, device=args[0].device)
+        return (*made, reserve)
 
     def _batch_norm(self, args: Any) -> Any:
         """Batch normalisation in training changes the running statistics, although its schema does not say so."""

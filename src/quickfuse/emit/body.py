@@ -237,9 +237,9 @@ class KernelBodyWriter:
         self.lines = ["_grad = _grad_mode()", "_set_grad_mode(False)", "try:", *inner, "finally: _set_grad_mode(_grad)"]
 
     def _last_flag(self) -> int:
-        """The last step that may set the program's flag; -1 if there is none."""
-        flags = [number for number, step in enumerate(self.schedule.steps)
-                 if isinstance(step, KernelCall) and any(slot.access == "flag" for slot in step.body.slots)]  # fmt: skip
+        """The last step that may set the program's flag; -1 if there is none. Kernels on a GPU fail of themselves."""
+        flags = [number for number, step in enumerate(self.schedule.steps) if isinstance(step, KernelCall)
+                 and step.device.type == "cpu" and any(slot.access == "flag" for slot in step.body.slots)]  # fmt: skip
         return max(flags, default=-1)
 
     def _unless_flagged(self) -> list[str]:

@@ -19,7 +19,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import SUPPORTED
-from .rules import NoRule
+from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
 
 _REQUIRED = object()
@@ -36,7 +36,7 @@ FUNCTION_RULES: dict[Any, Rule] = {}
 
 
 class Rule:
-    """A rule with its parameters. Operands on other devices than the CPU are left to PyTorch: only there do loops reduce."""
+    """A rule with its parameters. Operands on devices that kernels do not run on are left to PyTorch."""
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self.function = function
@@ -59,16 +59,21 @@ class Rule:
             bound[name] = value
         if any(type(value) is Scalar and name not in _NUMBERS for name, value in bound.items()):
             raise NoRule
+        devices = set()
         for value in bound.values():
             if value is _REQUIRED:
                 raise NoRule
             if type(value) is Tensor and (value.is_number or not _is_plain(value.meta)):
                 raise NoRule
+            tensors = value if isinstance(value, (list, tuple)) else (value,)
+            devices.update([t.meta.device for t in tensors if type(t) is Tensor])
+        if len(devices) > 1:
+            raise NoRule
         return self.function(ctx, meta, **bound)
 
 
 def _is_plain(meta: TensorMeta) -> bool:
-    return meta.device.type == "cpu" and meta.dtype in SUPPORTED
+    return meta.device.type in ALL_DEVICES and meta.dtype in SUPPORTED
 
 
 def _parameter(text: str) -> tuple[str, Any]:

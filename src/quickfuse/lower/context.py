@@ -50,6 +50,7 @@ class Context:
         #: Pairs of storages that are the same memory, of different types.
         self.aliases: list[tuple[Storage, Storage]] = []
         self._last_in_order: Extern | None = None
+        self._flags: dict[torch.device, Buffer] = {}
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
         #: Whether there are values that are different formulas on different parts of their index space: see `piecewise.py`.
         self.has_pieces = False
@@ -204,12 +205,15 @@ class Context:
             if buffer.kind != "input" or not isinstance(part, Load) or part.access != access:
                 self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
 
-    def raise_where(self, condition: Expr, shape: Shape) -> None:
-        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere."""
-        if self.program.flag is None:
-            self.program.flag = Buffer("flag", TensorMeta(torch.bool, (), (), _CPU), "flag")
-        access = Access(self.program.flag, 0, (0,) * len(shape))
-        self.program.steps.append(Loop(shape, [Store(access, condition, FLAG)], _CPU))
+    def raise_where(self, condition: Expr, shape: Shape, device: torch.device = _CPU) -> None:
+        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere. On a GPU
+        the kernel fails as eager's does."""
+        flag = self._flags.get(device)
+        if flag is None:
+            flag = self._flags[device] = Buffer("flag", TensorMeta(torch.bool, (), (), device), "flag")
+        if device.type == "cpu":
+            self.program.flag = flag
+        self.program.steps.append(Loop(shape, [Store(Access(flag, 0, (0,) * len(shape)), condition, FLAG)], device))
 
     def materialize(self, storage: Storage, *, exactly: bool = False) -> Load:
         """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the

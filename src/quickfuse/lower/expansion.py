@@ -24,6 +24,7 @@ from quickfuse.ir.values import TensorMeta
 from .aten import overload_handler
 from .compositions import COMPOSITIONS
 from .extern import name_of
+from .rules import ALL_DEVICES
 from .schemas import is_composed
 from .symbolic import Tensor
 
@@ -84,7 +85,7 @@ def _arguments(function: Any) -> Any:
 def _is_plain(value: Any) -> bool:
     if type(value) is not Tensor or value.is_number:
         return False
-    return type(value.meta) is TensorMeta and value.meta.device.type == "cpu"
+    return type(value.meta) is TensorMeta and value.meta.device.type in ALL_DEVICES
 
 
 def _leaves(value: Any) -> Iterator[Any]:

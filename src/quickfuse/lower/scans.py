@@ -50,7 +50,7 @@ class _Row:
         return made(ctx, meta, ctx.stored(value, dense, copy=True))
 
 
-#: What sums and products of a type are formed in: as eager does.
+#: What sums and products of a type are formed in on the CPU: as eager does.
 _WIDE = {torch.float32: torch.float64}
 
 
@@ -60,7 +60,8 @@ def _register_sum(name: str, combine: str) -> None:
         row = _Row(ctx, input, dim, meta)
         if meta.dtype not in COMPUTE:
             raise NoRule
-        compute = _WIDE.get(meta.dtype, COMPUTE[meta.dtype])
+        wide = _WIDE if meta.device.type == "cpu" else {}
+        compute = wide.get(meta.dtype, COMPUTE[meta.dtype])
         value = ops.via(row.value, meta.dtype, compute)
         return row.result(ctx, meta, scan(ctx, value, combine, meta, row.axis))
 
