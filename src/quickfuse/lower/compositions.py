@@ -107,10 +107,11 @@ DECOMPOSED = frozenset(
     "mse_loss smooth_l1_loss huber_loss mse_loss_backward smooth_l1_loss_backward "
     "huber_loss_backward binary_cross_entropy_backward "
     # normalisation
-    "_fused_rms_norm _fused_rms_norm_backward native_group_norm_backward "
+    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp "
+    "_fused_rms_norm _fused_rms_norm_backward "
     # functions of elements
     "logit sinc deg2rad rad2deg frac nan_to_num isposinf isneginf heaviside special_xlog1py logaddexp logaddexp2 "
     # elements in other places
     "slice_backward select_backward diagonal_backward rot90 pixel_shuffle pixel_unshuffle "
-    "block_diag upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d aminmax".split()
+    "block_diag upsample_bicubic2d aminmax".split()
 )

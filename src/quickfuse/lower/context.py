@@ -10,7 +10,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
-from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, HostScalar, Loop, Program, Store, View, memory_at
+from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -209,7 +209,7 @@ class Context:
         if self.program.flag is None:
             self.program.flag = Buffer("flag", TensorMeta(torch.bool, (), (), _CPU), "flag")
         access = Access(self.program.flag, 0, (0,) * len(shape))
-        self.program.steps.append(Loop(shape, [Store(access, condition, FLAG)], _CPU))
+        self.program.steps.append(Loop(shape, [Store(access, condition, StoreKind.FLAG)], _CPU))
 
     def materialize(self, storage: Storage, *, exactly: bool = False) -> Load:
         """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the

@@ -6,50 +6,23 @@ Gradients of weights are sums the other way, over all rows, and so kernels of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from quickfuse.ir.expr import Expr
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, optional, rule, several
 from .context import Context
 from .layout import Shape
 from .losses import MEAN, NONE, Classes
-from .normalisation import along, computed_in, inverse_deviation, space_of_last
+from .normalisation import along, by_channel, computed_in, grouped, inverse_deviation, read_in_groups, space_of_last
 from .promotion import is_float
-from .reductions import Reading
 from .rules import NoRule
 from .space import Space
 from .symbolic import Tensor
-
-# --- softmax ---
-
-
-def _softmax_gradient(space: Space, grad: Expr, y: Expr) -> Expr:
-    total = ops.via(space.sum(ops.mul(grad, y)), y.dtype)
-    return ops.mul(ops.sub(grad, total), y)
-
-
-def _log_softmax_gradient(space: Space, grad: Expr, y: Expr) -> Expr:
-    total = ops.via(space.sum(grad), y.dtype)
-    return ops.sub(grad, ops.mul(ops.exp(y), total))
-
-
-def _register_softmax(name: str, formula: Callable[[Space, Expr, Expr], Expr]) -> None:
-    @rule(name, "grad_output output dim input_dtype")
-    def gradient(ctx: Context, meta: Any, grad_output: Any, output: Any, dim: Any, input_dtype: Any) -> Tensor:
-        y = Reading(ctx, output, dim)
-        if not is_float(y.dtype) or grad_output.dtype is not y.dtype or grad_output.meta.shape != output.meta.shape:
-            raise NoRule
-        grad = ops.via(ctx.read(grad_output), y.value.dtype)
-        return made(ctx, meta, ops.via(formula(y.space, grad, y.value), meta.dtype))
-
-
-_register_softmax("_softmax_backward_data", _softmax_gradient)
-_register_softmax("_log_softmax_backward_data", _log_softmax_gradient)
 
 # --- normalisation ---
 
@@ -122,6 +95,38 @@ def layer_norm(
         optional(ctx, metas[1], rows.result(x.of_weight(rows), False) if wanted[1] and weight is not None else None),
         optional(ctx, metas[2], rows.result(x.of_bias(rows), False) if wanted[2] else None),
     ]
+
+
+@rule("native_group_norm_backward", "grad_out input mean rstd weight N C HxW group output_mask")
+def group_norm(
+    ctx: Context, meta: Any, grad_out: Any, input: Any, mean: Any, rstd: Any, weight: Any, N: Any, C: Any, HxW: Any,
+    group: Any, output_mask: Any,
+) -> list[Tensor | None]:  # fmt: skip
+    metas, wanted = several(meta, 3), _wanted(output_mask, 3)
+    compute = _like(ctx, grad_out, input)
+    space, value = read_in_groups(ctx, input, group)
+    _, grad = read_in_groups(ctx, grad_out, group)
+    shape = space.shape
+    centre, scale = (along(ctx, t, (0, 1), shape, compute) for t in (mean, rstd))
+    if centre is None or scale is None:
+        raise NoRule
+    x = _Standardised(space, ops.via(grad, compute), ops.via(value, compute), centre, scale)
+    channels = Space(ctx, shape, (0, *range(3, len(shape))), space.device)
+    results: list[Tensor | None] = [None, None, None]
+    if wanted[0] and metas[0] is not None:
+        results[0] = grouped(metas[0], group, x.gradient(by_channel(ctx, weight, shape, compute)))
+    for k, of_channel in ((1, x.of_weight), (2, x.of_bias)):
+        if wanted[k] and metas[k] is not None and (k == 2 or weight is not None):
+            by_group = channels.result(of_channel(channels), False)
+            parts = ctx.fresh(_two_axes(metas[k], group), ops.via(by_group, metas[k].dtype))
+            results[k] = Tensor(parts.storage, metas[k], is_base=False)
+    return results
+
+
+def _two_axes(meta: TensorMeta, groups: int) -> TensorMeta:
+    """(C,) as (groups, members)."""
+    members = meta.shape[0] // groups
+    return TensorMeta(meta.dtype, (groups, members), (members, 1), meta.device)
 
 
 @rule("native_batch_norm_backward",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Expr, Index
+from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.expr import Expr, Index, Load
+from quickfuse.ir.loop import Access
+from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -50,6 +55,15 @@ def _index_before(value: Expr, size: int) -> Expr:
     return ops.minimum(ops.via(ops.floor(value), I64), ops.const(size - 1, I64))
 
 
+def _place(image: _Image, k: int, align_corners: bool) -> Expr:
+    """Where a new element of an axis is in the old image, in fractions of elements."""
+    old, new, dtype = image.old[k], image.new[k], image.dtype
+    here, half = ops.via(Index(image.axes[k]), dtype), ops.const(0.5, dtype)
+    if align_corners:
+        return ops.mul(here, ops.const((old - 1) / (new - 1) if new > 1 else 0.0, dtype))
+    return ops.sub(ops.mul(ops.add(here, half), ops.const(image.ratio(k), dtype)), half)
+
+
 def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
     axis, old, new = image.axes[k], image.old[k], image.new[k]
     if old == new and image.scales[k] in (None, 1):
@@ -76,6 +90,54 @@ def _nearest(name: str, ndim: int, exact: bool) -> None:
         return made(ctx, meta, at(source(ctx, input), axes, ndim + 2, None))
 
 
-for _ndim in (1, 2, 3):
+def _linear(name: str, ndim: int) -> None:
+    @rule(name, "input output_size align_corners=False *scales")
+    def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, align_corners: Any, scales: Any) -> Tensor:
+        if type(align_corners) is not bool:
+            raise NoRule
+        image = _Image(input, meta, output_size, scales, ndim)
+        value = source(ctx, input, COSTS.store_before_upsampling)
+        neighbours = [_neighbours(image, k, align_corners) for k in range(ndim)]
+        if meta.numel >= COSTS.many_neighbours:
+            neighbours[-1] = [
+                (_table(ctx, index, meta, ndim + 1), None if weight is None else _table(ctx, weight, meta, ndim + 1))
+                for index, weight in neighbours[-1]
+            ]
+        terms = []
+        for chosen in itertools.product(*neighbours):
+            axes: list[int | Expr] = [0, 1, *(k + 2 if isinstance(i, Index) else i for k, (i, _) in enumerate(chosen))]
+            term = ops.via(at(value, axes, ndim + 2, None), image.dtype)
+            for _, weight in chosen:
+                term = term if weight is None else ops.mul(term, weight)
+            terms.append(term)
+        return made(ctx, meta, ops.via(functools.reduce(ops.add, terms), meta.dtype))
+
+
+def _table(ctx: Context, value: Expr, meta: TensorMeta, axis: int) -> Expr:
+    """A value that follows from the index of one axis alone, computed once for all others."""
+    if isinstance(value, Index):
+        return value
+    ndim, size = len(meta.shape), meta.shape[axis]
+    of_axis = IndexMap((0,) * ndim, tuple([(int(k == axis),) for k in range(ndim)]), 1)
+    kept = ctx.stored(reindex(value, of_axis), TensorMeta(value.dtype, (size,), (1,), meta.device))
+    return Load(Access(kept.access.buffer, 0, tuple([int(k == axis) for k in range(ndim)])), value.dtype)
+
+
+def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr | None]]:
+    """The two elements of an axis between which each new one is, with their weights."""
+    axis, old, new, dtype = image.axes[k], image.old[k], image.new[k], image.dtype
+    if old == new:
+        return [(Index(axis), None)]
+    place = _place(image, k, align_corners)
+    if not align_corners:
+        place = ops.maximum(place, ops.const(0.0, dtype))
+    first = _index_before(place, old)
+    second = ops.minimum(ops.add(first, ops.const(1, I64)), ops.const(old - 1, I64))
+    far = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), ops.const(0.0, dtype)), ops.const(1.0, dtype))
+    return [(first, ops.sub(ops.const(1.0, dtype), far)), (second, far)]
+
+
+for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):
     _nearest(f"upsample_nearest{_ndim}d", _ndim, exact=False)
     _nearest(f"_upsample_nearest_exact{_ndim}d", _ndim, exact=True)
+    _linear(f"upsample_{_name}{_ndim}d", _ndim)
