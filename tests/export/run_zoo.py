@@ -169,7 +169,7 @@ def write_table() -> None:
         "that never imports its library. Values, gradients of all parameters, and buffers are compared with eager mode's:",
         "*equal* is bit for bit, *close* within 1e-5 of a tensor's largest value (gradients: 1e-3).",
         "",
-        "*Refused* are those that cannot be a graph, and the error says why; *not built* those that eager mode does not run.",
+        "*Refused* are what cannot be a graph, and the error says why; *not built* those that eager mode does not run.",
         "",
         f"{', '.join(f'{name} {number}' for name, number in versions.items())}.",
         f"**{len(right)} of {len(rows)} models are right in both modes.**",

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import quickfuse
 from differentiate.test_memory import distinct_bytes
+from quickfuse.differentiate.expand import expand
 from quickfuse.ir.loop import Loop
 from quickfuse.lower import lower
 from quickfuse.lower.shared_concatenations import prefix_chains
@@ -112,7 +113,7 @@ def test_each_part_is_stored_once() -> None:
     graph = trace(plain, A, B, C, D).graph
     (chain,) = prefix_chains(graph)
     assert [node.meta["val"].shape[1] for node in chain.nodes] == [8, 12, 16, 32]
-    temps = {s.access.buffer for step in lower(graph).steps if isinstance(step, Loop) for s in step.stores}
+    temps = {s.access.buffer for step in lower(graph, expand=expand).steps if isinstance(step, Loop) for s in step.stores}
     assert [t.meta.shape for t in temps if len(t.meta.shape) == 4 and t.meta.shape[2] == 48] == [(2, 32, 48, 48)]
 
 

@@ -287,39 +287,8 @@ def nextafter(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
     return ops.nextafter(x, y)
 
 
-@pointwise("heaviside", operands="self values")
-def heaviside(x: Expr, values: Expr) -> Expr:
-    zero = ops.like(x, 0)
-    return ops.where(ops.eq(x, zero), values, ops.via(ops.lt(zero, x), x.dtype))
-
-
 @pointwise("xlogy special_xlogy", operands=_BINARY, promotion=Promotion.FLOAT)
 def xlogy(x: Expr, y: Expr) -> Expr:
-    return _zero_times(x, y, ops.log(y))
-
-
-@pointwise("xlog1py special_xlog1py", operands=_BINARY, promotion=Promotion.FLOAT)
-def xlog1py(x: Expr, y: Expr) -> Expr:
-    return _zero_times(x, y, ops.log1p(y))
-
-
-def _zero_times(x: Expr, y: Expr, log: Expr) -> Expr:
-    """`x * log`, which is 0 where x is 0 unless y is NaN."""
+    """`x * log(y)`, which is 0 where x is 0 unless y is NaN."""
     zero = ops.like(x, 0)
-    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, log)))
-
-
-@pointwise("logaddexp", operands=_BINARY, promotion=Promotion.FLOAT)
-def logaddexp(x: Expr, y: Expr) -> Expr:
-    """log(exp(x) + exp(y)), scaled by the larger of both; equal infinities are their own sum."""
-    same_infinity = ops.bit_and(ops.isinf(x), ops.eq(x, y))
-    smaller = ops.exp(ops.neg(ops.absolute(ops.sub(x, y))))
-    return ops.where(same_infinity, x, ops.add(ops.maximum(x, y), ops.log1p(smaller)))
-
-
-@pointwise("logaddexp2", operands=_BINARY, promotion=Promotion.FLOAT)
-def logaddexp2(x: Expr, y: Expr) -> Expr:
-    same_infinity = ops.bit_and(ops.isinf(x), ops.eq(x, y))
-    smaller = ops.exp2(ops.neg(ops.absolute(ops.sub(x, y))))
-    log2e = ops.like(x, 1.4426950408889634)
-    return ops.where(same_infinity, x, ops.add(ops.maximum(x, y), ops.mul(ops.log1p(smaller), log2e)))
+    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, ops.log(y))))

@@ -10,7 +10,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
-from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, HostScalar, Loop, Program, Store, View, memory_at
+from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -213,7 +213,7 @@ class Context:
             flag = self._flags[device] = Buffer("flag", TensorMeta(torch.bool, (), (), device), "flag")
         if device.type == "cpu":
             self.program.flag = flag
-        self.program.steps.append(Loop(shape, [Store(Access(flag, 0, (0,) * len(shape)), condition, FLAG)], device))
+        self.program.steps.append(Loop(shape, [Store(Access(flag, 0, (0,) * len(shape)), condition, StoreKind.FLAG)], device))
 
     def materialize(self, storage: Storage, *, exactly: bool = False) -> Load:
         """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the

@@ -14,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, Checked, at, axis_of, source
+from .computed_indices import I64, Checked, at, axis_of, source, spread
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, SUPPORTED
@@ -89,10 +89,16 @@ def embedding(
 # --- several axes by several tensors ---
 
 
-@rule("index _unsafe_index", "input indices")
+@rule("index", "input indices")
 def index(ctx: Context, meta: Any, input: Any, indices: Any) -> Tensor:
     """ATen's form of `input[indices]`: a tensor or None for each of the first axes."""
     return _indexed(ctx, meta, input, list(indices))
+
+
+@rule("_unsafe_index", "input indices")
+def unsafe_index(ctx: Context, meta: Any, input: Any, indices: Any) -> Tensor:
+    """As `index`, with indices that are known to be in range: those of a decomposition, of the new image's pixels."""
+    return _indexed(ctx, meta, input, list(indices), checked=False)
 
 
 def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
@@ -130,7 +136,9 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
     return views.element_view(tensor, tuple(parts)), tensors
 
 
-def _indexed(ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None]) -> Tensor:
+def _indexed(
+    ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True
+) -> Tensor:
     shape = input.meta.shape
     tensors += [None] * (len(shape) - len(tensors))
     used = [k for k, tensor in enumerate(tensors) if tensor is not None]
@@ -151,6 +159,9 @@ def _indexed(ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None
             place += 1
             continue
         its_axes = range(first + len(together) - len(tensor.meta.shape), first + len(together))
+        if not checked:
+            axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
+            continue
         value, within = Checked(ctx, tensor, shape[k], negative=True).spread(its_axes, ndim)
         axes.append(value)
         inside = both(inside, within)

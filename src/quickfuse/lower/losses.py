@@ -5,7 +5,6 @@ Where eager stores an intermediate tensor in 16 bits, say the losses before thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,49 +56,6 @@ def _operands(ctx: Context, *tensors: Any) -> tuple[list[Expr], Shape, torch.dty
     if not is_float(common):
         raise NoRule
     return [operand(ctx, t, shape, device, common, compute, True) for t in tensors], shape, common
-
-
-# --- of two tensors ---
-
-
-def _register_difference(name: str, parameters: str, formula: Callable[..., Expr]) -> None:
-    """A loss of the difference of two tensors."""
-
-    @rule(name, f"input target reduction=1 {parameters}".strip())
-    def evaluate(ctx: Context, meta: Any, input: Any, target: Any, reduction: Any, **numbers: Any) -> Tensor:
-        if any(type(n) not in (int, float) for n in numbers.values()):
-            raise NoRule
-        (x, y), shape, common = _operands(ctx, input, target)
-        return _reduced(ctx, meta, formula(ops.sub(x, y), *numbers.values()), shape, common, reduction)
-
-
-def _square(difference: Expr) -> Expr:
-    return ops.mul(difference, difference)
-
-
-def _smooth(difference: Expr, beta: float) -> Expr:
-    size = ops.absolute(difference)
-    if beta == 0:
-        return size
-    if beta < 0:
-        raise NoRule
-    half, edge = ops.like(size, 0.5), ops.like(size, beta)
-    inner = ops.div(ops.mul(ops.mul(half, size), size), edge)
-    return ops.where(ops.lt(size, edge), inner, ops.sub(size, ops.mul(half, edge)))
-
-
-def _huber(difference: Expr, delta: float) -> Expr:
-    if delta <= 0:
-        raise NoRule
-    size = ops.absolute(difference)
-    half, edge = ops.like(size, 0.5), ops.like(size, delta)
-    outer = ops.mul(edge, ops.sub(size, ops.mul(half, edge)))
-    return ops.where(ops.le(size, edge), ops.mul(ops.mul(half, size), size), outer)
-
-
-_register_difference("mse_loss", "", _square)
-_register_difference("smooth_l1_loss", "beta=1.0", _smooth)
-_register_difference("huber_loss", "delta=1.0", _huber)
 
 
 @rule("binary_cross_entropy_with_logits", "input target weight=None pos_weight=None reduction=1")

@@ -200,7 +200,10 @@ class _Lowering:
                 results = [self.values[n] for n in node.args[0]]
             else:
                 self.values[node] = self._call(node.op, node)
-        return results[0] if isinstance(meta, TensorMeta) else results
+        if isinstance(meta, TensorMeta):
+            return results[0]
+        given = iter(results)
+        return [None if m is None else next(given) for m in meta]  # what is not asked for is not there
 
     def _with_activation(
         self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any

@@ -81,19 +81,6 @@ def space_of_last(ctx: Context, input: Tensor, normalized_shape: Any) -> Space:
     return Space(ctx, shape, tuple(range(len(shape) - len(normalized_shape), len(shape))), input.meta.device)
 
 
-def rms_normalised(
-    ctx: Context, input: Any, normalized_shape: Any, weight: Any, eps: Any
-) -> tuple[Space, Expr, Expr]:
-    """The space of the rows, the result, and each row's scale."""
-    compute = computed_in(input)
-    space = space_of_last(ctx, input, normalized_shape)
-    value = ops.via(ctx.read(input), compute)
-    square = ops.via(space.mean(ops.mul(value, value)), compute)
-    eps = torch.finfo(compute).eps if eps is None else eps
-    scale = ops.rsqrt(ops.add(square, number_of(eps, compute)))
-    return space, affine(ops.mul(value, scale), along(ctx, weight, space.axes, space.shape, compute), None), scale
-
-
 def group_normalised(
     ctx: Context, input: Any, groups: int, weight: Any, bias: Any, eps: Any
 ) -> tuple[Space, Expr, Expr, Expr]:
@@ -222,13 +209,6 @@ def layer_norm(
 
 def _rows(ctx: Context, metas: Sequence[Any], values: Sequence[Expr]) -> list[Tensor | None]:
     return [optional(ctx, meta, value) for meta, value in zip(metas, values, strict=True)]
-
-
-@rule("_fused_rms_norm", "input normalized_shape weight=None eps=None")
-def rms_norm(ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, eps: Any) -> list[Tensor | None]:
-    metas = several(meta, 2)
-    space, value, scale = rms_normalised(ctx, input, normalized_shape, weight, eps)
-    return [optional(ctx, metas[0], value), *_rows(ctx, metas[1:], [space.result(scale, True)])]
 
 
 @rule("native_group_norm", "input weight bias N C HxW group eps")

@@ -76,29 +76,6 @@ def _zeros(meta: Any) -> Expr:
     return ops.const(0, meta.dtype)
 
 
-@rule("slice_backward", "grad_output input_sizes dim start end step")
-def slice_backward(
-    ctx: Context, meta: Any, grad_output: Any, input_sizes: Any, dim: Any, start: Any, end: Any, step: Any
-) -> Tensor:
-    shape = _sizes(input_sizes)
-    index_map = _slice_map(shape, dim, start, end, step, grad_output.meta.shape)
-    return _placed(ctx, meta, _zeros(meta), shape, grad_output, index_map)
-
-
-@rule("select_backward", "grad_output input_sizes dim index")
-def select_backward(ctx: Context, meta: Any, grad_output: Any, input_sizes: Any, dim: Any, index: Any) -> Tensor:
-    shape = _sizes(input_sizes)
-    return _placed(ctx, meta, _zeros(meta), shape, grad_output, _select_map(shape, dim, index))
-
-
-@rule("diagonal_backward", "grad_output input_sizes offset dim1 dim2")
-def diagonal_backward(
-    ctx: Context, meta: Any, grad_output: Any, input_sizes: Any, offset: Any, dim1: Any, dim2: Any
-) -> Tensor:
-    shape = _sizes(input_sizes)
-    return _placed(ctx, meta, _zeros(meta), shape, grad_output, _diagonal_map(shape, offset, dim1, dim2))
-
-
 @rule("slice_scatter", "input src dim=0 start=None end=None step=1")
 def slice_scatter(
     ctx: Context, meta: Any, input: Any, src: Any, dim: Any, start: Any, end: Any, step: Any

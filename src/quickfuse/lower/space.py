@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from quickfuse.ir.expr import Count, Expr, Index, Load, walk
-from quickfuse.ir.loop import Access, Loop, Store, identity
+from quickfuse.ir.loop import Access, Loop, Store, StoreKind, identity
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -87,7 +87,7 @@ class Space:
             stride = tuple([0 if n == 1 else s for n, s in zip(kept, contiguous_stride(kept), strict=True)])
             temp = self.ctx.temp(TensorMeta(value.dtype, kept, contiguous_stride(kept), self.device))
             access = Access(temp, 0, stride)
-            self.ctx.program.steps.append(Loop(shape, [Store(access, value, combine)], self.device))
+            self.ctx.program.steps.append(Loop(shape, [Store(access, value, StoreKind.REDUCE, combine)], self.device))
             known = self.ctx.reduced[key] = (value, Load(access, value.dtype))
         return known[1]
 

@@ -32,7 +32,6 @@ from . import (  # noqa: F401
     joining,
     losses,
     normalisation,
-    pointwise_gradients,
     pooling,
     pooling_gradients,
     products,
