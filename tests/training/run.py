@@ -157,7 +157,7 @@ class Pool:
             f"{len(records)} programs: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()),
             f"seconds with eager's runs: median {seconds[len(seconds) // 2]:.2f}, longest {seconds[-1]:.1f}; "
             f"{sum(bool(r['excused']) for r in records)} excused for rounding errors that they amplify, "
-            f"{sum(bool(r.get('disputed')) for r in records)} as eager's on contiguous tensors, which are other than eager's",
+            f"{sum(bool(r.get('disputed')) for r in records)} as eager's for contiguous images only",
             f"graphs: {dict(sorted(collections.Counter(r['graphs'] for r in records).items()))}",
         ]
         logged = collections.Counter(re.sub(r"\d+", "N", line)[:150] for r in records for line in {*r["logged"]})

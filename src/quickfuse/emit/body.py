@@ -205,7 +205,8 @@ class KernelBodyWriter:
         before = []
         if self._restarts():
             before = ["_changed = False"]
-            handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise", "    raise _RunNatively from _error1"]
+            handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
+            handler.append("    raise _RunNatively from _error1")
         elif not self._draws():
             return
         if self._draws():

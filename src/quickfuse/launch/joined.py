@@ -141,7 +141,7 @@ class JoinedCall:
             made = None
             if not isinstance(unfit, Refused):
                 if before is None and self.early:
-                    raise InternalError("an operator returned another shape than before, after tensors were changed") from None
+                    raise InternalError("an operator returned another shape than before, behind changes") from None
                 _put_back(before)
         except torch.OutOfMemoryError:
             if not before:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-
 #: A place in nested lists and tuples: the index in each of them, from the outermost on.
 Path = tuple[int, ...]
 
@@ -23,8 +22,9 @@ class Adapted:
     """A call whose tensors and numbers come one after the other, and fill the slots of `args` and `kwargs`.
 
     `written` are the tensors that the operator changes: it gets copies, or memory without contents of those in `filled`,
-    whose contents it does not read. Returned are the tensors at the places `new` of what
-    the operator returns, whatever stands at its other places (gradients that nobody asked for), and then the copies. Of an operator that returns one Python number, a 0-dim tensor is returned.
+    whose contents it does not read. Returned are the tensors at the places `new` of what the operator returns, whatever
+    stands at its other places (gradients that nobody asked for), and then the copies. Of an operator that returns one Python
+    number, a 0-dim tensor is returned.
     """
 
     def __init__(
