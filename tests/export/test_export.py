@@ -263,6 +263,18 @@ def test_gradients_flow_where_they_did(function: Any, tmp_path: Any) -> None:
     same(gradients(function, x, y), gradients(through_file(exported, tmp_path).module(), x, y))
 
 
+def test_long_chains_of_operators() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2000):
+            x = x * 1.001
+        made = torch.zeros(3, 4)
+        made.copy_(x)
+        return made.view(-1).mul_(2)
+
+    module = quickfuse.export(program, (x,)).module()
+    same(gradients(program, x), gradients(module, x))
+
+
 def test_gradients_of_inputs_that_are_changed() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         x.mul_(x + 1)

@@ -55,16 +55,22 @@ class ProgramRecorder(Recorder):
 
     def carries(self, node: Node) -> bool:
         """Whether gradients may flow to a node's operands through it."""
-        known = self._carries.get(node)
-        if known is None:
-            if node.op == "placeholder":
-                known = node in self.may_need_grad
-            else:
-                known = node.target is not aten.detach.default and any(self.carries(n) for n in node.all_input_nodes)
-                meta = node.meta.get("val")
-                known = known and not (isinstance(meta, TensorMeta) and not _is_differentiable(meta))
-            self._carries[node] = known
-        return known
+        known = self._carries
+        stack = [node]  # graphs are deep: no recursion
+        while stack:
+            at = stack[-1]
+            operands = at.all_input_nodes if self._passes_gradients(at) else []
+            pending = [] if at in known else [n for n in operands if n not in known]
+            stack += pending
+            if not pending:
+                known.setdefault(at, at in self.may_need_grad or any(known[n] for n in operands))
+                stack.pop()
+        return known[node]
+
+    def _passes_gradients(self, node: Node) -> bool:
+        """Whether gradients of what a node computes may be gradients of its operands."""
+        meta = node.meta.get("val")
+        return node.target is not aten.detach.default and not (isinstance(meta, TensorMeta) and not _is_differentiable(meta))
 
     def detached(self, node: Node) -> Node:
         """A node's value, kept from autograd."""
