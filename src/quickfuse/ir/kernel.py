@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from .expr import Const, Expr, Index, Op, short, statements, walk
-from .loop import Buffer, Extern, HostScalar, Program
+from .loop import Buffer, Extern, HostScalar, Program, StoreKind
 
 
 class Axis(Enum):
@@ -38,16 +38,6 @@ class Axis(Enum):
     PARALLEL = "parallel"  # nothing: threads share them
     REDUCE = "reduce"  # they are combined, in any order
     SCAN = "scan"  # one comes after the other: scans and scatters
-
-
-class StoreKind(Enum):
-    """What happens to a value."""
-
-    ASSIGN = "assign"  # it becomes the element of a slot at the current index; once a row for a slot that stays there
-    REDUCE = "reduce"  # the values of a row are combined into one
-    SCAN = "scan"  # it is combined with those before it along the axis that is gone through in order
-    SCATTER = "scatter"  # it becomes the element `offset` behind a slot's place, where `inside` holds
-    FLAG = "flag"  # a slot of type bool is set where the value holds, and stays as it is elsewhere
 
 
 class Form(Enum):
@@ -144,7 +134,7 @@ class RowLength(Expr):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelStore:
-    """What is done with one value: see `StoreKind`.
+    """What is done with one value, as `Store` says it of a program's loops.
 
     `slot` is the operand that it goes to, for all but reductions and scans; `combine` says how these combine values, as in
     `Store.combine`. `offset` (int64) and `inside` (bool) are given for scatters.
@@ -402,6 +392,13 @@ class KernelCall:
     def buffers(self) -> dict[Buffer, None]:
         """The buffers that it reads or writes, in order."""
         return dict.fromkeys([buffer for member in self.members for buffer in member.buffers])
+
+    @property
+    def changed_inputs(self) -> dict[Buffer, None]:
+        """The program's inputs that it writes, in order."""
+        slots = [k for k, slot in enumerate(self.body.slots) if "w" in slot.access]
+        stored = [member.buffers[k] for member in self.members for k in slots]
+        return dict.fromkeys([buffer for buffer in stored if buffer.kind == "input"])
 
     def __str__(self) -> str:
         sizes = sorted({m.sizes for m in self.members})

@@ -16,6 +16,7 @@ import torch
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.values import TensorMeta
 
+from . import ops
 from .context import Context
 from .promotion import SUPPORTED
 from .rules import ALL_DEVICES, NoRule
@@ -101,3 +102,17 @@ def made(ctx: Context, meta: Any, value: Expr) -> Tensor:
     if type(meta) is not TensorMeta:
         raise NoRule
     return ctx.fresh(meta, value)
+
+
+def several(meta: Any, count: int) -> Sequence[Any]:
+    """The metadata of `count` results."""
+    if not isinstance(meta, (list, tuple)) or len(meta) != count:
+        raise NoRule
+    return meta
+
+
+def optional(ctx: Context, meta: Any, value: Expr | None) -> Tensor | None:
+    """A result that may not be wanted: then it has no metadata."""
+    if meta is None or value is None:
+        return None
+    return made(ctx, meta, ops.via(value, meta.dtype))

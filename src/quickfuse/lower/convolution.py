@@ -24,7 +24,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 from .calls import rule
 from .context import Context
 from .layout import Shape
-from .pixelwise import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
+from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
 from .reductions import total
 from .rules import CPU_ONLY, NoRule
 from .symbolic import Storage, Tensor, whole_load

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import rule
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
@@ -226,18 +225,9 @@ def vector_norm(ctx: Context, meta: Any, x: Any, ord: Any, dim: Any, keepdim: An
     return _norm(ctx, meta, x, ord, dim, keepdim, dtype)
 
 
-@rule("", "A ord=None dim=None keepdim=False dtype=None", [torch.linalg.norm])
-def linalg_norm(ctx: Context, meta: Any, A: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
-    if ord is not None:  # of a matrix, perhaps
-        raise NoRule
-    return _norm(ctx, meta, A, 2, dim, keepdim, dtype)
-
-
-@rule("norm", "input p='fro' dim=None keepdim=False out=None dtype=None")
-def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, out: Any, dtype: Any) -> Tensor:
-    if out is not None or p is None:
-        raise NoRule
-    return _norm(ctx, meta, input, 2 if p == "fro" else p, dim, keepdim, dtype)
+@rule("norm", "input p=2 dim=None keepdim=False dtype=None")
+def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
+    return _norm(ctx, meta, input, p, dim, keepdim, dtype)
 
 
 @rule("", "input ord=2 dtype=None", [torch._foreach_norm])
@@ -247,48 +237,3 @@ def foreach_norm(ctx: Context, meta: Any, input: Any, ord: Any, dtype: Any) -> A
     if any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input):
         raise NoRule
     return [_norm(ctx, m, x, ord, None, False, dtype) for m, x in zip(meta, input, strict=True)]
-
-
-# --- softmax and its relatives ---
-
-
-@rule("logsumexp", "input dim keepdim=False", [torch.special.logsumexp])
-def logsumexp(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any) -> Tensor:
-    x = Reading(ctx, input, dim)
-    if not is_float(x.dtype) or not x.space.count:
-        raise NoRule
-    best = x.space.largest(x.value)
-    finite = ops.bit_not(ops.isinf(best))
-    shift = ops.where(finite, best, ops.like(best, 0))
-    summed = ops.via(x.space.sum(ops.exp(ops.sub(x.value, shift))), x.value.dtype)
-    return x.result(ctx, meta, ops.add(ops.log(summed), shift), keepdim)
-
-
-def log_softmax_of(space: Space, value: Expr) -> Expr:
-    shifted = ops.sub(value, space.largest(value))
-    return ops.sub(shifted, ops.via(ops.log(space.sum(ops.exp(shifted))), value.dtype))
-
-
-def softmax_of(space: Space, value: Expr) -> Expr:
-    powers = ops.exp(ops.sub(value, space.largest(value)))
-    return ops.div(powers, ops.via(space.sum(powers), value.dtype))
-
-
-def _softmax(formula: Callable[[Space, Expr], Expr]) -> Callable[..., Tensor]:
-    def evaluate(ctx: Context, meta: Any, input: Any, dim: Any, dtype: Any, _stacklevel: Any = None) -> Tensor:
-        if type(dim) is not int or type(meta) is not TensorMeta or not is_float(meta.dtype):
-            raise NoRule
-        x = Reading(ctx, input, dim, dtype)
-        if not is_float(x.dtype):
-            raise NoRule
-        return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))
-
-    return evaluate
-
-
-rule("", "input dim=None _stacklevel=3 dtype=None", [functional.softmin])(
-    _softmax(lambda space, value: softmax_of(space, ops.neg(value)))
-)
-for _name, _formula in {"softmax": softmax_of, "log_softmax": log_softmax_of}.items():
-    rule(_name, "input dim dtype=None", [getattr(torch.special, _name)])(_softmax(_formula))
-    rule("", "input dim=None _stacklevel=3 dtype=None", [getattr(functional, _name)])(_softmax(_formula))

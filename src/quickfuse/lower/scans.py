@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from quickfuse.ir.expr import Expr, Index, Load
-from quickfuse.ir.loop import Access, Loop, Store
+from quickfuse.ir.loop import Access, Loop, Store, StoreKind
 from quickfuse.ir.target import CUDA
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
@@ -27,7 +27,7 @@ def scan(ctx: Context, value: Expr, combine: str, meta: TensorMeta, axis: int) -
         return value
     temp = ctx.temp(TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device))
     access = Access(temp, 0, temp.meta.stride)
-    ctx.program.steps.append(Loop(meta.shape, [Store(access, value, combine, along=axis)], meta.device))
+    ctx.program.steps.append(Loop(meta.shape, [Store(access, value, StoreKind.SCAN, combine, axis)], meta.device))
     return Load(access, value.dtype)
 
 

@@ -12,17 +12,16 @@ from typing import Any
 import torch
 
 from quickfuse.ir.expr import Expr, Previous
-from quickfuse.ir.loop import Access, Buffer, Loop, Store
+from quickfuse.ir.loop import Access, Buffer, Loop, Store, StoreKind
 from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from . import ops, views
 from .calls import RULES, made, rule
+from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
 from .indexing import basic_part, flattened
-from .layout import Shape, broadcast
-from .memory_order import axes_as_read
-from .picking import I64, Checked, axis_of, spread
+from .layout import Shape, axes_as_read, broadcast
 from .promotion import COMPUTE
 from .rules import NoRule, into
 from .symbolic import Tensor, whole_load
@@ -75,7 +74,7 @@ class Target:
         if self.update is not None:
             value = ops.via(self.update(ops.via(Previous(self.buffer, dtype), compute), ops.via(value, compute)), dtype)
         access = Access(self.buffer, 0, tuple(strides), loose=True)
-        store = Store(access, value, None, along, ops.const(0, I64) if offset is None else offset, inside)
+        store = Store(access, value, StoreKind.SCATTER, "", along, ops.const(0, I64) if offset is None else offset, inside)
         self.ctx.program.steps.append(Loop(shape, [store], self.meta.device))
 
     def result(self) -> Tensor:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from quickfuse.ir.expr import Count, Expr, Index, Load, walk
-from quickfuse.ir.loop import Access, Loop, Store, identity
+from quickfuse.ir.loop import Access, Loop, Store, StoreKind, identity
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -87,19 +87,21 @@ class Space:
             stride = tuple([0 if n == 1 else s for n, s in zip(kept, contiguous_stride(kept), strict=True)])
             temp = self.ctx.temp(TensorMeta(value.dtype, kept, contiguous_stride(kept), self.device))
             access = Access(temp, 0, stride)
-            self.ctx.program.steps.append(Loop(shape, [Store(access, value, combine)], self.device))
+            self.ctx.program.steps.append(Loop(shape, [Store(access, value, StoreKind.REDUCE, combine)], self.device))
             known = self.ctx.reduced[key] = (value, Load(access, value.dtype))
         return known[1]
 
     def _in_two_stages(self, value: Expr, combine: str) -> Expr | None:
         """Parts of rows first, where whole rows would leave threads idle; None where they would not."""
+        if math.prod(self.shape) < self.costs.long_reduction:
+            return None
         strides = _main_strides(value, len(self.shape))
         moving = [k for k, size in enumerate(self.shape) if size > 1]
         rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
         inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
         if inner not in self.axes:
             rows = -(-rows // self.costs.columns_a_row)
-        if rows >= self.costs.few_rows or math.prod(self.shape) < self.costs.long_reduction:
+        if rows >= self.costs.few_rows:
             return None
         whole, axis = self._split_axes(sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k])))
         if axis is None:
