@@ -16,6 +16,7 @@ import quickfuse
 from export.files import ARGUMENTS, Model, parts_of, write, x
 from quickfuse import errors
 
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     torch.manual_seed(0)
@@ -37,7 +38,7 @@ def test_a_file_is_json_and_safetensors(program: bytes, tmp_path: Path) -> None:
     assert "aten::linear" in [node.get("target") for node in text["graph"]["nodes"]]
     weights = load(parts["weights.safetensors"])
     torch.testing.assert_close(weights["one.weight"].shape, (4, 4))
-    assert sum("table" in name or "rows" in name for name in weights) == 1  # one piece of memory
+    assert sum("table" in name or "rows" in name for name in weights) == 1  # which share memory
     assert text["state"]["rows"]["data"] == text["state"]["table"]["data"]
 
 

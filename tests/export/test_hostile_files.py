@@ -82,7 +82,9 @@ def valid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 _events: list[tuple[str, Any]] = []
 _watching = False
-_FORBIDDEN = ("exec", "compile", "import", "open", "os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pickle.", "marshal.")
+_FORBIDDEN = (
+    "exec", "compile", "import", "open", "os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pickle.", "marshal.",
+)  # fmt: skip
 
 
 def _audit(event: str, args: Any) -> None:
@@ -195,7 +197,7 @@ def test_changed_parts(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all that is in a piece of JSON."""
+    """The paths of all that is in some JSON."""
     found = [path] if path else []
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
@@ -237,7 +239,7 @@ def test_changed_json(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
 
 
 def change(data: st.DataObject, text: Any) -> None:
-    """Change a piece of JSON somewhere."""
+    """Change some JSON in one place."""
     *path, last = data.draw(st.sampled_from(places(text)))
     owner = _at(text, tuple(path))
     kind = data.draw(st.sampled_from(KINDS))
@@ -246,7 +248,8 @@ def change(data: st.DataObject, text: Any) -> None:
     elif kind == "replace":
         owner[last] = data.draw(JUNK)
     elif kind == "wrap":
-        owner[last] = data.draw(st.sampled_from([lambda v: [v], lambda v: {"tuple": [v]}, lambda v: {"node": v}]))(owner[last])
+        value = owner[last]
+        owner[last] = data.draw(st.sampled_from([[value], {"tuple": [value]}, {"node": value}]))
     elif kind == "rename" and isinstance(owner, dict):
         name = data.draw(st.one_of(st.text(max_size=6), st.sampled_from(list(owner))))
         owner[name] = owner.pop(last)
@@ -288,7 +291,10 @@ def test_archives_that_unpack_to_more(valid: Any, tmp_path: Path) -> None:
         assert path.stat().st_size < 1 << 20 and not loads_or_refuses(path, valid[1])
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../program.json", "a/../../b", "program.json/", "C:\\x", "program.json\0.py"])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../program.json", "a/../../b", "program.json/", "C:\\x", "program.json\0.py"]
+)
 def test_names_that_lead_elsewhere(name: str, valid: Any, tmp_path: Path) -> None:
     parts = parts_of(valid[0], tmp_path)
     assert not loads_or_refuses(write(tmp_path / "m.qfx", {**parts, name: b"import os"}), valid[1])
@@ -298,7 +304,10 @@ def test_names_that_lead_elsewhere(name: str, valid: Any, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"null", b"[]", b"[" * 200_000, b'{"schema":' * 50_000, b"NaN", b'{"schema": 1e999}', b"9" * 10_000, b"\xff\xfe", b"1 2"],
+    [
+        b"", b"null", b"[]", b"[" * 200_000, b'{"schema":' * 50_000, b"NaN", b'{"schema": 1e999}', b"9" * 10_000,
+        b"\xff\xfe", b"1 2",
+    ],
     ids=lambda text: repr(text[:12]),
 )
 def test_json_that_is_none(text: bytes, valid: Any, tmp_path: Path) -> None:
