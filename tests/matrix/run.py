@@ -20,7 +20,6 @@ import torch
 import quickfuse
 from matrix.combinations import combinations, difference
 
-
 #: How long one combination may take, in eager mode and compiled.
 SECONDS_EACH = 120
 
