@@ -282,6 +282,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
+    if type(plain) is complex and repr(eval(repr(plain))) != repr(plain):  # torch.fx writes constants so
+        raise Unsupported("a complex number with a negative zero")
     return plain
 
 

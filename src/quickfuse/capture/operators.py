@@ -16,7 +16,7 @@ from .class_attributes import python_method
 from .results import OperatorFailed
 from .tensor_subclasses import as_subclass, is_function_class
 from .torch_function import call_torch
-from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy, real_of
+from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy, numpy_class, real_of
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -167,6 +167,8 @@ def plain_operands(i: Interpreter, value: Any) -> Any:
 def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if type(value) is ShadowContainer and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
         raise Unsupported(f"a {type(value.real).__name__} as an operand of a PyTorch function")
+    if is_numpy(real_of(value)) and numpy_class(real_of(value)) is bool:  # for some functions a number, for others none
+        raise Unsupported("a bool of NumPy's as an operand of a PyTorch function")
     value = i.outside.number(i.outside.contents(value))
     kind = type(value)
     if kind is TensorProxy:
