@@ -20,10 +20,12 @@ from .text import printable
 from .values import (
     ABSENT,
     STAND_INS_OF_OBJECTS,
+    ContainerMethod,
     ForeignScalar,
     ShadowContainer,
     ShadowDict,
     Symbol,
+    TensorMethod,
     TensorProxy,
     contains_symbolic,
     is_constant,
@@ -335,12 +337,22 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     left, right = (i.outside.replaced.get(id(v), v) for v in (left, right))  # a container, not what it has inside
     if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
         raise Unsupported("the identity of a function that may be made anew")
+    read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
+    if any(read) and type_of(left) is type_of(right):
+        raise Unsupported("the identity of a method of a builtin class")
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
     return False
+
+
+def _is_native_method(value: Any) -> bool:
+    """Whether a value is a method of a builtin class that is bound to an object, which is made anew when it is read."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
+    return type(value) in (ContainerMethod, TensorMethod)
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

@@ -241,6 +241,8 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     if number is not ABSENT:
         then(number)
         return
+    if type(base) is ShadowContainer and base.cls is collections.deque and python_method(i, base, "__len__") is not None:
+        raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
     base = i.outside.contents(base)
     kind = type(base)
     key = concrete_key(i, key)

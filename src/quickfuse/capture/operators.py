@@ -182,6 +182,8 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if kind is list:
         return [_plain(i, v, keep) for v in value]
     if isinstance(value, tuple) and kind is not torch.Size:  # of a named tuple, PyTorch sees the elements
+        if kind is not tuple and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
+            raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
         return tuple([_plain(i, v, keep) for v in value])
     if kind is dict:
         return {k: _plain(i, v, keep) for k, v in value.items()}
