@@ -10,6 +10,7 @@ from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from quickfuse.differentiate.expand import expand
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
@@ -69,7 +70,7 @@ def check_gradients(function: Callable[..., Any], *inputs: torch.Tensor, ulps: f
 def check_aten(function: Callable[..., Any], *inputs: torch.Tensor, ulps: float = 32) -> Schedule:
     """Assert that the operators of a function, compiled, give what they give in eager mode."""
     gm = aten_graph(function, *inputs)
-    schedule = fused(lower(gm.graph))
+    schedule = fused(lower(gm.graph, (), expand))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     expected = flatten(function(*copy_inputs(inputs)))
     for run in (Interpreter, Compiled):

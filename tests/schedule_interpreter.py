@@ -14,6 +14,7 @@ import torch
 
 from cpu_runner import Data, Strided, run, strided
 from expr_interpreter import COMPARISONS, Environment, evaluate_body
+from quickfuse.differentiate.expand import expand
 from quickfuse.ir.expr import HALF_TYPES, PICK, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, Program, View
@@ -211,7 +212,7 @@ def fused(program: Program) -> Schedule:
 def compile_for_test(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, Interpreter]:
     """A function's schedule, and the interpreter that runs it on flattened inputs. The inputs are left alone."""
     gm = trace(function, *copy_inputs(inputs))
-    schedule = fused(lower(gm.graph))
+    schedule = fused(lower(gm.graph, (), expand))
     names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
     return schedule, Interpreter(schedule, names)
 

@@ -1,4 +1,4 @@
-"""From a captured graph that needs gradients to a body: differentiate, compile both halves, join them."""
+"""From a captured graph that needs gradients to a body: differentiate, compile both graphs, join them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from . import config, logs
 from .differentiate import describe, differentiate
 from .emit import glue as glue_source
 from .emit.body import joined_body, tensor_picks
-from .emit.halves import kernel_half, operator_half
+from .emit.forward_backward import kernel_function, operator_function
 from .emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
 from .errors import Unsupported
 from .garbage import collected_later
 from .ir.gradients import Differentiated, NothingToDifferentiate
 from .ir.loop import Buffer, View
-from .ir.modes import MODE_CHANGES
+from .ir.modes import STAYING_MODES
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
 from .kernels import kernels_of
 from .launch import tensor_check
-from .launch.joined import Half, JoinedCall
+from .launch.joined import CompiledGraph, JoinedCall
 from .report import save_report
 from .signals import handlers_heard
 
-#: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
-_STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
-
 
 def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_source.Body, int]:
-    """The body of a segment that needs gradients, and how many kernels its forward half has. `run` is the graph in eager.
+    """The body of a segment that needs gradients, and how many kernels its forward graph has. `run` is the graph in eager.
 
     Raises:
         NothingToDifferentiate: where no result has a gradient, so that the captured graph may be lowered as it is.
@@ -59,9 +56,9 @@ def _joined(
     examples = [e for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
     keeps = [bool(e.is_leaf and e.requires_grad) for e in examples]
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
-    modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in _STAYING_MODES]
+    modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in STAYING_MODES]
     classes = [i.cls for i in segment.inputs]
-    call, placer, kernels = compile_halves(
+    call, placer, kernels = compile_forward_backward(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True
     )
     changed = dict(changes_of_outputs(segment))
@@ -75,30 +72,30 @@ def _joined(
     return body, kernels
 
 
-def compile_halves(
+def compile_forward_backward(
     made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
     modes: list[Any], classes: list[type], restarts: bool = False,
 ) -> tuple[JoinedCall, Any, int]:  # fmt: skip
-    """A call of both halves, what places the addresses of its inputs (if anything), and its forward's number of kernels.
+    """A call of both graphs, what places the addresses of its inputs (if anything), and its forward's number of kernels.
 
     `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
     see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
     only_kernels = made.has_tail or bool(made.mutated)
-    forward = _half("forward", made.forward, picks, checked, only_kernels, ours, bool(made.mutated) and restarts)
+    forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, bool(made.mutated) and restarts)
     lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
-    forward_half = Half(forward[0], None, tensor_check, forward[1], forward[2], [])
+    compiled_forward = CompiledGraph(forward[0], None, tensor_check, forward[1], forward[2], [])
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]
 
     @collected_later()
-    def make_backward(absent: frozenset[int]) -> Half:
+    def make_backward(absent: frozenset[int]) -> CompiledGraph:
         with handlers_heard() as heard:
             try:
                 if absent <= made.used_up.keys():
-                    return _backward_half(made.backward, kept, lies)
+                    return _compiled_backward(made.backward, kept, lies)
                 assert made.variant is not None
-                return _backward_half(made.variant(absent).backward, kept, lies)
+                return _compiled_backward(made.variant(absent).backward, kept, lies)
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):
@@ -110,10 +107,11 @@ def compile_halves(
             )  # fmt: skip
             raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 
-    return JoinedCall(made, forward_half, make_backward, run, is_number, keeps, modes), forward[1], forward[2]
+    early = getattr(forward[0], "changes_early", [])
+    return JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), forward[1], forward[2]
 
 
-def _half(
+def _compiled(
     name: str, graph: Graph, picks: list[int], checked: list[TensorMeta], only_kernels: bool = False,
     free: Collection[int] = (), restarts: bool = False,
 ) -> tuple[Any, Any, int, dict[int, TensorMeta]]:  # fmt: skip
@@ -126,13 +124,13 @@ def _half(
         schedule, calls, placer = kernels_of(graph, picks, checked, free)
         lies = {k: lying for k in free if (lying := _lying(schedule.program.outputs[k])) is not None}
         with logs.stage("glue"):
-            half = kernel_half(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
-            return half, placer, len(calls), lies
+            function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
+            return function, placer, len(calls), lies
     except Unsupported as unsupported:
         if only_kernels:
             raise
         logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {unsupported.reason}")
-        return operator_half(name, graph), None, 0, {}
+        return operator_function(name, graph), None, 0, {}
 
 
 def _lying(output: Any) -> TensorMeta | None:
@@ -144,7 +142,7 @@ def _lying(output: Any) -> TensorMeta | None:
     return None
 
 
-def _backward_half(graph: Graph, kept: list[type], lies: list[TensorMeta | None]) -> Half:
+def _compiled_backward(graph: Graph, kept: list[type], lies: list[TensorMeta | None]) -> CompiledGraph:
     """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself.
 
     `lies` tells how these tensors lie in memory; None: as in eager.
@@ -154,7 +152,7 @@ def _backward_half(graph: Graph, kept: list[type], lies: list[TensorMeta | None]
         if lying is not None:
             node.meta["lies"] = lying
     metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
-    function, placer, kernels, _ = _half("backward", graph, [*range(len(metas))], metas)
+    function, placer, kernels, _ = _compiled("backward", graph, [*range(len(metas))], metas)
     classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
     check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
-    return Half(function, check, tensor_check, placer, kernels, metas)
+    return CompiledGraph(function, check, tensor_check, placer, kernels, metas)

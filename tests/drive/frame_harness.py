@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from types import FunctionType, TracebackType
 from typing import Any
 
+from quickfuse.bytecode.decoding import local_names
 from quickfuse.drive import native
 from quickfuse.drive.step import Returned, leave, perform
 from quickfuse.drive.unwind import unwind
-from quickfuse.ir.bytecode import local_names
 from quickfuse.ir.frame import NULL, UNBOUND, FrameState
 
 MOST_STEPS = 20_000

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from quickfuse.bytecode.decoding import decode
 from quickfuse.drive.loops import loop_end
-from quickfuse.ir.bytecode import decode
 from quickfuse.ir.frame import FrameState
 
 

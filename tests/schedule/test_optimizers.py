@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.fx import GraphModule
 
+from quickfuse.differentiate.expand import expand
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.lower import lower
 from quickfuse.schedule import schedule as make_schedule
@@ -65,7 +66,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
 def check_step(optimizer: torch.optim.Optimizer, compiling: bool) -> Schedule:
     before = [copy_of(t.detach()) for t in tensors_of(optimizer)]
     gm, after = captured_step(optimizer, compiling)
-    schedule = fused(lower(gm.graph))
+    schedule = fused(lower(gm.graph, expand=expand))
     Interpreter(schedule, [n.name for n in gm.graph.nodes if n.op == "placeholder"])(*before)
     for actual, expected in zip(before, after, strict=True):
         assert_same(actual, expected.detach(), ulps=8)
@@ -199,7 +200,7 @@ def test_compile_time_of_a_thousand_parameters(foreach: bool, compiling: bool) -
     gc.disable()  # as `collected_later` does
     try:
         start = time.process_time()
-        program = lower(gm.graph)
+        program = lower(gm.graph, expand=expand)
         lowered = time.process_time()
         schedule = make_schedule(program)
         scheduled = time.process_time()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernel_bodies import pointwise_body
+from quickfuse.differentiate.expand import expand
 from quickfuse.ir.expr import Const, Expr, Load, Op, Place, pick
 from quickfuse.ir.kernel import KernelCall, Member, Schedule, Slot, SlotLoad, SlotPlace, StoreKind
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
@@ -128,7 +129,7 @@ def test_computed_offsets_are_within_the_buffer() -> None:
 
 
 def scheduled(function: Callable[..., Any], *inputs: Any) -> tuple[Program, list[Any], list[Buffer]]:
-    program = lower(trace(function, *copy_inputs(inputs)).graph)
+    program = lower(trace(function, *copy_inputs(inputs)).graph, expand=expand)
     asked = copied(program)
     schedule = make_schedule(program)
     return asked, schedule.steps, schedule.temps
@@ -202,7 +203,7 @@ def test_random_numbers_are_drawn_in_order() -> None:
 
 
 def reduction(shape: tuple[int, ...], result: Access, value: Expr, combine: str) -> Loop:
-    return Loop(shape, [Store(result, value, combine)], CPU)
+    return Loop(shape, [Store(result, value, StoreKind.REDUCE, combine)], CPU)
 
 
 def test_reductions_may_be_done_in_parts() -> None:

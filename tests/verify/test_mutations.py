@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import quickfuse
 from breaking_schedules import BREAKS, merged_passes, passes_of, stores_in_the_first_pass
 from quickfuse import kernels
+from quickfuse.differentiate.expand import expand
 from quickfuse.ir.kernel import KernelBody, Schedule
 from quickfuse.ir.loop import Program
 from quickfuse.lower import lower
@@ -29,7 +30,7 @@ _MOST = 12
 
 
 def traced(function: Callable[..., Any], *inputs: Any) -> list[Made]:
-    program = lower(trace(function, *copy_inputs(inputs)).graph)
+    program = lower(trace(function, *copy_inputs(inputs)).graph, expand=expand)
     return [(copied(program), make_schedule(program))]
 
 

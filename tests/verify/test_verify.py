@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import quickfuse
 from quickfuse import kernels
+from quickfuse.differentiate.expand import expand
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Program
 from quickfuse.launch.tables import Placer
@@ -26,7 +27,7 @@ X = torch.Tensor
 
 def made(function: Callable[..., Any], *inputs: Any) -> tuple[Program, Schedule]:
     """A function's lowered program, as it was before it was scheduled, and its schedule."""
-    program = lower(trace(function, *copy_inputs(inputs)).graph)
+    program = lower(trace(function, *copy_inputs(inputs)).graph, expand=expand)
     asked = copied(program)
     return asked, make_schedule(program)
 

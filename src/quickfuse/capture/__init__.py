@@ -13,18 +13,19 @@ from typing import Any
 
 import torch
 
+from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
-from ..ir.bytecode import local_names
 from ..ir.endings import visible_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Segment
 from ..ir.source import Source
 from . import autocast
+from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .inference import SuspendedInside, check_left
-from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop
+from .inference import SuspendedInside
+from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .raising import Raised
@@ -84,7 +85,7 @@ def _segment(
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
-        i = Interpreter(stop_at, volatile, only_moved)
+        i = BytecodeInterpreter(stop_at, volatile, only_moved)
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = True
@@ -141,7 +142,7 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
         else:
             values.append(Unread(value, root))
     i.graph.reserved = frozenset(names[: len(bound)])
-    label_arguments(i, function, args, kwargs)
+    label_arguments(i.outside.roots, function, args, kwargs)
     i.push_frame(function, values, i.results.append, None)
 
 
@@ -199,14 +200,12 @@ def _variable(i: Interpreter, value: Any, source: Source) -> Any:
 
 def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
-    check_left(i)
+    i.graph.inference.check_left()
     book = RecipeBook(i)
     stopped = bool(i.frames)
     frames = [book.frame(frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
-    if len(i.outside.hashed) > 1:
-        i.outside.guard("unique", None, tuple(i.outside.hashed))
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
     if i.dropped:

@@ -7,21 +7,23 @@ import operator
 import types
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from . import container_methods, containers, torch_calls
+from . import container_methods, containers, native_methods, torch_calls
 from .class_attributes import lookup_class, python_method, special_method
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
 from .text import printable
 from .values import (
     ABSENT,
-    STAND_INS_OF_OBJECTS,
     ContainerMethod,
+    ForeignObject,
     ForeignScalar,
+    FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -32,9 +34,6 @@ from .values import (
     is_numpy,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -64,7 +63,7 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         left_kind, right_kind = type(left), type(right)
     if left_kind is ShadowContainer or right_kind is ShadowContainer:
         if function is operator.iadd and left_kind is ShadowContainer and left.cls is list:
-            container_methods.call_container_method(i, left, "extend", (right,), {})
+            native_methods.call_container_method(i, left, "extend", (right,), {})
             then(left)
             return
         _binary_on_contents(i, function, left, right, then)
@@ -126,7 +125,7 @@ def _concrete_sizes(i: Interpreter, value: Any) -> Any:
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
     """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
     containers and scalars of the user's, and of objects that derive from builtin classes."""
-    if not any(type(v) in STAND_INS_OF_OBJECTS for v in (left, right)):
+    if not any(isinstance(v, FromOutside) for v in (left, right)):
         return False
     names = _operator_names(function)
     return any(
@@ -163,7 +162,7 @@ def _binary_on_dict(i: Interpreter, function: Any, left: Any, right: Any, then: 
     """An operator on dictionaries of the user's."""
     if type(left) is ShadowDict and function in (operator.or_, operator.ior):
         name = "__or__" if function is operator.or_ else "__ior__"
-        then(container_methods.call_container_method(i, left, name, (right,), {}))
+        then(native_methods.call_container_method(i, left, name, (right,), {}))
         return
     if function in _IN_PLACE_OF and function is not operator.ior:
         raise Unsupported("a dictionary changed in place by an operator")
@@ -176,12 +175,14 @@ _NUMBERS = (int, float, bool, complex)
 
 
 def _has_operators(kind: type) -> bool:
-    """Whether a class is Python, so that it may say what operators do."""
+    """Whether a class is the user's, or Python, so that it may say what operators do."""
+    if kind is ForeignObject:
+        return True
     is_python = bool(kind.__flags__ & (1 << 9)) and kind not in _STAND_INS
     return is_python and not issubclass(kind, (*_NUMBERS, str, torch.Tensor))
 
 
-_STAND_INS = (Symbol, TensorProxy, *STAND_INS_OF_OBJECTS)
+_STAND_INS = (Symbol, TensorProxy, ShadowDict, ShadowContainer, ForeignScalar)
 
 
 def _is_a_type(value: Any) -> bool:
@@ -293,7 +294,7 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
             if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
                 continue
             if type(receiver) in (ShadowDict, ShadowContainer) and container_methods.is_container_method(receiver, method):
-                result = container_methods.call_container_method(i, receiver, method, (operand,), {})
+                result = native_methods.call_container_method(i, receiver, method, (operand,), {})
                 if result is not NotImplemented:
                     then(result)
                     return
@@ -334,7 +335,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    left, right = (i.outside.replaced.get(id(v), v) for v in (left, right))  # a container, not what it has inside
+    left, right = (_itself(i, v) for v in (left, right))
     if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
         raise Unsupported("the identity of a function that may be made anew")
     read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
@@ -353,6 +354,12 @@ def _is_native_method(value: Any) -> bool:
     if isinstance(value, types.BuiltinFunctionType):
         return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
     return type(value) in (ContainerMethod, TensorMethod)
+
+
+def _itself(i: Interpreter, value: Any) -> Any:
+    """The container of the user's, where a value is what it has inside."""
+    container = i.outside.container_of(value)
+    return value if container is None else container
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

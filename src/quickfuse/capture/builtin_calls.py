@@ -13,7 +13,7 @@ import itertools
 import operator
 import typing
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
@@ -34,8 +34,10 @@ from .class_attributes import (
     special_method,
 )
 from .containers import iterate, native_iterator
+from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .kinds import VIEW_TYPES
+from .plain import plain_copy
 from .raising import Raised, raise_in_program
 from .text import text_of
 from .values import (
@@ -50,27 +52,11 @@ from .values import (
     type_of,
 )
 
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
 
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:
     if rest:
         raise Unsupported("a class made by type()")
     return type_of(value)
-
-
-def _len(i: Interpreter, value: Any) -> Any:
-    length = containers.length_of(i, value)
-    if length is not None:
-        return length
-    method = python_method(i, value, "__len__")
-    if method is None:
-        raise Unsupported(f"len() of a {type_of(value).__name__}")
-    length = i.outside.concrete(i.call_now(method, (value,)))
-    if type(length) is not int or length < 0:
-        raise Unsupported("a __len__ that gives something else than a length")
-    return length
 
 
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
@@ -80,7 +66,7 @@ def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> An
     if type(name) is not str:
         raise Unsupported("the name of an attribute that is no string")
     try:
-        return i.now(attributes.load, i, value, name)
+        return i.attribute_now(value, name)
     except Raised as raised:
         if default is ABSENT or not isinstance(raised.exception, AttributeError):
             raise
@@ -134,14 +120,14 @@ def _reversed(i: Interpreter, value: Any) -> Any:
         return i.call_now(method, (value,))
     by_index = [special_method(i, value, name) is not ABSENT for name in ("__reversed__", "__getitem__")] == [False, True]
     if by_index and any(python_method(i, value, name) is not None for name in ("__getitem__", "__len__")):
-        return iter([_item_now(i, value, k) for k in range(_len(i, value) - 1, -1, -1)])
+        return iter([_item_now(i, value, k) for k in range(i.length(value) - 1, -1, -1)])
     if not issubclass(type_of(value), (list, tuple, str, bytes, range, dict, collections.deque, *VIEW_TYPES)):
         raise Unsupported(f"reversed() of a {type_of(value).__name__}")
     contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
     native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
-    if isinstance(contents, native) and not i.outside.is_outside(contents):
+    if isinstance(contents, native):
         return i.native(reversed, contents)
-    if isinstance(contents, collections.deque) and not i.outside.is_outside(contents):
+    if isinstance(contents, collections.deque):
         return iter(list(contents)[::-1])  # past an `__iter__` of its class
     return iter(list(iterate(i, value))[::-1])
 
@@ -277,7 +263,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if type(value) is Symbol:
             return value if value.kind is kind else i.graph.number(kind, value)
         if not is_constant(value):
-            return i.outside.concrete(i.call_now(i.now(attributes.load, i, value, f"__{kind.__name__}__"), ()))
+            return i.outside.concrete(i.call_now(i.attribute_now(value, f"__{kind.__name__}__"), ()))
         return i.native(kind, value, *rest)
 
     return handler
@@ -324,10 +310,16 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
 
 
+def _hash(i: Interpreter, value: Any) -> Any:
+    if type(value) not in (TensorProxy, Symbol) and (method := python_method(i, value, "__hash__")) is not None:
+        return i.call_now(method, (value,))
+    return i.native(hash, plain_copy(i, value, "hash()"))
+
+
 def _abs(i: Interpreter, value: Any) -> Any:
     if type(value) is Symbol:
         return i.graph.number(abs, value)
-    return i.native(abs, value) if is_constant(value) else i.call_now(i.now(attributes.load, i, value, "__abs__"), ())
+    return i.native(abs, value) if is_constant(value) else i.call_now(i.attribute_now(value, "__abs__"), ())
 
 
 def _partial(i: Interpreter, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -339,7 +331,7 @@ def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _item_now(i: Interpreter, base: Any, key: Any) -> Any:
-    return i.now(containers.get_item, i, base, key)
+    return i.now(i.item, base, key)
 
 
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
@@ -399,11 +391,11 @@ def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    type: _type, **class_checks.HANDLERS, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter, next: _next,
-    zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted, list: _list,
-    tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all, any: _any,
-    min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool, str: _str,
-    repr: _repr, format: _format, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
+    type: _type, **class_checks.HANDLERS, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
+    next: _next, zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted,
+    list: _list, tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all,
+    any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool,
+    str: _str, repr: _repr, format: _format, hash: _hash, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
     copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
@@ -440,5 +432,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 
 #: Native functions without side effects, whose result depends on their arguments alone.
 PURE: frozenset[Any] = frozenset(
-    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, hash, operator.index, operator.not_}
+    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, operator.index, operator.not_}
 )

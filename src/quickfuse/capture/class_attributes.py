@@ -8,17 +8,15 @@ import functools
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .values import ABSENT, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -81,9 +79,7 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
     """An attribute that a class has from its metaclass."""
     guard_class_attribute(i, type(cls).__mro__, owner, name, raw)
     if cls.__class__ is enum.EnumMeta and name == "__members__":
-        found = i.mark_created(dict(cls.__members__))  # type: ignore[attr-defined]
-        i.outside.views[id(found)] = (found, cls, name)
-        then(found)
+        then(i.outside.mark_made(dict(cls.__members__), cls, name))  # type: ignore[attr-defined]
     elif isinstance(raw, FunctionType):
         then(MethodType(raw, cls))
     elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
@@ -97,7 +93,7 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
 def name_of_code(i: Interpreter, code: Any, name: str, changeable: bool) -> Any:
     """A name or text that belongs to a function or class, which the user may give it anew."""
     found = getattr(code, name)
-    if changeable and id(code) not in i.created:
+    if changeable and not i.is_created(code):
         source = i.outside.source_of(code) or i.outside.roots.constant(code.__qualname__, code)
         return i.outside.wrap(found, source.attr(name))
     return found
@@ -121,12 +117,8 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     if not is_changeable(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
-    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)):
+    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_read_by_identity(raw):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
-    elif (_is_python_descriptor(raw) or type(raw) is _CACHED) and id(raw) not in i.created and not i.outside.is_outside(raw):
-        source = class_source(i, owner).attr("__dict__").item(name)
-        i.outside.guard("is", source, raw)
-        i.outside._remember(raw, source)
 
 
 def is_changeable(cls: type) -> bool:
@@ -164,6 +156,16 @@ def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
 
 _OWN_PACKAGE = __name__.rpartition(".")[0]
 _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+
+
+def _is_read_by_identity(raw: Any) -> bool:
+    """Whether a class attribute is an object that does something when it is read, or called."""
+    return type(raw) is _CACHED or _is_python_descriptor(raw)
+
+
+def descriptor(i: Interpreter, raw: Any) -> Any:
+    """The object of a class attribute that a guard holds in its place, as the methods of its class see it."""
+    return i.outside.constant_object(raw, type(raw).__qualname__)
 
 
 def _is_python_descriptor(raw: Any) -> bool:
@@ -211,23 +213,23 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
 
 def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
     """What reading a class attribute through an instance gives."""
-    from .calls import call
-
     if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(raw, instance))
     elif isinstance(raw, property):
         if raw.fget is None:
             raise_in_program(AttributeError("unreadable attribute"))
-        call(i, raw.fget, (instance,), {}, then)
+        i.call(raw.fget, (instance,), {}, then)
     elif isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
         then(MethodType(raw.__func__, kind))
-    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, _CACHED)):
+    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
+    elif type(raw) is _CACHED:
+        then(MethodType(descriptor(i, raw), instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
-        call(i, getter, (raw, instance, kind), {}, then)
+        i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
     elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):

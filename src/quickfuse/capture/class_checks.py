@@ -6,17 +6,15 @@ import abc
 import typing
 from collections.abc import Callable
 from types import FunctionType, GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .kinds import is_trusted_class
 from .raising import raise_in_program
-from .values import ABSENT, STAND_INS_OF_OBJECTS, Symbol, TensorProxy, real_of, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .values import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
@@ -34,10 +32,10 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
         guard_class_attribute(i, metaclass.__mro__, owner, "__instancecheck__", check)
         return i.truth(i.call_now(check, (wanted, value)))
-    if type(value) in (TensorProxy, Symbol, GeneratorValue, *STAND_INS_OF_OBJECTS):
+    if type(value) in (TensorProxy, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
         outcome = _is_subclass_of(kind, wanted)
     else:
-        outcome = bool(i.read(isinstance, value, wanted))
+        outcome = bool(i.read(isinstance, real_of(value), wanted))
     if getattr(wanted, "_is_protocol", False):
         _guard_members(i, value, kind, wanted)
     if isinstance(metaclass, type) and issubclass(metaclass, abc.ABCMeta):

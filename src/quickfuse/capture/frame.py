@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from ..ir.bytecode import Decoded, decode, local_names
+from ..bytecode.decoding import Decoded, decode, local_names
 from ..ir.frame import UNBOUND
 from ..ir.source import Source
 from .kinds import is_trusted_module

@@ -8,15 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
+from . import dictionaries
+from .interpreter import Interpreter
 from .plain import adopt
-from .raising import raise_in_program
-from .values import ABSENT, DELETED, is_constant, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .raising import Raised, raise_in_program
+from .values import ABSENT, DELETED, FromOutside, is_constant, type_of
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -31,7 +30,7 @@ def _about_function(question: Callable[[Any], bool]) -> Callable[..., bool]:
 
     def handler(i: Interpreter, value: Any) -> bool:
         if not isinstance(value, (FunctionType, MethodType)):
-            raise Unsupported(f"inspect.{question.__name__} of a {type(value).__name__}")
+            raise Unsupported(f"inspect.{question.__name__} of a {type_of(value).__name__}")
         return question(value)
 
     return handler
@@ -43,7 +42,7 @@ def _update_wrapper(
 ) -> Any:  # fmt: skip
     """Give a function that the captured code made the name and the attributes of another one."""
     known = type(wrapped) in (FunctionType, BuiltinFunctionType)
-    if type(wrapper) is not FunctionType or id(wrapper) not in i.created or not known:
+    if type(wrapper) is not FunctionType or not i.is_created(wrapper) or not known:
         raise Unsupported("functools.update_wrapper of these objects")
     if not all(is_constant(v) or isinstance(v, _PLAIN) for v in getattr(wrapped, "__dict__", {}).values()):
         raise Unsupported("functools.update_wrapper of a function with attributes")
@@ -62,10 +61,10 @@ def _guard_signature(i: Interpreter, function: Any, follow: bool) -> None:
     """Require that a function keeps its parameters, and those that it is said to wrap do, if `follow`."""
     plain = function.__func__ if type(function) is MethodType else function
     if type(plain) is not FunctionType:
-        raise Unsupported(f"the signature of a {type(function).__name__}")
+        raise Unsupported(f"the signature of a {type_of(function).__name__}")
     if _attribute(i, plain, "__signature__") is not ABSENT:
         raise Unsupported("the signature of a function that was given another one")
-    if id(plain) not in i.created:
+    if not i.is_created(plain):
         source = i.outside.source_of(plain) or i.outside.roots.constant(plain.__qualname__, plain)
         i.outside.guard_function(plain, source)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
@@ -76,11 +75,8 @@ def _guard_signature(i: Interpreter, function: Any, follow: bool) -> None:
 
 
 def _attribute(i: Interpreter, function: Any, name: str) -> Any:
-    from . import attributes
-    from .raising import Raised
-
     try:
-        return i.now(attributes.load, i, function, name)
+        return i.attribute_now(function, name)
     except Raised:
         return ABSENT
 
@@ -95,7 +91,7 @@ def _bound_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
     """`signature.bind` and `bind_partial`, which put arguments in their places without looking at them."""
 
     def handler(i: Interpreter, signature: Any, *args: Any, **kwargs: Any) -> Any:
-        if i.outside.is_outside(signature):
+        if isinstance(signature, FromOutside):
             raise Unsupported("a signature from outside")
         made = i.read(method, signature, *args, **kwargs)
         i.mark_created(made.arguments)
@@ -106,7 +102,7 @@ def _bound_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _of_bound_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, bound: Any) -> Any:
-        if id(bound) not in i.created:
+        if not i.is_created(bound):
             raise Unsupported("bound arguments from outside")
         found = i.read(function, bound)
         return i.mark_created(found) if type(found) is dict else found
@@ -132,17 +128,17 @@ def _exception_information(i: Interpreter) -> tuple[Any, Any, Any]:
 
 def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
     """What looks like `signature.parameters`, a read-only mapping, to captured code."""
-    if i.outside.is_outside(signature):
+    if not isinstance(signature, inspect.Signature):
         raise Unsupported("a signature from outside")
-    found = i.mark_created(dict(signature.parameters))
-    i.outside.views[id(found)] = (found, signature, "parameters")
-    return found  # type: ignore[no-any-return]
+    return i.outside.mark_made(dict(signature.parameters), signature, "parameters")  # type: ignore[no-any-return]
 
 
 def _of_parameter(name: str) -> Callable[..., Any]:
     def handler(i: Interpreter, parameter: inspect.Parameter) -> Any:
+        if not isinstance(parameter, inspect.Parameter):
+            raise Unsupported("a parameter from outside")
         found = getattr(parameter, name)
-        if i.outside.is_outside(parameter) or not (is_constant(found) or isinstance(found, type)):
+        if not (is_constant(found) or isinstance(found, type)):
             raise Unsupported(f"the {name} of a parameter")
         return found
 
@@ -151,12 +147,10 @@ def _of_parameter(name: str) -> Callable[..., Any]:
 
 def _environment_item(i: Interpreter, environ: Any, key: Any) -> str:
     """`os.environ[key]`, by the entry of the dictionary in it."""
-    from . import attributes, dictionaries
-
     key = i.outside.concrete(key)
     if type(key) is not str:
         raise Unsupported("the name of an environment variable that is no string")
-    table = i.now(attributes.load, i, environ, "_data")
+    table = i.attribute_now(environ, "_data")
     value = dictionaries.get(i.outside, table, os.fsencode(key))
     if value is DELETED:
         raise_in_program(KeyError(key))

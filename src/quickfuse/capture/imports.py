@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from . import attributes
 from .attributes import PeerModule
+from .frame import Frame
+from .interpreter import Interpreter
 from .kinds import is_trusted_module
-
-if TYPE_CHECKING:
-    from .frame import Frame
-    from .interpreter import Interpreter
 
 _PEER = ("torch._dynamo", "torch._inductor")
 
@@ -45,4 +42,4 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
         if submodule is None:
             raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
         return submodule
-    return i.now(attributes.load, i, module, name)
+    return i.attribute_now(module, name)

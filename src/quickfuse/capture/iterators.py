@@ -10,14 +10,13 @@ import collections
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import generators
+from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .raising import Raised
-
-if TYPE_CHECKING:
-    from .frame import GeneratorValue
-    from .interpreter import Interpreter
+from .values import type_of
 
 
 class CallingIterator:
@@ -104,7 +103,7 @@ class ObjectIterator(CallingIterator):
     def __next__(self) -> Any:
         instance = self.parts[0]
         try:
-            return self.i.call_now(type(instance).__next__, (instance,))
+            return self.i.call_now(type_of(instance).__next__, (instance,))
         except Raised as raised:
             if isinstance(raised.exception, StopIteration):
                 raise StopIteration(raised.exception.value) from None

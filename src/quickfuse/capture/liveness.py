@@ -6,7 +6,7 @@ import dis
 import functools
 from types import CodeType
 
-from ..ir.bytecode import decode, local_names
+from ..bytecode.decoding import decode, local_names
 
 #: Functions through which a frame's variables can be read by name.
 _SEES_ALL = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack", "super"})

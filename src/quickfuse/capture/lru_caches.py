@@ -7,33 +7,33 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.caches import UNKNOWN, cached_result, owner_of
 from .class_attributes import special_method
-from .values import STAND_INS_OF_OBJECTS, TensorProxy, contains_symbolic, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
+from .kinds import CODE_TYPES
+from .values import ForeignObject, contains_symbolic, is_constant, real_of
 
 KIND: type = type(functools.lru_cache(lambda: None))
 
 
-def call(i: Interpreter, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function through its cache."""
     args = tuple([i.outside.concrete(a) for a in args])
-    source = i.outside.source_of(wrapper)
+    wrapper = function.real
     table = _table(wrapper)
     known = all(is_constant(a) or _is_by_identity(i, a) for a in args)
-    if source is None or table is None or kwargs or not known or wrapper.cache_parameters()["typed"]:
+    if table is None or kwargs or not known or wrapper.cache_parameters()["typed"]:
         raise Unsupported(f"a call of {wrapper.__qualname__} through its cache with these arguments")
-    i.outside.guard("is", source, wrapper)
-    for argument in args:
+    i.outside.guard("is", function.source, wrapper)
+    given = tuple([real_of(a) for a in args])
+    for argument, real in zip(args, given, strict=True):
         if not is_constant(argument):
-            i.outside.guard("is", i.outside.source_of(argument), argument)
-    i.outside.cached_calls.append((wrapper, args))
-    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
+            i.outside.guard("is", i.outside.source_of(argument), real)
+    i.outside.cached_calls.append((wrapper, given))
+    key = given[0] if len(given) == 1 and type(given[0]) in (int, str) else given
     place = i.outside.roots.constant(f"{wrapper.__qualname__}.cache", table)
     if key not in table:
         return _fill(i, wrapper, args, place, key)
@@ -58,8 +58,7 @@ def _fill(i: Interpreter, wrapper: Any, args: tuple[Any, ...], place: Any, key: 
 
 def _is_by_identity(i: Interpreter, value: Any) -> bool:
     """Whether an argument is an object of the user's that is equal to itself alone."""
-    kind = type(value)
-    if i.outside.source_of(value) is None or kind in STAND_INS_OF_OBJECTS or kind is TensorProxy:
+    if i.outside.source_of(value) is None or not isinstance(value, (ForeignObject, *CODE_TYPES)):
         return False
     return special_method(i, value, "__eq__") is object.__eq__ and special_method(i, value, "__hash__") is object.__hash__
 

@@ -7,31 +7,29 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from .class_attributes import lookup_class, python_method
 from .frame import Frame
+from .interpreter import Interpreter
 from .library import level_enables
-from .values import is_constant, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
+from .values import is_constant, real_of, type_of
 
 # logging --------------------------------------------------------------------------------------------------------
 
 
 def _is_enabled_for(i: Interpreter, logger: Any, level: Any) -> bool:
     """`logger.isEnabledFor(level)`. A logger remembers its answers; they have to agree with what the levels say."""
-    if not isinstance(logger, logging.Logger) or python_method(i, logger, "getEffectiveLevel") is not _EFFECTIVE_LEVEL:
+    real = real_of(logger)
+    if not isinstance(real, logging.Logger) or python_method(i, logger, "getEffectiveLevel") is not _EFFECTIVE_LEVEL:
         raise Unsupported(f"the level of a {type_of(logger).__name__}")
     enabled = i.truth(i.call_now(level_enables, (logger, level)))
     source = i.outside.source_of(logger)
     level = i.outside.concrete(level)
-    if source is None or logger._cache.get(level, enabled) is not enabled:  # type: ignore[attr-defined]
+    if source is None or real._cache.get(level, enabled) is not enabled:  # type: ignore[attr-defined]
         raise Unsupported("a logger whose level was set without its noticing")
-    if not logger.disabled:
+    if not real.disabled:
         i.outside.guard("cached", source.attr("_cache"), (level, enabled, None))
     return enabled
 
@@ -44,11 +42,7 @@ def _message(name: str, level: int | None) -> Callable[..., None]:
 
     def handler(i: Interpreter, logger: Any, *args: Any, **kwargs: Any) -> None:
         wanted = level if level is not None else args[0] if args else None
-        inner = logger.logger if isinstance(logger, logging.LoggerAdapter) else logger
-        if inner is not logger:
-            from . import attributes
-
-            inner = i.now(attributes.load, i, logger, "logger")
+        inner = i.attribute_now(logger, "logger") if issubclass(type_of(logger), logging.LoggerAdapter) else logger
         if wanted is None or python_method(i, inner, "isEnabledFor") is not logging.Logger.isEnabledFor:
             raise Unsupported(f"a call of logging.Logger.{name}")
         if _is_enabled_for(i, inner, wanted):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL
-from . import builtin_calls, container_methods, containers
+from . import builtin_calls, containers, native_methods
 from .frame import Frame
+from .interpreter import Interpreter
 from .raising import raise_in_program
 from .text import printable, text_of
 from .values import ShadowContainer, ShadowDict, Unread, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
 
 # building and matching --------------------------------------------------------------------------------------------
 
@@ -138,7 +135,7 @@ def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
     """Add to a list or set that is being built."""
     if type(target) is ShadowContainer:
-        container_methods.call_container_method(i, target, method, (operand,), {})
+        native_methods.call_container_method(i, target, method, (operand,), {})
     elif type(target) is set:
         operand = containers.hashable(i, operand) if method == "add" else [containers.hashable(i, v) for v in operand]
         i.read(getattr(target, method), operand)

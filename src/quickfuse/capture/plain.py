@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from .values import ShadowContainer, is_constant, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .containers import as_plain_dict
+from .interpreter import Interpreter
+from .values import is_constant, type_of
 
 
 def plain_copy(i: Interpreter, value: Any, what: str) -> Any:
@@ -22,11 +21,9 @@ def plain_copy(i: Interpreter, value: Any, what: str) -> Any:
         return value
     kind = type_of(value)
     if kind is dict:
-        from .containers import as_plain_dict
-
         entries = as_plain_dict(i, value)
         return {plain_copy(i, k, what): plain_copy(i, v, what) for k, v in entries.items()}
-    if kind not in (list, tuple, set, frozenset) or (type(value) is not ShadowContainer and i.outside.is_outside(value)):
+    if kind not in (list, tuple, set, frozenset):
         raise Unsupported(f"{what} of a {kind.__name__}")
     elements = i.outside.contents(value)
     if kind is set and i.outside.is_changed_set(elements):

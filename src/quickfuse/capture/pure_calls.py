@@ -19,12 +19,10 @@ import struct
 import textwrap
 import urllib.parse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .interpreter import Interpreter
 from .plain import adopt, plain_copy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 
 def _pure(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import abc
 import functools
 from types import CellType, CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from .class_attributes import guard_order
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
 
 
 @functools.singledispatch

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from .class_attributes import guard_class_attribute, lookup_class, python_method
+from .interpreter import Interpreter
 from .plain import plain_copy
 from .values import ForeignScalar, ShadowContainer, ShadowDict, is_constant, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 #: The methods that give a text, those that are asked first in front.
 _METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}
@@ -69,7 +67,7 @@ def printable(i: Interpreter, value: Any) -> Any:
         return value
     if type(value) is BuiltinFunctionType and isinstance(value.__self__, (type, ModuleType)):
         return value
-    if isinstance(value, BaseException) and is_constant(value.args) and not i.outside.is_outside(value):
+    if isinstance(value, BaseException) and is_constant(value.args):
         return value
     if type(value) in (ShadowContainer, ShadowDict, list, tuple, dict, set, frozenset):
         return plain_copy(i, value, "the text")

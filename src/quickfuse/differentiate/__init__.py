@@ -1,6 +1,6 @@
 """Gradients: a captured graph -> a forward and a backward graph of ATen operators.
 
-`joint` traces both into one graph, `partition` chooses what forward keeps for backward, and `halves` cuts the graph.
+`joint` traces both into one graph, `partition` chooses what forward keeps for backward, and `split` cuts the graph.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from torch.fx import Graph
 
 from .. import logs
 from ..ir.gradients import Differentiated, Variant
-from .halves import build_backward, describe, halves
 from .joint import trace
 from .partition import partition, plan_like
+from .split import build_backward, describe, split
 
 __all__ = ["describe", "differentiate"]
 
@@ -29,7 +29,7 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
         joint = trace(graph, grad_enabled, whole=whole)
     with logs.stage("partition"):
         plan = partition(joint)
-        made = halves(joint, plan)
+        made = split(joint, plan)
 
     def variant(absent: frozenset[int]) -> Variant:
         other = trace(graph, grad_enabled, absent, whole)

@@ -11,7 +11,7 @@ import itertools
 from types import CodeType
 from typing import Any, NamedTuple
 
-from ..ir.bytecode import TABLE, caches_of
+from ..bytecode.decoding import TABLE, caches_of
 
 _EXTENDED_ARG = dis.EXTENDED_ARG
 #: LOAD_FAST of a variable that may have no value.

@@ -5,7 +5,7 @@ A value that an instruction only looks at counts as taken and left.
 
 from __future__ import annotations
 
-from ..ir.bytecode import TABLE
+from ..bytecode.decoding import TABLE
 
 #: Instructions whose numbers do not depend on their argument: (taken, left).
 _FIXED: dict[str, tuple[int, int]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..ir.bytecode import Decoded, Instruction
+from ..bytecode.decoding import Decoded, Instruction
 from ..ir.frame import FrameState
 from .program import program_of
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from ..ir.bytecode import TABLE
+from ..bytecode.decoding import TABLE
 from ..ir.frame import FrameState, Marker
 from .assemble import LocationWriter, Protected, Writer, exception_table, location_at
 

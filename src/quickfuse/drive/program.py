@@ -6,7 +6,7 @@ import weakref
 from types import CodeType
 from typing import Any
 
-from ..ir.bytecode import Decoded, decode
+from ..bytecode.decoding import Decoded, decode
 from .stacks import Kinds, stack_kinds
 
 

@@ -18,9 +18,9 @@ import dis
 from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from ..bytecode.decoding import TABLE, local_names
+from ..bytecode.table import Written
 from ..errors import Unsupported
-from ..ir.bytecode import TABLE, local_names
-from ..ir.bytecode_table import Written
 from ..ir.frame import NULL, UNBOUND, FrameState, Marker
 from .assemble import (
     LOAD_FAST_CHECKED,

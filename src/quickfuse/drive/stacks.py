@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..ir.bytecode import TABLE, Decoded, Instruction
+from ..bytecode.decoding import TABLE, Decoded, Instruction
 from .effects import effect
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import Any
 
+from ..bytecode.decoding import TABLE, Instruction
 from ..errors import Unsupported
-from ..ir.bytecode import TABLE, Instruction
 from ..ir.frame import FrameState
 from . import operations as do
 from .callers import is_own

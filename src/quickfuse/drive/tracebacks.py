@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from ..ir.bytecode import local_names
+from ..bytecode.decoding import local_names
 from ..ir.frame import UNBOUND, Activation, FrameState
 from .callers import is_own
 from .resume import TRACEBACK, resume_function

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from .bytecode import Decoded, decode
+from ..bytecode.decoding import Decoded, decode
 
 
 class Marker:

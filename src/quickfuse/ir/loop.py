@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -60,33 +61,41 @@ class Access:
         return f"{self.buffer}[{' + '.join(terms)}]"
 
 
-#: How values are combined in a flag.
-FLAG = "flag"
+class StoreKind(Enum):
+    """What happens to a value."""
+
+    ASSIGN = "assign"  # it becomes the element at the current index
+    REDUCE = "reduce"  # the values of a row are combined into one
+    SCAN = "scan"  # it is combined with those before it along the axis that is gone through in order
+    SCATTER = "scatter"  # it becomes the element `offset` elements further on, where `inside` holds
+    FLAG = "flag"  # a bool is set where the value holds, and stays as it is elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write `value` to an element. `value.dtype` is the buffer's dtype.
+    """Write `value` to an element, as `kind` says. `value.dtype` is the buffer's dtype.
 
-    With `combine` (add, mul, maximum, minimum, and, or), the store is a reduction: along the axes on which `access` does
-    not move, values are combined by that operation, in any order. What the buffer held before does not count. "sum" is
-    "add" where a few values at a time may be added up in the type that they are converted from.
-
-    With `combine` = `FLAG` the store is to a flag, which is set if the value holds anywhere, and never cleared.
-
-    With `along`, an axis of the loop, elements are stored in the order of that axis, one after the other. Then `combine`
-    makes a scan: each element is what the values up to there are combined to. Without it the store is a scatter, to the
-    element that is `offset` elements behind `access` where `inside` holds, and nowhere else; what other iterations of the
-    loop store to is never the same element, unless only their indices on that axis differ. A scatter leaves the other
-    elements of the buffer as stores before it have them, and its value may use what the element held: `Previous`.
+    combine: how a reduction or scan combines values (add, mul, maximum, minimum, and, or). "sum" is "add" where a few values
+        at a time may be added up in the type that they are converted from. A reduction combines those along the axes on
+        which `access` does not move, in any order; what the buffer held before does not count.
+    along: the axis whose elements a scan or scatter stores in order, one after the other. What other iterations of the loop
+        scatter to is never the same element, unless only their indices on that axis differ.
+    offset, inside: where a scatter stores to, from `access` on, and whether it does. It leaves the other elements of the
+        buffer as stores before it have them, and its value may use what the element held: `Previous`.
     """
 
     access: Access
     value: Expr
-    combine: str | None = None
+    kind: StoreKind = StoreKind.ASSIGN
+    combine: str = ""
     along: int = -1
     offset: Expr | None = None
     inside: Expr | None = None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it goes along an axis in order."""
+        return self.kind in (StoreKind.SCAN, StoreKind.SCATTER)
 
     @property
     def roots(self) -> list[Expr]:
@@ -96,10 +105,10 @@ class Store:
     @property
     def assignment(self) -> str:
         """What stands left of the value: `t[i0] =`, or `t[i0] sum=` for a reduction."""
-        if self.offset is not None:
+        if self.kind is StoreKind.SCATTER:
             return f"{self.access}[{self.offset} if {self.inside}] ="
-        order = f" along i{self.along}" if self.along >= 0 else ""
-        return f"{self.access} {self.combine or ''}{order}="
+        order = f" along i{self.along}" if self.kind is StoreKind.SCAN else ""
+        return f"{self.access} {'flag' if self.kind is StoreKind.FLAG else self.combine}{order}="
 
     def __str__(self) -> str:
         return f"{self.assignment} {self.value}"

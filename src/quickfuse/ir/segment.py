@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .bytecode import decode
+from ..bytecode.decoding import decode
 from .generated import graph_module
 from .guard import Guard, NumberExpr
 from .source import Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from types import CodeType
 
-from .bytecode import decode
+from ..bytecode.decoding import decode
 
 #: The frames of the user's program, outermost first: each frame's code and the index of its current instruction.
 Trace = tuple[tuple[CodeType, int], ...]

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
+from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored
 from ..ir.values import TensorMeta
 
 
-class Half:
+class CompiledGraph:
     """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
     `make_check` makes one for plain tensors of this layout."""
 
@@ -80,24 +80,29 @@ class JoinedCall:
     def __init__(
         self,
         made: Differentiated,
-        forward: Half,
-        make_backward: Callable[[frozenset[int]], Half],
+        forward: CompiledGraph,
+        make_backward: Callable[[frozenset[int]], CompiledGraph],
         run: Callable[..., Any],
         is_number: list[bool],
         keeps: list[bool],
         modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
+        early: list[int],
     ) -> None:
         """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
         tensors are to be held, not only referred to, by a call's node. `modes` are the calls by which the graph changes
-        settings that stay changed when it ends."""
-        self.forward_half = forward
+        settings that stay changed when it ends. `early` are the tensors that forward changes before it is known that all
+        its operators return what they should."""
+        self.compiled_forward = forward
         self.make_backward = make_backward
-        self.backwards: dict[frozenset[int], Half | str] = {}
+        self.backwards: dict[frozenset[int], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
         #: How often outputs of forward were changed in place, by their numbers.
         self.changed: list[tuple[int, int]] = []
         self.unfit = False
+        self.early = early
+        #: Whether all operators of forward have returned what they should.
+        self.proven = False
         self.is_number = is_number
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
@@ -128,22 +133,23 @@ class JoinedCall:
         if self.unfit:
             return self.run(*self._all_inputs(tensors, numbers))
         random_state = _current_random_state(self.devices) if self.draws else None
+        before = None if self.proven else [(tensors[k], tensors[k].detach().clone()) for k in self.early]
         try:
-            if self.differentiable:
-                arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
-                if torch.is_grad_enabled():
-                    made = _apply(*arguments)
-                else:  # the graph begins without recording gradients, and turns it on itself
-                    with torch.enable_grad():
-                        made = _apply(*arguments)
-            else:
-                with torch.no_grad():
-                    made = self.forward_half.function(tensors, *numbers)
-                    self.count_changes(made)
+            made = self._run_compiled(tensors, numbers, random_state)
+            self.proven = True  # the shapes that operators return do not change from call to call
         except Unfit as unfit:
-            if self.mutated and not isinstance(unfit, Refused):  # perhaps some of the changes have been made
-                raise
             made = None
+            if not isinstance(unfit, Refused):
+                if before is None and self.early:
+                    reason = "an operator returned another shape than before, after tensors were changed"
+                    raise InternalError(reason) from None
+                _put_back(before)
+        except torch.OutOfMemoryError:
+            if not before:
+                raise
+            _put_back(before)
+            self.proven = True  # there is no room for copies
+            return self(tensors, numbers)
         if made is None:  # what eager raises has nothing to do with the exception above
             if random_state is not None:
                 _set_random_state(random_state, self.devices)
@@ -153,6 +159,19 @@ class JoinedCall:
         for function, settings in self.modes:
             function(*settings)
         return made if self.plain else self._assembled(tensors, made)
+
+    def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
+        """The outputs of forward."""
+        if not self.differentiable:
+            with torch.no_grad():
+                made = self.compiled_forward.function(tensors, *numbers)
+                self.count_changes(made)
+                return made
+        arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
+        if torch.is_grad_enabled():
+            return _apply(*arguments)
+        with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
+            return _apply(*arguments)
 
     def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """The captured graph's inputs in order."""
@@ -175,7 +194,7 @@ class JoinedCall:
         if self.changed:
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
-    def backward_half(self, absent: frozenset[int]) -> Half | None:
+    def compiled_backward(self, absent: frozenset[int]) -> CompiledGraph | None:
         """Backward without gradients for the outputs `absent`; None where only eager can do it."""
         known = self.backwards.get(absent)
         if known is None:
@@ -220,7 +239,7 @@ def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
     return positions
 
 
-class Stretch:
+class Subgraph:
     """A joined call within a larger graph, which verifies its operands itself. What does not fit runs in eager."""
 
     def __init__(self, call: JoinedCall, check: Any, placer: Any) -> None:
@@ -254,7 +273,7 @@ class _Joined(torch.autograd.Function):
         ctx: Any, call: JoinedCall, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any
     ) -> Any:
         ctx.random_state = random_state
-        made = call.forward_half.function(tensors, *numbers)
+        made = call.compiled_forward.function(tensors, *numbers)
         call.count_changes(made)
         ctx.call = call
         ctx.numbers = numbers
@@ -279,12 +298,12 @@ class _Joined(torch.autograd.Function):
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))
         if not torch.is_grad_enabled():
-            half = call.backward_half(absent)
-            if half is not None:
+            backward = call.compiled_backward(absent)
+            if backward is not None:
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
                 tensors += [g for g in given if g is not None]
                 with contextlib.suppress(Unfit):
-                    found = half(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
+                    found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
                     return (*_NOTHING, *[found[k] for k in call.edges])
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
         return (*_NOTHING, *[found[k] for k in call.edges])
@@ -316,6 +335,13 @@ def edges_for(order: list[int]) -> list[int]:
 
 #: The gradients of `forward`'s first arguments, which are no tensors.
 _NOTHING = (None,) * 4
+
+
+def _put_back(before: list[tuple[Any, Any]] | None) -> None:
+    """Give tensors the contents again that they had."""
+    for tensor, contents in before or ():
+        with torch.autograd._unsafe_preserve_version_counter(tensor):
+            tensor.detach().copy_(contents)
 
 
 _ref = weakref.ref

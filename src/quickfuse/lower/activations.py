@@ -6,13 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .arithmetic import clamp_both
+from .calls import optional, rule, several
 from .context import Context
-from .rules import EVALUATORS, NoRule, evaluator, pointwise
+from .promotion import is_float
+from .rules import NoRule, evaluator, pointwise
+from .symbolic import Tensor
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -144,22 +149,49 @@ def _within(x: Expr, limit: Expr) -> Expr:
     return ops.bit_and(ops.ge(x, ops.neg(limit)), ops.le(x, limit))
 
 
-@evaluator("softsign")
-def softsign(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    """`x / (|x| + 1)`, from three operators that each round their result."""
-    size = _call(ctx, "abs", meta, *args, **kwargs)
-    return _value(ctx, "div", meta, args[0], _call(ctx, "add", meta, size, 1))
+@rule("log_sigmoid_forward", "input")
+def log_sigmoid(ctx: Context, meta: Any, input: Any) -> list[Tensor | None]:
+    """The second result is what the gradient's formula uses on the CPU: exp(-|x|)."""
+    metas = several(meta, 2)
+    if not is_float(input.dtype) or metas[1] is None or metas[1].shape != input.meta.shape:
+        raise NoRule
+    compute = torch.float64 if input.dtype is torch.float64 else torch.float32
+    x = ops.via(ctx.read(input), compute)
+    small = ops.exp(ops.neg(ops.absolute(x)))
+    value = ops.sub(ops.minimum(ops.like(x, 0), x), ops.log1p(small))
+    return [optional(ctx, meta, v) for meta, v in zip(metas, (value, small), strict=True)]
 
 
-@evaluator("tanhshrink")
-def tanhshrink(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    """`x - tanh(x)`, from two operators."""
-    return _value(ctx, "sub", meta, args[0], _call(ctx, "tanh", meta, *args, **kwargs))
+# --- gradients ---
+
+#: What eager's kernel multiplies by, in double precision, too: a float32.
+_SIXTH = 0.1666666716337204
 
 
-def _value(ctx: Context, name: str, meta: TensorMeta, *args: Any, **kwargs: Any) -> Expr:
-    return EVALUATORS[name](ctx, args, kwargs, meta)
+@pointwise("sigmoid_backward", operands="grad_output output")
+def sigmoid_backward(grad: Expr, y: Expr) -> Expr:
+    return ops.mul(ops.mul(grad, ops.sub(ops.like(y, 1), y)), y)
 
 
-def _call(ctx: Context, name: str, meta: TensorMeta, *args: Any, **kwargs: Any) -> Any:
-    return ctx.fresh(meta, _value(ctx, name, meta, *args, **kwargs))
+@pointwise("tanh_backward", operands="grad_output output")
+def tanh_backward(grad: Expr, y: Expr) -> Expr:
+    return ops.mul(grad, ops.sub(ops.like(y, 1), ops.mul(y, y)))
+
+
+@pointwise("threshold_backward", operands="grad_output self", numbers={"threshold": None})
+def threshold_backward(grad: Expr, x: Expr, limit: Expr) -> Expr:
+    return ops.where(ops.le(x, limit), ops.like(grad, 0), grad)
+
+
+@pointwise("hardsigmoid_backward", operands="grad_output self")
+def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
+    inside = ops.bit_and(ops.gt(x, ops.like(x, -3)), ops.lt(x, ops.like(x, 3)))
+    return ops.where(inside, ops.mul(grad, ops.like(x, _SIXTH)), ops.like(grad, 0))
+
+
+@pointwise("softshrink_backward", operands="grad_output self", numbers={"lambd": None})
+def shrink_backward(grad: Expr, x: Expr, limit: Expr) -> Expr:
+    return ops.where(_within(x, limit), ops.like(grad, 0), grad)
+
+
+pointwise("hardshrink_backward", operands="grad_out self", numbers={"lambd": None})(shrink_backward.compute)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Const, Expr, Scalar
+from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -198,21 +198,6 @@ def power(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Te
     return (_power_of_number if of_number else _power_of)(ctx, args, kwargs, meta)
 
 
-@evaluator("float_power")
-def float_power(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    if kwargs or len(args) != 2 or meta.dtype != torch.float64:
-        raise NoRule
-    wide = TensorMeta(torch.float64, meta.shape, meta.stride, meta.device)
-    base, exponent = (_as_float64(ctx, a, wide) for a in args)
-    return power(ctx, (base, exponent), {}, wide)
-
-
-def _as_float64(ctx: Context, value: Any, meta: TensorMeta) -> Any:
-    if type(value) is Tensor:
-        return ctx.fresh(meta, ops.via(ctx.read_as(value, meta.shape, meta.device), torch.float64))
-    return value if type(value) is Scalar else float(value)
-
-
 @pointwise("square")
 def square(x: Expr) -> Expr:
     return ops.mul(x, x)
@@ -302,39 +287,8 @@ def nextafter(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
     return ops.nextafter(x, y)
 
 
-@pointwise("heaviside", operands="self values")
-def heaviside(x: Expr, values: Expr) -> Expr:
-    zero = ops.like(x, 0)
-    return ops.where(ops.eq(x, zero), values, ops.via(ops.lt(zero, x), x.dtype))
-
-
 @pointwise("xlogy special_xlogy", operands=_BINARY, promotion=Promotion.FLOAT)
 def xlogy(x: Expr, y: Expr) -> Expr:
-    return _zero_times(x, y, ops.log(y))
-
-
-@pointwise("xlog1py special_xlog1py", operands=_BINARY, promotion=Promotion.FLOAT)
-def xlog1py(x: Expr, y: Expr) -> Expr:
-    return _zero_times(x, y, ops.log1p(y))
-
-
-def _zero_times(x: Expr, y: Expr, log: Expr) -> Expr:
-    """`x * log`, which is 0 where x is 0 unless y is NaN."""
+    """`x * log(y)`, which is 0 where x is 0 unless y is NaN."""
     zero = ops.like(x, 0)
-    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, log)))
-
-
-@pointwise("logaddexp", operands=_BINARY, promotion=Promotion.FLOAT)
-def logaddexp(x: Expr, y: Expr) -> Expr:
-    """log(exp(x) + exp(y)), scaled by the larger of both; equal infinities are their own sum."""
-    same_infinity = ops.bit_and(ops.isinf(x), ops.eq(x, y))
-    smaller = ops.exp(ops.neg(ops.absolute(ops.sub(x, y))))
-    return ops.where(same_infinity, x, ops.add(ops.maximum(x, y), ops.log1p(smaller)))
-
-
-@pointwise("logaddexp2", operands=_BINARY, promotion=Promotion.FLOAT)
-def logaddexp2(x: Expr, y: Expr) -> Expr:
-    same_infinity = ops.bit_and(ops.isinf(x), ops.eq(x, y))
-    smaller = ops.exp2(ops.neg(ops.absolute(ops.sub(x, y))))
-    log2e = ops.like(x, 1.4426950408889634)
-    return ops.where(same_infinity, x, ops.add(ops.maximum(x, y), ops.mul(ops.log1p(smaller), log2e)))
+    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, ops.log(y))))

@@ -17,13 +17,12 @@ from torch._ops import OpOverload, OpOverloadPacket
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import FUNCTION_RULES, RULES
+from .calls import RULES
 from .context import Context
-from .losses import REDUCTIONS
+from .creation import CONVERSIONS, on_device
 from .rules import EVALUATORS, NoRule
 from .symbolic import Tensor
 from .targets import FUNCTIONS, METHODS, Handler, new_tensor
-from .transfer import CONVERSIONS, on_device
 from .views import view
 
 #: Operators whose results share their operand's memory although their schemas do not say so.
@@ -141,19 +140,6 @@ def _to_copy(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta:
     return ctx.fresh(meta, ops.via(ctx.read_as(moved, meta.shape, meta.device), meta.dtype))
 
 
-def _loss(name: str, function: str = "") -> Handler:
-    """A loss function of `torch.nn.functional`, which says in words what ATen says in numbers."""
-    rule = FUNCTION_RULES[getattr(torch.nn.functional, function or name)]
-    parameters = [a.name for a in getattr(torch.ops.aten, name).default._schema.arguments]
-
-    def handle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
-        given = {**dict(zip(parameters, args, strict=False)), **kwargs}
-        given["reduction"] = REDUCTIONS.get(given.get("reduction", 1))
-        return rule(ctx, (), given, meta)
-
-    return handle
-
-
 def _rearranged(name: str, arrange: Callable[[Sequence[Any]], Sequence[Any]]) -> Handler:
     """The rule `name`, whose operator has other parameters."""
     return lambda ctx, args, kwargs, meta: RULES[name](ctx, arrange(args), kwargs, meta)
@@ -164,10 +150,4 @@ _OWN: dict[str, Handler] = {
     "_to_copy": _to_copy,
     "_native_batch_norm_legit.no_stats": _rearranged("native_batch_norm", lambda a: (*a[:3], None, None, *a[3:])),
     "_native_batch_norm_legit_no_training": _rearranged("native_batch_norm", lambda a: (*a[:5], False, *a[5:])),
-    "cross_entropy_loss": _loss("cross_entropy_loss", "cross_entropy"),
-    "nll_loss_nd": _loss("nll_loss_nd", "nll_loss"),
-    **{
-        name: _loss(name)
-        for name in "mse_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits".split()
-    },
 }

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Place, walk
-from quickfuse.ir.loop import Buffer, Extern, Loop, Program, Store, View, as_view, memory_at
+from quickfuse.ir.loop import Buffer, Extern, Loop, Program, Store, StoreKind, View, as_view, memory_at
 from quickfuse.ir.reindex import replace_parts, rewrite_leaves
 from quickfuse.ir.values import TensorMeta
 
@@ -264,7 +264,7 @@ def _is_thin(product: _Product) -> bool:
 def _is_plain(loop: Loop) -> bool:
     """Whether a loop stores one value for each index, and nothing else."""
     (store, *others) = loop.stores
-    return not others and store.combine is None and store.along < 0 and store.offset is None
+    return not others and store.kind is StoreKind.ASSIGN
 
 
 def _is_sum(node: Expr) -> bool:

@@ -10,16 +10,25 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
-from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, HostScalar, Loop, Program, Store, View, memory_at
+from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .adapted import with_part
-from .keeping import ValueReads
-from .layout import Layout, Shape, broadcast, costs_at_least, index_map_of, is_dense, overlaps_itself, relayout
-from .memory_order import read_order
-from .parts import replace_part
-from .pieces import count_pieces, simplified, split
+from .layout import (
+    Layout,
+    Shape,
+    broadcast,
+    costs_at_least,
+    index_map_of,
+    is_dense,
+    overlaps_itself,
+    read_order,
+    relayout,
+    replace_part,
+)
+from .materialize import ValueReads
+from .piecewise import count_pieces, simplified, split
 from .promotion import NUMBER, is_float
 from .symbolic import Storage, Tensor, whole_load
 
@@ -41,8 +50,10 @@ class Context:
         #: Pairs of storages that are the same memory, of different types.
         self.aliases: list[tuple[Storage, Storage]] = []
         self._last_in_order: Extern | None = None
+        self._flags: dict[torch.device, Buffer] = {}
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
-        #: Whether there are values that are different formulas on different parts of their index space: see `pieces.py`.
+        self._assigned_ids: set[int] = set()
+        #: Whether there are values that are different formulas on different parts of their index space: see `piecewise.py`.
         self.has_pieces = False
         self._pieces: dict[int, tuple[Expr, int]] = {}
         self._reads = ValueReads()
@@ -195,12 +206,16 @@ class Context:
             if buffer.kind != "input" or not isinstance(part, Load) or part.access != access:
                 self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
 
-    def raise_where(self, condition: Expr, shape: Shape) -> None:
-        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere."""
-        if self.program.flag is None:
-            self.program.flag = Buffer("flag", TensorMeta(torch.bool, (), (), _CPU), "flag")
-        access = Access(self.program.flag, 0, (0,) * len(shape))
-        self.program.steps.append(Loop(shape, [Store(access, condition, FLAG)], _CPU))
+    def raise_where(self, condition: Expr, shape: Shape, device: torch.device = _CPU) -> None:
+        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere. On a GPU
+        the kernel fails as eager's does."""
+        flag = self._flags.get(device)
+        if flag is None:
+            flag = self._flags[device] = Buffer("flag", TensorMeta(torch.bool, (), (), device), "flag")
+        if device.type == "cpu":
+            self.program.flag = flag
+        access = Access(flag, 0, (0,) * len(shape))
+        self.program.steps.append(Loop(shape, [Store(access, condition, StoreKind.FLAG)], device))
 
     def materialize(self, storage: Storage, *, exactly: bool = False) -> Load:
         """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the
@@ -218,7 +233,7 @@ class Context:
         if storage.buffer is None and not isinstance(storage.value, (Load, Const)):
             self.materialize(storage)
 
-    def keep_for(self, storage: Storage, users: int) -> None:
+    def materialize_for(self, storage: Storage, users: int) -> None:
         """Store what a storage holds, which `users` nodes of the graph take, where they should not form it anew each."""
         value = storage.value
         if value is None or storage.buffer is not None:
@@ -227,12 +242,12 @@ class Context:
         if chooses or self._reads.are_too_many(value, storage.meta.numel, users):
             self.materialize(storage)
 
-    def keep_behind_calls(self, storage: Storage, users: int) -> None:
+    def materialize_before_calls(self, storage: Storage, users: int) -> None:
         """Store what a storage holds, which was formed before a call and is used now."""
         value = storage.value
         if value is None or storage.buffer is not None:
             return
-        if self._reads.are_too_many_behind_calls(value, storage.meta.numel, users):
+        if self._reads.are_too_many_after_calls(value, storage.meta.numel, users):
             self.materialize(storage)
 
     def is_as_good_as_stored(self, value: Expr, size: int) -> bool:
@@ -271,21 +286,24 @@ class Context:
     def begin(self) -> None:
         """A node's lowering begins: `undo` goes back to here."""
         self._assigned.clear()
+        self._assigned_ids.clear()
 
     def is_assigned(self, storage: Storage) -> bool:
         """Whether the node's lowering has replaced what a storage holds."""
-        return any(assigned is storage for assigned, _, _ in self._assigned)
+        return id(storage) in self._assigned_ids
 
     def undo(self) -> None:
         """Let all tensors hold what they held when the lowering of the node began."""
         while self._assigned:
             storage, value, mutated = self._assigned.pop()
+            self._assigned_ids.discard(id(storage))
             storage.value, storage.mutated = value, mutated
 
     def assign(self, tensor: Tensor, value: Expr) -> None:
         """Replace what `tensor` holds, and so what every view of its memory holds."""
         storage = tensor.storage
         self._assigned.append((storage, storage.value, storage.mutated))
+        self._assigned_ids.add(id(storage))
         if tensor.whole:
             storage.value = value
         elif tensor.meta.numel:

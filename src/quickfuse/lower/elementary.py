@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Const, Expr
+from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -58,11 +57,6 @@ def round_(x: Expr, decimals: int) -> Expr:
     return ops.rounded(x) if is_float(x.dtype) else x
 
 
-@pointwise("frac")
-def frac(x: Expr) -> Expr:
-    return ops.sub(x, ops.trunc(x))
-
-
 # --- signs ---
 
 
@@ -98,48 +92,6 @@ def sigmoid(x: Expr) -> Expr:
     return ops.div(one, ops.add(one, ops.exp(ops.neg(x))))
 
 
-@pointwise("logit special_logit", numbers={"eps": -1}, promotion=Promotion.FLOAT)
-def logit(x: Expr, eps: Expr) -> Expr:
-    """log(x / (1 - x)), with x clamped to [eps, 1 - eps] unless eps is negative (PyTorch's None)."""
-    one = ops.like(x, 1)
-    if type(eps) is not Const:
-        raise NoRule
-    if eps.value >= 0:
-        x = ops.where(ops.lt(x, eps), eps, ops.where(ops.gt(x, ops.sub(one, eps)), ops.sub(one, eps), x))
-    return ops.log(ops.div(x, ops.sub(one, x)))
-
-
-@pointwise("sinc special_sinc", promotion=Promotion.FLOAT)
-def sinc(x: Expr) -> Expr:
-    product = ops.mul(x, ops.like(x, math.pi))
-    return ops.where(ops.eq(x, ops.like(x, 0)), ops.like(x, 1), ops.div(ops.sin(product), product))
-
-
-@pointwise("deg2rad", promotion=Promotion.FLOAT)
-def deg2rad(x: Expr) -> Expr:
-    return ops.mul(x, ops.like(x, math.pi / 180))
-
-
-@pointwise("rad2deg", promotion=Promotion.FLOAT)
-def rad2deg(x: Expr) -> Expr:
-    return ops.mul(x, ops.like(x, 180 / math.pi))
-
-
-@pointwise("nan_to_num", options={"nan": None, "posinf": None, "neginf": None}, needs="common")
-def nan_to_num(
-    x: Expr, nan: float | None, posinf: float | None, neginf: float | None, *, common: torch.dtype
-) -> Expr:
-    if not is_float(common):
-        return x
-    if any(v is not None and type(v) not in (int, float) for v in (nan, posinf, neginf)):
-        raise NoRule
-    limits = torch.finfo(common)
-    top = ops.like(x, limits.max if posinf is None else posinf)
-    bottom = ops.like(x, limits.min if neginf is None else neginf)
-    finite = ops.where(ops.isinf(x), ops.where(ops.gt(x, ops.like(x, 0)), top, bottom), x)
-    return ops.where(ops.isnan(x), ops.like(x, nan or 0.0), finite)
-
-
 # --- questions about one operand ---
 
 
@@ -147,14 +99,8 @@ def _no(x: Expr) -> Expr:
     return ops.const(False, torch.bool)
 
 
-def _infinite(sign: float) -> Callable[[Expr], Expr]:
-    return lambda x: ops.eq(x, ops.like(x, sign * math.inf)) if is_float(x.dtype) else _no(x)
-
-
 pointwise("isnan")(lambda x: ops.isnan(x) if is_float(x.dtype) else _no(x))
 pointwise("isinf")(lambda x: ops.isinf(x) if is_float(x.dtype) else _no(x))
-pointwise("isposinf")(_infinite(1))
-pointwise("isneginf")(_infinite(-1))
 
 
 @pointwise("isfinite")

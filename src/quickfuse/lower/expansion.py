@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
@@ -22,8 +23,9 @@ from quickfuse.ir.nodes import outputs_of
 from quickfuse.ir.values import TensorMeta
 
 from .aten import overload_handler
-from .compositions import COMPOSITIONS
+from .compositions import COMPOSITIONS, DECOMPOSED
 from .extern import name_of
+from .rules import EVALUATORS
 from .schemas import is_composed
 from .symbolic import Tensor
 
@@ -60,6 +62,8 @@ def expansion(
     graph = expand(function, *map_leaves(_described, (tuple(args), dict(kwargs))))
     if graph is None or not _is_worth_it(graph) or not _gives(graph, meta):
         return None
+    if any(tensor.meta.device.type != "cpu" for tensor in operands) and not _is_pointwise(graph):
+        return None
     return Expansion(graph, operands)
 
 
@@ -70,11 +74,13 @@ def _composition(function: Any) -> Callable[..., Any] | None:
     known = COMPOSITIONS.get(name)
     if known is not None and not any(argument.is_out for argument in _arguments(function)):
         return known
-    if name in _WHOLE or isinstance(function, OpOverload):
+    if isinstance(function, OpOverload):
+        return decomposition_table.get(function) if name in DECOMPOSED else None
+    if name in _WHOLE:
         return None
     if isinstance(function, FunctionType):
         return function if (function.__module__ or "").startswith("torch.") else None
-    return function if is_composed(name) else None
+    return function if is_composed(name) or name in DECOMPOSED else None
 
 
 def _arguments(function: Any) -> Any:
@@ -84,7 +90,7 @@ def _arguments(function: Any) -> Any:
 def _is_plain(value: Any) -> bool:
     if type(value) is not Tensor or value.is_number:
         return False
-    return type(value.meta) is TensorMeta and value.meta.device.type == "cpu"
+    return type(value.meta) is TensorMeta
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -111,11 +117,16 @@ def _is_worth_it(graph: Graph) -> bool:
     for node in graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem or _is_view(node):
             continue
-        if isinstance(node.target, OpOverload) and overload_handler(node.target) is None:
+        if isinstance(node.target, OpOverload) and overload_handler(node.target) is None and not _composition(node.target):
             calls += 1
         else:
             loops += 1
     return loops >= calls
+
+
+def _is_pointwise(graph: Graph) -> bool:
+    """Whether a graph consists of operators on single elements alone, which are loops on every device."""
+    return all(name_of(n.target) in {"_to_copy", *EVALUATORS} for n in graph.nodes if n.op == "call_function")
 
 
 def _is_view(node: Node) -> bool:
@@ -125,7 +136,7 @@ def _is_view(node: Node) -> bool:
 
 def _gives(graph: Graph, meta: Any) -> bool:
     """Whether a graph returns tensors as capture has seen them."""
-    made, wanted = outputs_of(graph), [meta] if isinstance(meta, TensorMeta) else list(meta)
+    made, wanted = outputs_of(graph), [meta] if isinstance(meta, TensorMeta) else [m for m in meta if m is not None]
     return len(wanted) == len(made) and all(
         isinstance(one, TensorMeta) and one.looks_like(node.meta["val"]) for one, node in zip(wanted, made, strict=True)
     )

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from quickfuse.ir.expr import Expr, Load, Place, Previous, walk
-from quickfuse.ir.loop import Buffer, Loop, Program, Store, buffers_in
+from quickfuse.ir.loop import Buffer, Loop, Program, Store, StoreKind, buffers_in
 from quickfuse.ir.reindex import rewrite_leaves
 
 from .step_order import read_by
@@ -48,7 +48,7 @@ def _copied(step: Loop, writers: dict[Buffer, list[Loop]]) -> Buffer | None:
     fill, *scatters = writers.get(copy, [step])
     layout = (step.shape, store.access.strides)
     same = (copy.meta.shape, copy.meta.stride) == layout and (target.meta.shape, target.meta.stride) == layout
-    if not same or not scatters or any(s.offset is None for loop in scatters for s in loop.stores):
+    if not same or not scatters or any(s.kind is not StoreKind.SCATTER for loop in scatters for s in loop.stores):
         return None
     filled = fill.stores[0].value
     is_own = isinstance(filled, Load) and filled.access == store.access and len(fill.stores) == 1

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
+from .computed_indices import I64, Checked, at, axis_of, source, spread
 from .context import Context
-from .picking import I64, Checked, at, axis_of, source
-from .promotion import SUPPORTED
-from .rules import NoRule
+from .layout import Shape
+from .promotion import COMPUTE, SUPPORTED
+from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
 
 
@@ -85,25 +86,19 @@ def embedding(
     return made(ctx, meta, at(source(ctx, weight), [place, ndim - 1], ndim, inside))
 
 
-@rule("", "input weight padding_idx=None max_norm=None norm_type=2.0 scale_grad_by_freq=False sparse=False",
-      [functional.embedding])  # fmt: skip
-def functional_embedding(
-    ctx: Context, meta: Any, input: Any, weight: Any, padding_idx: Any, max_norm: Any, norm_type: Any,
-    scale_grad_by_freq: Any, sparse: Any,
-) -> Tensor:  # fmt: skip
-    """`max_norm` would change the weights."""
-    if max_norm is not None or any(type(t) is not Tensor for t in (input, weight)):
-        raise NoRule
-    return embedding(ctx, meta, weight, input, -1, False, False)  # type: ignore[no-any-return]
-
-
 # --- several axes by several tensors ---
 
 
-@rule("index _unsafe_index", "input indices")
+@rule("index", "input indices")
 def index(ctx: Context, meta: Any, input: Any, indices: Any) -> Tensor:
     """ATen's form of `input[indices]`: a tensor or None for each of the first axes."""
     return _indexed(ctx, meta, input, list(indices))
+
+
+@rule("_unsafe_index", "input indices")
+def unsafe_index(ctx: Context, meta: Any, input: Any, indices: Any) -> Tensor:
+    """As `index`, with indices that are known to be in range: those of a decomposition, of the new image's pixels."""
+    return _indexed(ctx, meta, input, list(indices), checked=False)
 
 
 def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
@@ -123,7 +118,7 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
     """
     parts = list(index) if isinstance(index, tuple) else [index]
     tensors: list[Tensor | None] = []
-    if tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type != "cpu":
+    if tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type not in ALL_DEVICES:
         raise NoRule
     for k, part in enumerate(parts):
         if type(part) is Tensor:
@@ -141,7 +136,9 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
     return views.element_view(tensor, tuple(parts)), tensors
 
 
-def _indexed(ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None]) -> Tensor:
+def _indexed(
+    ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True
+) -> Tensor:
     shape = input.meta.shape
     tensors += [None] * (len(shape) - len(tensors))
     used = [k for k, tensor in enumerate(tensors) if tensor is not None]
@@ -162,9 +159,60 @@ def _indexed(ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None
             place += 1
             continue
         its_axes = range(first + len(together) - len(tensor.meta.shape), first + len(together))
+        if not checked:
+            axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
+            continue
         value, within = Checked(ctx, tensor, shape[k], negative=True).spread(its_axes, ndim)
         axes.append(value)
         inside = both(inside, within)
     if ndim != len(meta.shape):
         raise NoRule
     return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+
+
+# --- searches in sorted tensors ---
+
+@rule("bucketize", "input boundaries out_int32=False right=False")
+def bucketize(ctx: Context, meta: Any, input: Any, boundaries: Any, out_int32: Any, right: Any) -> Tensor:
+    if type(boundaries) is not Tensor or len(boundaries.meta.shape) != 1 or type(right) is not bool:
+        raise NoRule
+    return _searched(ctx, meta, boundaries, input, right)
+
+
+@rule("searchsorted", "sorted_sequence input out_int32=False right=False side=None sorter=None")
+def searchsorted(
+    ctx: Context, meta: Any, sorted_sequence: Any, input: Any, out_int32: Any, right: Any, side: Any, sorter: Any
+) -> Tensor:
+    if sorter is not None or type(sorted_sequence) is not Tensor or type(right) is not bool:
+        raise NoRule
+    return _searched(ctx, meta, sorted_sequence, input, right or side == "right")
+
+
+def _searched(ctx: Context, meta: Any, rows: Tensor, input: Any, right: bool) -> Tensor:
+    """How many elements of a row are less than each value, or not greater (`right`)."""
+    if type(input) is not Tensor or type(meta) is not TensorMeta or rows.dtype is not input.dtype:
+        raise NoRule
+    shape, ndim, length = rows.meta.shape, len(meta.shape), rows.meta.shape[-1] if rows.meta.shape else 0
+    if not 0 < length <= COSTS.longest_searched or input.meta.shape != meta.shape or not meta.numel:
+        raise NoRule
+    if len(shape) > 1 and shape[:-1] != meta.shape[:-1]:
+        raise NoRule
+    compute = COMPUTE[input.dtype]
+    if compute is torch.bool:
+        raise NoRule
+    value, row = ops.via(ctx.read(input), compute), source(ctx, rows)
+    found: Expr = ops.const(0, I64)
+    step = 1 << (length.bit_length() - 1)
+    while step:
+        reached = ops.add(found, ops.const(step, I64))
+        here = ops.sub(reached, ops.const(1, I64))
+        inside = ops.le(reached, ops.const(length, I64))
+        element = ops.via(at(row, [*_outer(shape), here], ndim, inside), compute)
+        beyond = ops.gt(element, value) if right else ops.ge(element, value)
+        found = ops.where(ops.bit_and(inside, ops.bit_not(beyond)), reached, found)
+        step >>= 1
+    return made(ctx, meta, ops.via(found, meta.dtype))
+
+
+def _outer(shape: Shape) -> list[int | Expr]:
+    return [k if size != 1 else ops.const(0, I64) for k, size in enumerate(shape[:-1])]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
@@ -15,11 +14,10 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops, views
 from .calls import made, rule
+from .computed_indices import I64, source
 from .context import Context
 from .indexing import flattened
-from .layout import Shape
-from .memory_order import read_order
-from .picking import I64, source
+from .layout import Shape, read_order
 from .promotion import SUPPORTED
 from .rules import NoRule
 from .symbolic import Storage, Tensor
@@ -78,7 +76,7 @@ def _tensors(tensors: Any) -> list[Tensor]:
     for tensor in tensors:
         if type(tensor) is not Tensor or tensor.is_number:
             raise NoRule
-        if tensor.meta.device.type != "cpu" or tensor.dtype not in SUPPORTED:
+        if tensor.meta.device != tensors[0].meta.device or tensor.dtype not in SUPPORTED:
             raise NoRule
     return list(tensors)
 
@@ -131,35 +129,6 @@ def _with_axis(ctx: Context, tensor: Tensor, axis: int) -> Tensor:
     meta = TensorMeta(tensor.dtype, shape, contiguous_stride(shape), tensor.meta.device)
     view: Tensor = views.view(ctx, torch.Tensor.unsqueeze, (tensor, axis), {}, meta)
     return view
-
-
-def _at_least(ctx: Context, tensor: Tensor, ndim: int) -> Tensor:
-    """`atleast_1d` to `atleast_3d`."""
-    while len(tensor.meta.shape) < ndim:
-        tensor = _with_axis(ctx, tensor, 2 if len(tensor.meta.shape) == 2 else 0)
-    return tensor
-
-
-@rule("hstack", "tensors")
-def hstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
-    members = [_at_least(ctx, tensor, 1) for tensor in _tensors(tensors)]
-    return joined(ctx, meta, members, 0 if len(members[0].meta.shape) == 1 else 1)
-
-
-@rule("column_stack", "tensors")
-def column_stack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
-    members = [t if len(t.meta.shape) > 1 else _with_axis(ctx, _at_least(ctx, t, 1), 1) for t in _tensors(tensors)]
-    return joined(ctx, meta, members, 1)
-
-
-@rule("vstack row_stack", "tensors")
-def vstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
-    return joined(ctx, meta, [_at_least(ctx, tensor, 2) for tensor in _tensors(tensors)], 0)
-
-
-@rule("dstack", "tensors")
-def dstack(ctx: Context, meta: Any, tensors: Any) -> Tensor:
-    return joined(ctx, meta, [_at_least(ctx, tensor, 3) for tensor in _tensors(tensors)], 2)
 
 
 # --- pads ---
@@ -219,15 +188,6 @@ def _border(mode: str, value: Expr, size: int, before: int, behind: int) -> list
     return [Segment(value, before, size - before, 1), middle, Segment(value, behind, 0, 1)]
 
 
-@rule("", "input pad mode='constant' value=None", [functional.pad, torch._C._nn.pad])
-def functional_pad(ctx: Context, meta: Any, input: Any, pad: Any, mode: Any, value: Any) -> Tensor:
-    if mode == "constant":
-        return constant_pad(ctx, meta, input, pad, 0 if value is None else value)  # type: ignore[no-any-return]
-    if mode not in ("reflect", "replicate", "circular"):
-        raise NoRule
-    return _padded(ctx, meta, input, pad, mode)
-
-
 for _name in ("reflect", "replicate"):
     for _n in (1, 2, 3):
         rule(f"{'reflection' if _name == 'reflect' else 'replication'}_pad{_n}d", "input padding")(
@@ -265,27 +225,6 @@ def flip(ctx: Context, meta: Any, input: Any, dims: Any) -> Tensor:
     return _flipped(ctx, meta, input, list(dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims))
 
 
-@rule("rot90", "input k=1 dims=(0,1)")
-def rot90(ctx: Context, meta: Any, input: Any, k: Any, dims: Any) -> Tensor:
-    """A quarter turn flips one axis and swaps it with the other."""
-    ndim = len(input.meta.shape)
-    if type(k) is not int or not isinstance(dims, (list, tuple)) or len(dims) != 2 or not input.meta.numel:
-        raise NoRule
-    one, two = (d % ndim for d in dims)
-    turns = k % 4
-    if turns in (0, 2):
-        return _flipped(ctx, meta, input, [one, two] if turns else [])
-    shape = list(input.meta.shape)
-    shape[one], shape[two] = shape[two], shape[one]
-    swapped_meta = TensorMeta(input.dtype, tuple(shape), contiguous_stride(tuple(shape)), input.meta.device)
-    swapped = views.view(ctx, torch.Tensor.transpose, (input, one, two), {}, swapped_meta)
-    return _flipped(ctx, meta, swapped, [one if turns == 1 else two])
-
-
-rule("fliplr", "input")(lambda ctx, meta, input: _flipped(ctx, meta, input, [1]))
-rule("flipud", "input")(lambda ctx, meta, input: _flipped(ctx, meta, input, [0]))
-
-
 def _flipped(ctx: Context, meta: Any, input: Tensor, dims: list[Any]) -> Tensor:
     shape = input.meta.shape
     ndim = len(shape)
@@ -309,7 +248,7 @@ def _copied(ctx: Context, meta: Any, tensor: Tensor, shape: Shape, axes: Sequenc
     return Tensor(copied, meta, is_base=False)
 
 
-@rule("repeat tile", "input *repeats")
+@rule("repeat", "input *repeats")
 def repeat(ctx: Context, meta: Any, input: Any, repeats: Any) -> Tensor:
     counts = list(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (list, tuple)) else list(repeats)
     shape = input.meta.shape
@@ -323,37 +262,3 @@ def repeat(ctx: Context, meta: Any, input: Any, repeats: Any) -> Tensor:
         sizes += [count, shape[k - new] if k >= new else 1]
         axes += [None, k - new if k >= new else None]
     return _copied(ctx, meta, input, tuple(sizes), axes)
-
-
-@rule("repeat_interleave", "input repeats dim=None output_size=None")
-def repeat_interleave(ctx: Context, meta: Any, input: Any, repeats: Any, dim: Any, output_size: Any) -> Tensor:
-    if type(repeats) is not int or type(dim) is not int or not input.meta.shape:
-        raise NoRule
-    shape, axis = input.meta.shape, dim % len(input.meta.shape)
-    axes: list[int | None] = [*range(axis + 1), None, *range(axis + 1, len(shape))]
-    return _copied(ctx, meta, input, (*shape[: axis + 1], repeats, *shape[axis + 1 :]), axes)
-
-
-@rule("pixel_shuffle", "input upscale_factor", [functional.pixel_shuffle])
-def pixel_shuffle(ctx: Context, meta: Any, input: Any, upscale_factor: Any) -> Tensor:
-    """(..., C * r * r, H, W) -> (..., C, H, r, W, r)"""
-    *outer, channels, height, width = input.meta.shape
-    r, n = upscale_factor, len(outer)
-    split_shape = (*outer, channels // (r * r), r, r, height, width)
-    return _reordered(ctx, meta, input, split_shape, [*range(n + 1), n + 3, n + 1, n + 4, n + 2])
-
-
-@rule("pixel_unshuffle", "input downscale_factor", [functional.pixel_unshuffle])
-def pixel_unshuffle(ctx: Context, meta: Any, input: Any, downscale_factor: Any) -> Tensor:
-    """(..., C, H * r, W * r) -> (..., C, r, r, H, W)"""
-    *outer, channels, height, width = input.meta.shape
-    r, n = downscale_factor, len(outer)
-    split_shape = (*outer, channels, height // r, r, width // r, r)
-    return _reordered(ctx, meta, input, split_shape, [*range(n + 1), n + 2, n + 4, n + 1, n + 3])
-
-
-def _reordered(ctx: Context, meta: Any, input: Any, split_shape: Shape, order: list[int]) -> Tensor:
-    """The input with its axes split, in another order."""
-    split_meta = TensorMeta(input.dtype, split_shape, contiguous_stride(split_shape), input.meta.device)
-    split = views.view(ctx, torch.Tensor.reshape, (input, split_shape), {}, split_meta)
-    return _copied(ctx, meta, split, tuple([split_shape[k] for k in order]), order)

@@ -7,13 +7,18 @@ loads stay affine in the index, so no view costs anything in the loop.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 
-from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Scalar
+import torch
+
+from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Scalar, walk
 from quickfuse.ir.loop import Access
-from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
+from quickfuse.ir.reindex import IndexMap, affine, both, reindex, rewrite_leaves, select
 from quickfuse.ir.target import is_slow
-from quickfuse.ir.values import contiguous_stride
+from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
+
+from . import ops
 
 Shape = tuple[int, ...]
 
@@ -191,3 +196,86 @@ def costs_at_least(expr: Expr, limit: int) -> bool:
             cost += 10 if is_slow(node.name) else 1
             stack.extend(node.args)
     return cost >= limit
+
+
+# --- parts of tensors replaced ---
+
+I64 = torch.int64
+
+
+def replace_part(old: Expr, shape: Shape, new: Expr, part: Shape, index_map: IndexMap) -> Expr | None:
+    """The value `old` over `shape` with the elements of `new`, a value over `part`, in the places that `index_map` gives
+    them: old indices as functions of new ones. Types must be equal.
+
+    None where a new index does not follow from the old ones alone.
+    """
+    constants, rows = [0] * len(part), [[0] * len(shape) for _ in part]
+    computed: dict[int, Expr] = {}
+    inside: Expr | None = None
+    found: set[int] = set()
+    for k, (constant, row) in enumerate(zip(index_map.constants, index_map.coefficients, strict=True)):
+        axes = [j for j, factor in enumerate(row) if factor and part[j] > 1]
+        if len(axes) > 1 or (axes and row[axes[0]] < 0):
+            return None
+        if axes and axes[0] in found:  # a diagonal: two old indices follow from one new one
+            if row[axes[0]] != 1 or axes[0] in computed:
+                return None
+            first = affine(constants[axes[0]], tuple(rows[axes[0]]))
+            inside = both(inside, ops.eq(affine(-constant, tuple([int(j == k) for j in range(len(shape))])), first))
+            continue
+        if not axes:
+            if shape[k] > 1:
+                inside = both(inside, ops.eq(Index(k), ops.const(constant, I64)))
+            continue
+        axis = axes[0]
+        found.add(axis)
+        step = row[axis]
+        end = constant + step * (part[axis] - 1) + 1
+        if step == 1:
+            constants[axis], rows[axis][k] = -constant, 1
+        else:
+            away = ops.sub(Index(k), ops.const(constant, I64)) if constant else Index(k)
+            computed[axis] = ops.trunc_div(away, ops.const(step, I64))
+            inside = both(inside, ops.eq(ops.remainder(away, ops.const(step, I64)), ops.const(0, I64)))
+        if constant:
+            inside = both(ops.ge(Index(k), ops.const(constant, I64)), inside)
+        if end < shape[k]:
+            inside = both(ops.lt(Index(k), ops.const(end, I64)), inside)
+    if len(found) < sum(size > 1 for size in part):
+        return None
+    placed = IndexMap(tuple(constants), tuple(map(tuple, rows)), len(shape))
+    value = select(new, placed, computed, inside)
+    return value if inside is None else ops.where(inside, value, old)
+
+
+# --- how a temporary lies in memory ---
+
+def read_order(value: Expr, meta: TensorMeta) -> TensorMeta:
+    """The layout for a temporary that holds `value`: that of `meta`, or dense with the axes as most operands have them."""
+    plain = type(meta) is TensorMeta and len(meta.shape) > 1 and is_dense(meta.shape, meta.stride)
+    if not plain or isinstance(value, Load):
+        return meta
+    axes = axes_as_read(value, meta.shape, meta.stride)
+    if axes == _order(meta.stride, list(axes)):
+        return meta
+    return TensorMeta(meta.dtype, meta.shape, stride_in_order(meta.shape, axes), meta.device)
+
+
+def axes_as_read(value: Expr, shape: Shape, stride: Shape) -> Shape:
+    """The axes of more than one element, in the order in which most operands of `value` have them, or else as `stride`
+    has them, from the one with the largest steps to the one with the smallest."""
+    moving = [k for k, size in enumerate(shape) if size > 1]
+    orders = Counter(
+        _order(node.access.strides, moving)
+        for node in walk(value)
+        if isinstance(node, (Load, Place)) and all(node.access.strides[k] > 0 for k in moving)
+    )
+    own = _order(stride, moving)
+    if not orders or orders[own] == max(orders.values()):
+        return own
+    return orders.most_common(1)[0][0]
+
+
+def _order(strides: Shape, axes: list[int]) -> Shape:
+    """The axes from the one with the largest steps to the one with the smallest."""
+    return tuple(sorted(axes, key=lambda k: -strides[k]))

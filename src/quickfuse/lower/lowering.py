@@ -18,17 +18,17 @@ from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
 from .batches import batch_products
-from .comparisons import compared_for_equality
 from .context import Context
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
-from .growing import GrowingConcatenations
 from .in_place import scatter_in_place
 from .layout import overlaps_itself
+from .materialize import compared_for_equality
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
-from .products import Activation, activation_behind
+from .products import Activation, activation_after
 from .rules import NoRule
+from .shared_concatenations import SharedConcatenations
 from .symbolic import Storage, Tensor, whole_load
 from .targets import FUNCTIONS, METHODS, Handler
 
@@ -71,6 +71,15 @@ def _needs_memory(node: Node) -> bool:
     return handler is None or name_of(node.target) in _CALLING
 
 
+def _looking_like(tensor: Any, meta: TensorMeta) -> Any:
+    """A new tensor with the strides that the operator gives to axes of one element: parts may give others."""
+    if type(tensor) is not Tensor or not tensor.whole or tensor.meta.stride == meta.stride:
+        return tensor
+    storage = Storage(meta, tensor.storage.value)
+    storage.pending = tensor.storage.pending
+    return Tensor(storage, meta)
+
+
 def _are_numbers(args: Any) -> bool:
     """Whether the only argument is a list of 0-dim tensors."""
     return len(args) == 1 and all(type(member) is Tensor and not member.meta.shape for member in args[0])
@@ -90,14 +99,14 @@ class _Lowering:
 
     def run(self, graph: Graph) -> Program:
         values = self.values
-        self.growing = GrowingConcatenations(graph, _needs_memory)  # the graph's, not that of parts of an operator
+        self.shared = SharedConcatenations(graph, _needs_memory)  # the graph's, not that of parts of an operator
         compared = compared_for_equality(graph)
         for node in graph.nodes:
             kind = node.op
             if node in values:  # came with what was before
                 continue
             if kind == "call_function" or kind == "call_method":
-                self._keep_what_calls_divide(node)
+                self._materialize_across_calls(node)
                 values[node] = self._call(kind, node)
                 if node in compared and type(values[node]) is Tensor:
                     self.ctx.compute_once(values[node].storage)
@@ -110,13 +119,13 @@ class _Lowering:
                 raise Unsupported(f"a graph node of kind {kind}")
         return self.ctx.program
 
-    def _keep_what_calls_divide(self, node: Node) -> None:
+    def _materialize_across_calls(self, node: Node) -> None:
         """Store operands whose formulas would be computed behind calls that their own operands were there before."""
         for operand in node.all_input_nodes:
             value = self.values[operand]
             if type(value) is Tensor and self.formed.get(id(value.storage), _NEVER)[1] < self.calls:
                 del self.formed[id(value.storage)]
-                self.ctx.keep_behind_calls(value.storage, len(operand.users))
+                self.ctx.materialize_before_calls(value.storage, len(operand.users))
 
     def _remember_when(self, value: Any) -> None:
         steps = self.ctx.program.steps
@@ -153,12 +162,12 @@ class _Lowering:
             return host_number(ctx, target, args, node.name, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
-        if node in self.growing:
-            joined = self.growing.joined(ctx, node, args[0] if args else kwargs["tensors"], meta)
+        if node in self.shared:
+            joined = self.shared.joined(ctx, node, args[0] if args else kwargs["tensors"], meta)
             if joined is not None:
                 return joined
         handler = _handler(kind, target)
-        activated = activation_behind(node)
+        activated = activation_after(node)
         if handler is not None and activated is not None:
             handler = partial(self._with_activation, handler, *activated)
         failed: Unsupported | None = None
@@ -166,9 +175,7 @@ class _Lowering:
             try:
                 value = handler(ctx, args, kwargs, meta)
                 if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
-                    if type(value) is Tensor and value.whole:
-                        ctx.keep_for(value.storage, len(node.users))
-                    return value
+                    return self._materialized_for_users(value, node)
             except NoRule:
                 pass
             except Unsupported as unsupported:
@@ -180,11 +187,16 @@ class _Lowering:
             return self._stack(args[0], meta)
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
         if parts is not None:
-            return self._in_parts(parts, meta)
+            return self._materialized_for_users(self._in_parts(parts, meta), node)
         try:
             return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:
             raise failed or unsupported from None
+
+    def _materialized_for_users(self, value: Any, node: Node) -> Any:
+        if type(value) is Tensor and value.whole:
+            self.ctx.materialize_for(value.storage, len(node.users))
+        return value
 
     def _in_parts(self, parts: Expansion, meta: Any) -> Any:
         """Lower a call as what it is composed of."""
@@ -197,7 +209,10 @@ class _Lowering:
                 results = [self.values[n] for n in node.args[0]]
             else:
                 self.values[node] = self._call(node.op, node)
-        return results[0] if isinstance(meta, TensorMeta) else results
+        if isinstance(meta, TensorMeta):
+            return _looking_like(results[0], meta)
+        given = iter(results)
+        return [None if m is None else _looking_like(next(given), m) for m in meta]  # what is not asked for is not there
 
     def _with_activation(
         self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any

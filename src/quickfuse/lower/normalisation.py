@@ -5,6 +5,7 @@ Statistics are rounded to the type that eager computes in (float32 for 16-bit ty
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,16 +16,13 @@ from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import made, optional, rule, several
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
-from .reductions import norm_of
 from .rules import NoRule
 from .space import Space
 from .symbolic import Storage, Tensor
-
-F64 = torch.float64
 
 
 def computed_in(input: Any) -> torch.dtype:
@@ -62,15 +60,8 @@ def standardised(space: Space, value: Expr, eps: Any) -> tuple[Expr, Expr, Expr]
     mean = ops.via(space.mean(value), value.dtype)
     centred = ops.sub(value, mean)
     variance = space.mean(ops.mul(centred, centred))
-    scale = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, F64))), value.dtype)
+    scale = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, variance.dtype))), value.dtype)
     return ops.mul(centred, scale), mean, scale
-
-
-@rule("layer_norm", "input normalized_shape weight=None bias=None eps=1e-5 cudnn_enable=True", [functional.layer_norm])
-def layer_norm(
-    ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, cudnn_enable: Any
-) -> Tensor:
-    return made(ctx, meta, ops.via(layer_normalised(ctx, input, normalized_shape, weight, bias, eps)[1], meta.dtype))
 
 
 def layer_normalised(
@@ -88,33 +79,6 @@ def space_of_last(ctx: Context, input: Tensor, normalized_shape: Any) -> Space:
     """The space in which the last axes are reduced."""
     shape = input.meta.shape
     return Space(ctx, shape, tuple(range(len(shape) - len(normalized_shape), len(shape))), input.meta.device)
-
-
-@rule("rms_norm", "input normalized_shape weight=None eps=None", [functional.rms_norm])
-def rms_norm(ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Tensor:
-    return made(ctx, meta, ops.via(rms_normalised(ctx, input, normalized_shape, weight, eps)[1], meta.dtype))
-
-
-def rms_normalised(
-    ctx: Context, input: Any, normalized_shape: Any, weight: Any, eps: Any
-) -> tuple[Space, Expr, Expr]:
-    """The space of the rows, the result, and each row's scale."""
-    compute = computed_in(input)
-    space = space_of_last(ctx, input, normalized_shape)
-    value = ops.via(ctx.read(input), compute)
-    square = ops.via(space.mean(ops.mul(value, value)), compute)
-    eps = torch.finfo(compute).eps if eps is None else eps
-    scale = ops.rsqrt(ops.add(square, number_of(eps, compute)))
-    return space, affine(ops.mul(value, scale), along(ctx, weight, space.axes, space.shape, compute), None), scale
-
-
-@rule("group_norm", "input num_groups weight=None bias=None eps=1e-5 cudnn_enabled=True", [functional.group_norm])
-def group_norm(
-    ctx: Context, meta: Any, input: Any, num_groups: Any, weight: Any, bias: Any, eps: Any, cudnn_enabled: Any
-) -> Tensor:
-    if type(num_groups) is not int or type(meta) is not TensorMeta:
-        raise NoRule
-    return grouped(meta, num_groups, group_normalised(ctx, input, num_groups, weight, bias, eps)[1])
 
 
 def group_normalised(
@@ -158,22 +122,6 @@ def by_channel(ctx: Context, operand: Any, shape: Shape, dtype: torch.dtype) -> 
     return ops.via(reindex(ctx.read(operand), IndexMap((0,), (row,), len(shape))), dtype)
 
 
-@rule("", "input running_mean=None running_var=None weight=None bias=None use_input_stats=True momentum=0.1 eps=1e-5",
-      [functional.instance_norm])  # fmt: skip
-def instance_norm(
-    ctx: Context, meta: Any, input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any,
-    use_input_stats: Any, momentum: Any, eps: Any,
-) -> Tensor:  # fmt: skip
-    compute = computed_in(input)
-    if running_mean is not None or running_var is not None or use_input_stats is not True:
-        raise NoRule
-    shape = input.meta.shape
-    space = Space(ctx, shape, tuple(range(2, len(shape))), input.meta.device)
-    value, _, _ = standardised(space, ops.via(ctx.read(input), compute), eps)
-    scaled = affine(value, along(ctx, weight, (1,), shape, compute), along(ctx, bias, (1,), shape, compute))
-    return made(ctx, meta, ops.via(scaled, meta.dtype))
-
-
 @rule("", "input running_mean running_var weight=None bias=None training=False momentum=0.1 eps=1e-5",
       [functional.batch_norm])  # fmt: skip
 def batch_norm(
@@ -190,7 +138,8 @@ class BatchNormalised:
     """Elements standardised in each channel, by statistics of the batch or by `running` ones.
 
     As in eager, every channel has one factor and one summand. `value` is the result, `mean` and `unbiased` variance those
-    of the batch in float64, `inverse` the reciprocal of the standard deviation in the type that is computed in.
+    of the batch in the space's wide type, `inverse` the reciprocal of the standard deviation in the type that is computed
+    in.
     """
 
     def __init__(
@@ -220,9 +169,9 @@ class BatchNormalised:
         self.mean = space.mean(value)
         centred = ops.sub(value, ops.via(self.mean, self.compute))
         variance = space.mean(ops.mul(centred, centred))
-        self.inverse = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, F64))), self.compute)
-        count = space.number_of_elements(F64)
-        others = ops.maximum(ops.sub(count, ops.const(1, F64)), ops.const(1, F64))
+        self.inverse = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, variance.dtype))), self.compute)
+        count = space.number_of_elements(variance.dtype)
+        others = ops.maximum(ops.sub(count, ops.const(1, count.dtype)), ops.const(1, count.dtype))
         self.unbiased = ops.mul(variance, ops.div(count, others))
 
     def move(self, ctx: Context, running_mean: Any, running_var: Any, momentum: Any) -> None:
@@ -246,14 +195,73 @@ def inverse_deviation(variance: Expr, eps: Any) -> Expr:
     return ops.div(ops.like(variance, 1), ops.sqrt(ops.add(variance, number_of(eps, variance.dtype))))
 
 
-@rule("", "input p=2.0 dim=1 eps=1e-12 out=None", [functional.normalize])
-def normalize(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, eps: Any, out: Any) -> Tensor:
-    compute = computed_in(input)
-    if out is not None or type(p) not in (int, float) or type(dim) is not int:
+# --- the operators, whose gradients need the statistics ---
+
+
+@rule("native_layer_norm", "input normalized_shape weight bias eps")
+def layer_norm(
+    ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any
+) -> list[Tensor | None]:
+    metas = several(meta, 3)
+    space, value, mean, scale = layer_normalised(ctx, input, normalized_shape, weight, bias, eps)
+    return [optional(ctx, metas[0], value), *_rows(ctx, metas[1:], [space.result(v, True) for v in (mean, scale)])]
+
+
+def _rows(ctx: Context, metas: Sequence[Any], values: Sequence[Expr]) -> list[Tensor | None]:
+    return [optional(ctx, meta, value) for meta, value in zip(metas, values, strict=True)]
+
+
+@rule("native_group_norm", "input weight bias N C HxW group eps")
+def group_norm(
+    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: Any, eps: Any
+) -> list[Tensor | None]:
+    metas = several(meta, 3)
+    space, value, mean, scale = group_normalised(ctx, input, group, weight, bias, eps)
+    return [grouped(metas[0], group, value), *_rows(ctx, metas[1:], [space.result(v, False) for v in (mean, scale)])]
+
+
+_STATISTICS = "running_mean running_var training momentum eps"
+
+
+@rule("native_batch_norm _native_batch_norm_legit", f"input weight bias {_STATISTICS}")
+def native_batch_norm(
+    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any,
+    momentum: Any, eps: Any,
+) -> list[Tensor | None]:  # fmt: skip
+    """Running statistics are changed in place."""
+    results = several(meta, 3)
+    normalised = BatchNormalised(ctx, input, running_mean, running_var, weight, bias, training, eps)
+    if training is True:
+        normalised.move(ctx, running_mean, running_var, momentum)
+    return _batch_norm_results(ctx, results, normalised, training)
+
+
+@rule("_native_batch_norm_legit_functional", f"input weight bias {_STATISTICS}")
+def functional_batch_norm(
+    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: Any,
+    momentum: Any, eps: Any,
+) -> list[Tensor | None]:  # fmt: skip
+    """Running statistics are two further results."""
+    metas = several(meta, 5)
+    normalised = BatchNormalised(ctx, input, running_mean, running_var, weight, bias, training, eps)
+    results = _batch_norm_results(ctx, metas, normalised, training)
+    if training is True:
+        running = [
+            normalised.moved(ctx, running_mean, normalised.mean, momentum),
+            normalised.moved(ctx, running_var, normalised.unbiased, momentum),
+        ]
+    else:
+        running = [ctx.read(running_mean), ctx.read(running_var)]
+    return [*results, *_rows(ctx, metas[3:], running)]
+
+
+def _batch_norm_results(
+    ctx: Context, metas: Sequence[Any], normalised: BatchNormalised, training: Any
+) -> list[Tensor | None]:
+    value = optional(ctx, metas[0], normalised.value)
+    if training is True:
+        statistics = [normalised.space.result(v, False) for v in (normalised.mean, normalised.inverse)]
+        return [value, *_rows(ctx, metas[1:3], statistics)]
+    if any(m is not None and m.numel for m in metas[1:3]):
         raise NoRule
-    shape = input.meta.shape
-    space = Space(ctx, shape, (dim % max(len(shape), 1),) if shape else (), input.meta.device)
-    value = ops.via(ctx.read(input), compute)
-    size = ops.via(norm_of(space, value, float(p)), input.dtype, compute)
-    least = ops.via(number_of(eps, compute), input.dtype, compute)
-    return made(ctx, meta, ops.via(ops.div(value, ops.maximum(size, least)), meta.dtype))
+    return [value, *(optional(ctx, m, ops.const(0, m.dtype)) for m in metas[1:3])]

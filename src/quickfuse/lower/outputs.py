@@ -11,8 +11,7 @@ from quickfuse.ir.loop import Buffer, Number, View
 from quickfuse.ir.values import TensorMeta
 
 from .context import Context
-from .layout import is_dense
-from .memory_order import read_order
+from .layout import is_dense, read_order
 from .symbolic import Storage, Tensor, whole_load
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,9 +22,9 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
+from .computed_indices import I64, at, source
 from .context import Context
 from .layout import Shape
-from .picking import I64, at, source
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .space import Space
@@ -322,17 +322,12 @@ def _adaptive_max_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Any:
 
 
 def _register_adaptive(ndim: int) -> None:
-    functions: list[Callable[..., Any]] = [getattr(functional, f"adaptive_avg_pool{ndim}d")]
-
-    @rule(f"adaptive_avg_pool{ndim}d _adaptive_avg_pool{ndim}d", "input output_size", functions)
+    @rule(f"_adaptive_avg_pool{ndim}d adaptive_avg_pool{ndim}d", "input output_size")
     def adaptive_avg_pool(ctx: Context, meta: Any, input: Any, output_size: Any) -> Tensor:
         return _adaptive_avg_pool(ctx, meta, input, ndim)
 
-    names = (f"adaptive_max_pool{ndim}d", f"adaptive_max_pool{ndim}d_with_indices")
-    both_forms = [getattr(functional, name) for name in names]
-
-    @rule(names[0], "input output_size return_indices=False", both_forms)
-    def adaptive_max_pool(ctx: Context, meta: Any, input: Any, output_size: Any, return_indices: Any) -> Any:
+    @rule(f"adaptive_max_pool{ndim}d", "input output_size")
+    def adaptive_max_pool(ctx: Context, meta: Any, input: Any, output_size: Any) -> Any:
         return _adaptive_max_pool(ctx, meta, input, ndim)
 
 

@@ -13,8 +13,8 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
+from .computed_indices import I64, at, source
 from .context import Context
-from .picking import I64, at, source
 from .pooling import Windows, numbers_for, part_within, sum_of
 from .promotion import COMPUTE, is_float
 from .rules import NoRule

@@ -22,7 +22,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
 from .context import Context
-from .rules import NoRule
+from .rules import CPU_ONLY, NoRule
 from .symbolic import Storage, Tensor, whole_load
 
 
@@ -70,7 +70,7 @@ def _one_dnn_linear() -> Any:
 # --- rules ---
 
 
-@rule("linear", "input weight bias=None activation=None", [functional.linear])
+@rule("linear", "input weight bias=None activation=None", [functional.linear], CPU_ONLY)
 def linear(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, activation: Activation | None = None
 ) -> Tensor:
@@ -82,12 +82,12 @@ def linear(
     return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
 
 
-@rule("mm", "input mat2")
+@rule("mm", "input mat2", devices=CPU_ONLY)
 def mm(ctx: Context, meta: Any, input: Any, mat2: Any) -> Tensor:
     return _product(ctx, meta, input, mat2, None)
 
 
-@rule("addmm", "input mat1 mat2 beta=1 alpha=1")
+@rule("addmm", "input mat1 mat2 beta=1 alpha=1", devices=CPU_ONLY)
 def addmm(ctx: Context, meta: Any, input: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any) -> Tensor:
     if (beta, alpha) != (1, 1) or type(input) is not Tensor or type(mat2) is not Tensor:
         raise NoRule
@@ -143,7 +143,7 @@ _ACTIVATIONS: dict[Any, Activation] = {
 }  # fmt: skip
 
 
-def activation_behind(node: Node) -> tuple[Node, Activation] | None:
+def activation_after(node: Node) -> tuple[Node, Activation] | None:
     """The activation that is the only reader of a linear layer's result."""
     if node.target is not functional.linear or len(node.users) != 1 or not isinstance(node.meta.get("val"), TensorMeta):
         return None
@@ -162,3 +162,68 @@ def _activation(target: Any, options: Mapping[str, Any]) -> Activation | None:
     if options.get("inplace", False) or set(options) - {"inplace"}:
         return None
     return _ACTIVATIONS.get(target)
+
+
+# --- convolutions whose kernel is one pixel, as products ---
+
+def is_pixelwise(
+    input: Tensor, weight: Tensor, stride: Any, padding: Any, transposed: Any, output_padding: Any, groups: Any
+) -> bool:
+    """Whether a convolution computes each pixel from the same pixel of its input alone, and all channels from all."""
+    if tuple(weight.meta.shape[2:]) != (1, 1) or transposed or groups != 1:
+        return False
+    if not all(tensor.dtype is torch.float32 for tensor in (input, weight)):
+        return False
+    if torch.get_float32_matmul_precision() != "highest":  # what users allow for products only
+        return False
+    return {*stride} == {1} and not any(padding) and not any(output_padding)
+
+
+def is_large(images: TensorMeta, weight: TensorMeta) -> bool:
+    """Whether the product for these images, of input or output, is worth the longer way to oneDNN."""
+    batch, _, height, width = images.shape
+    return is_for_one_dnn(batch * height * width, *weight.shape[:2])
+
+
+@dataclass(frozen=True)
+class PixelwiseConvolution:
+    """The convolution, as a function of input, weight and bias."""
+
+    is_large: bool
+    __name__ = "pixelwise_convolution"
+
+    def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return _images(_linear(_pixels(input), weight.flatten(1), bias, self.is_large))
+
+
+@dataclass(frozen=True)
+class InputGradient:
+    """The gradient of its input, as a function of that of its result, and the weight."""
+
+    is_large: bool
+    __name__ = "pixelwise_convolution_backward_input"
+
+    def __call__(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _images(_linear(_pixels(gradient), weight.flatten(1).t(), None, self.is_large))
+
+
+def weight_gradient(gradient: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    """The gradient of its weight. It sums over the pixels, which BLAS does as fast as oneDNN."""
+    made = torch.mm(_pixels(gradient).flatten(0, 2).t(), _pixels(input).flatten(0, 2))
+    return made[:, :, None, None]
+
+
+weight_gradient.__name__ = "pixelwise_convolution_backward_weight"
+
+
+def _pixels(images: torch.Tensor) -> torch.Tensor:
+    """(batch, channels, height, width) with channels last as (batch, height, width, channels)."""
+    return images.permute(0, 2, 3, 1)
+
+
+def _images(pixels: torch.Tensor) -> torch.Tensor:
+    return pixels.permute(0, 3, 1, 2)
+
+
+def _linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_large: bool) -> torch.Tensor:
+    return LinearCall(Activation())(rows, weight, bias) if is_large else functional.linear(rows, weight, bias)

@@ -6,7 +6,6 @@ Gradients of weights are sums the other way, over all rows, and so kernels of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,64 +14,34 @@ from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import made, optional, rule, several
 from .context import Context
 from .layout import Shape
-from .losses import REDUCTIONS, Classes
-from .native_forms import optional, several
+from .losses import MEAN, NONE, Classes
 from .normalisation import along, by_channel, computed_in, grouped, inverse_deviation, read_in_groups, space_of_last
-from .promotion import COMPUTE, is_float
-from .reductions import Reading
+from .promotion import is_float
 from .rules import NoRule
 from .space import Space
 from .symbolic import Tensor
-
-# --- softmax ---
-
-
-def _softmax_gradient(space: Space, grad: Expr, y: Expr) -> Expr:
-    total = ops.via(space.sum(ops.mul(grad, y)), y.dtype)
-    return ops.mul(ops.sub(grad, total), y)
-
-
-def _log_softmax_gradient(space: Space, grad: Expr, y: Expr) -> Expr:
-    total = ops.via(space.sum(grad), y.dtype)
-    return ops.sub(grad, ops.mul(ops.exp(y), total))
-
-
-def _register_softmax(name: str, formula: Callable[[Space, Expr, Expr], Expr]) -> None:
-    @rule(name, "grad_output output dim input_dtype")
-    def gradient(ctx: Context, meta: Any, grad_output: Any, output: Any, dim: Any, input_dtype: Any) -> Tensor:
-        y = Reading(ctx, output, dim)
-        if not is_float(y.dtype) or grad_output.dtype is not y.dtype or grad_output.meta.shape != output.meta.shape:
-            raise NoRule
-        grad = ops.via(ctx.read(grad_output), y.value.dtype)
-        return made(ctx, meta, ops.via(formula(y.space, grad, y.value), meta.dtype))
-
-
-_register_softmax("_softmax_backward_data", _softmax_gradient)
-_register_softmax("_log_softmax_backward_data", _log_softmax_gradient)
 
 # --- normalisation ---
 
 
 class _Standardised:
-    """What was standardised in each row of `space`: from the elements, their mean (if it was taken away) and their scale."""
+    """What was standardised in each row of `space`: from the elements, their mean and their scale."""
 
-    def __init__(self, space: Space, grad: Expr, x: Expr, mean: Expr | None, scale: Expr) -> None:
+    def __init__(self, space: Space, grad: Expr, x: Expr, mean: Expr, scale: Expr) -> None:
         self.space = space
         self.grad = grad
         self.scale = scale
-        self.centred = mean is not None
-        self.value = ops.mul(x if mean is None else ops.sub(x, mean), scale)
+        self.value = ops.mul(ops.sub(x, mean), scale)
 
     def gradient(self, weight: Expr | None) -> Expr:
         """With respect to the elements: what would change mean or scale has no effect."""
         grad = self.grad if weight is None else ops.mul(self.grad, weight)
         along_value = ops.via(self.space.mean(ops.mul(grad, self.value)), grad.dtype)
         rest = ops.sub(grad, ops.mul(self.value, along_value))
-        if self.centred:
-            rest = ops.sub(rest, ops.via(self.space.mean(grad), grad.dtype))
+        rest = ops.sub(rest, ops.via(self.space.mean(grad), grad.dtype))
         return ops.mul(rest, self.scale)
 
     def of_weight(self, space: Space) -> Expr:
@@ -115,38 +84,16 @@ def layer_norm(
     bias: Any, output_mask: Any,
 ) -> list[Tensor | None]:  # fmt: skip
     metas, wanted = several(meta, 3), _wanted(output_mask, 3)
-    x, gain = _of_last(ctx, grad_out, input, normalized_shape, mean, rstd, weight)
-    rows = _others(x.space)
+    compute = _like(ctx, grad_out, input)
+    space = space_of_last(ctx, input, normalized_shape)
+    grad, value = (ops.via(ctx.read(t), compute) for t in (grad_out, input))
+    centre, scale = (_by_row(ctx, t, space.shape, space.device, compute) for t in (mean, rstd))
+    x, rows = _Standardised(space, grad, value, centre, scale), _others(space)
+    gain = along(ctx, weight, space.axes, space.shape, compute)
     return [
         optional(ctx, metas[0], x.gradient(gain) if wanted[0] else None),
         optional(ctx, metas[1], rows.result(x.of_weight(rows), False) if wanted[1] and weight is not None else None),
         optional(ctx, metas[2], rows.result(x.of_bias(rows), False) if wanted[2] else None),
-    ]
-
-
-def _of_last(
-    ctx: Context, grad_out: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any
-) -> tuple[_Standardised, Expr | None]:
-    """What was standardised along the last axes, and its weight."""
-    compute = _like(ctx, grad_out, input)
-    space = space_of_last(ctx, input, normalized_shape)
-    shape, device = space.shape, space.device
-    grad, value = (ops.via(ctx.read(t), compute) for t in (grad_out, input))
-    centre = None if mean is None else _by_row(ctx, mean, shape, device, compute)
-    scale = _by_row(ctx, rstd, shape, device, compute)
-    return _Standardised(space, grad, value, centre, scale), along(ctx, weight, space.axes, shape, compute)
-
-
-@rule("_fused_rms_norm_backward", "grad_out input normalized_shape rstd weight output_mask")
-def rms_norm(
-    ctx: Context, meta: Any, grad_out: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, output_mask: Any
-) -> list[Tensor | None]:
-    metas, wanted = several(meta, 2), _wanted(output_mask, 2)
-    x, gain = _of_last(ctx, grad_out, input, normalized_shape, None, rstd, weight)
-    rows = _others(x.space)
-    return [
-        optional(ctx, metas[0], x.gradient(gain) if wanted[0] else None),
-        optional(ctx, metas[1], rows.result(x.of_weight(rows), False) if wanted[1] and weight is not None else None),
     ]
 
 
@@ -223,9 +170,9 @@ def nll_loss(
 ) -> Tensor:  # fmt: skip
     classes = Classes(ctx, input, target, weight, ignore_index, checked=False)
     compute, shape, device = classes.compute, classes.shape, classes.space.device
-    grad = classes.of_rows(grad_output) if reduction == 0 else _number(ctx, grad_output, shape, device, compute)
+    grad = classes.of_rows(grad_output) if reduction == NONE else _number(ctx, grad_output, shape, device, compute)
     factor = ops.neg(grad if classes.weight is None else ops.mul(grad, classes.weight))
-    if reduction == 1:
+    if reduction == MEAN:
         factor = ops.div(factor, _number(ctx, total_weight, shape, device, compute))
     here = ops.bit_and(classes.is_target, ops.bit_not(classes.is_ignored))
     return made(ctx, meta, ops.via(ops.where(here, factor, ops.like(factor, 0)), meta.dtype))
@@ -235,73 +182,3 @@ def _number(ctx: Context, tensor: Any, shape: Shape, device: torch.device, dtype
     if type(tensor) is not Tensor or tensor.meta.shape:
         raise NoRule
     return ops.via(ctx.read_as(tensor, shape, device), dtype)
-
-
-def _register_difference(name: str, parameters: str, formula: Callable[..., Expr]) -> None:
-    """The gradient of a loss of the difference of two tensors."""
-
-    @rule(name, f"grad_output input target {parameters}".strip())
-    def gradient(
-        ctx: Context, meta: Any, grad_output: Any, input: Any, target: Any, reduction: Any, **numbers: Any
-    ) -> Tensor:
-        values, factor = _operands(ctx, meta, reduction, grad_output, input, target)
-        grad, x, y = values
-        if any(type(n) not in (int, float) for n in numbers.values()):
-            raise NoRule
-        return made(ctx, meta, ops.via(formula(grad, ops.sub(x, y), factor, *numbers.values()), meta.dtype))
-
-
-def _operands(ctx: Context, meta: Any, reduction: Any, *tensors: Any) -> tuple[list[Expr], float]:
-    """Operands over the elements in the type that is computed in, and what a mean multiplies each by."""
-    if type(meta) is not TensorMeta or not is_float(meta.dtype) or reduction not in REDUCTIONS or not meta.numel:
-        raise NoRule
-    if any(type(t) is not Tensor or t.dtype is not meta.dtype for t in tensors):
-        raise NoRule
-    shape, compute = meta.shape, COMPUTE[meta.dtype]
-    values = [ops.via(ctx.read_as(t, shape, meta.device), compute) for t in tensors]
-    return values, 1 / meta.numel if reduction == 1 else 1.0
-
-
-def _of_square(grad: Expr, difference: Expr, factor: float) -> Expr:
-    return ops.mul(ops.mul(ops.like(grad, 2 * factor), difference), grad)
-
-
-def _of_smooth(grad: Expr, difference: Expr, factor: float, beta: float) -> Expr:
-    inner = ops.div(ops.mul(ops.mul(ops.like(grad, factor), difference), grad), ops.like(grad, beta)) if beta else grad
-    return _clipped(grad, difference, factor, beta, inner)
-
-
-def _of_huber(grad: Expr, difference: Expr, factor: float, delta: float) -> Expr:
-    inner = ops.mul(ops.mul(ops.like(grad, factor), difference), grad)
-    return _clipped(grad, difference, factor * delta, delta, inner)
-
-
-def _clipped(grad: Expr, difference: Expr, factor: float, edge: float, inner: Expr) -> Expr:
-    outer = ops.mul(ops.like(grad, factor), grad)
-    below = ops.le(difference, ops.like(grad, -edge))
-    above = ops.ge(difference, ops.like(grad, edge))
-    return ops.where(below, ops.neg(outer), ops.where(above, outer, inner))
-
-
-_register_difference("mse_loss_backward", "reduction", _of_square)
-_register_difference("smooth_l1_loss_backward", "reduction beta", _of_smooth)
-_register_difference("huber_loss_backward", "reduction delta", _of_huber)
-
-#: What eager's kernel bounds the denominator by.
-_LEAST_VARIANCE = 1e-12
-
-
-@rule("binary_cross_entropy_backward", "grad_output input target weight=None reduction=1")
-def bce(
-    ctx: Context, meta: Any, grad_output: Any, input: Any, target: Any, weight: Any, reduction: Any
-) -> Tensor:
-    (grad, x, y), factor = _operands(ctx, meta, reduction, grad_output, input, target)
-    if COMPUTE[meta.dtype] is not meta.dtype:
-        raise NoRule  # eager rounds in between
-    variance = ops.maximum(ops.mul(ops.sub(ops.like(x, 1), x), x), ops.like(x, _LEAST_VARIANCE))
-    value = ops.div(ops.mul(grad, ops.sub(x, y)), variance)
-    if weight is not None:
-        value = ops.mul(value, _by_row(ctx, weight, meta.shape, meta.device, x.dtype))
-    if reduction == 1:
-        value = ops.mul(value, ops.like(value, factor))
-    return made(ctx, meta, value)

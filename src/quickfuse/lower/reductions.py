@@ -1,7 +1,7 @@
 """Rules of reductions: sums, extrema and where they are, moments, norms, softmax.
 
-What eager computes in float32 and rounds at the end is rounded at the end here, too. Sums are formed in float64, so
-that their errors are no larger than eager's in any order of additions.
+What eager computes in float32 and rounds at the end is rounded at the end here, too. Sums are formed in `Space.wide`
+types, so that their errors are no larger than eager's in any order of additions.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import rule
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
-from .rules import NoRule
+from .rules import ALL_DEVICES, NoRule
 from .space import Space
 from .symbolic import Tensor
 
-F64, I64, BOOL = torch.float64, torch.int64, torch.bool
+I64, BOOL = torch.int64, torch.bool
 
 
 class Reading:
@@ -153,16 +152,17 @@ _register_extrema("min", False)
 
 
 def moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
-    """Mean and variance in float64, as eager has them: first the mean, then the squares of what is left.
+    """Mean and variance in the space's wide type: first the mean, then the squares of what is left.
 
     An infinity makes both NaN, as in Welford's algorithm.
     """
     mean_ = space.mean(value)
-    centred = ops.sub(ops.via(value, F64), mean_)
+    wide = mean_.dtype
+    centred = ops.sub(ops.via(value, wide), mean_)
     squares = space.reduce(ops.mul(centred, centred), "add")
-    freedom = space.number_of_elements(F64)
+    freedom = space.number_of_elements(wide)
     if correction:
-        freedom = ops.maximum(ops.sub(freedom, ops.const(correction, F64)), ops.const(0, F64))
+        freedom = ops.maximum(ops.sub(freedom, ops.const(correction, wide)), ops.const(0, wide))
     return ops.where(ops.isnan(squares), squares, mean_), ops.div(squares, freedom)
 
 
@@ -208,7 +208,7 @@ def norm_of(space: Space, value: Expr, order: float) -> Expr:
     if order == 2:
         return ops.via(ops.sqrt(space.sum(ops.mul(value, value))), value.dtype)
     powers = space.sum(ops.power(size, ops.like(size, order)))
-    return ops.via(ops.power(powers, ops.const(1 / order, F64)), value.dtype)
+    return ops.via(ops.power(powers, ops.const(1 / order, powers.dtype)), value.dtype)
 
 
 def _norm(ctx: Context, meta: Any, x: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
@@ -225,69 +225,15 @@ def vector_norm(ctx: Context, meta: Any, x: Any, ord: Any, dim: Any, keepdim: An
     return _norm(ctx, meta, x, ord, dim, keepdim, dtype)
 
 
-@rule("", "A ord=None dim=None keepdim=False dtype=None", [torch.linalg.norm])
-def linalg_norm(ctx: Context, meta: Any, A: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
-    if ord is not None:  # of a matrix, perhaps
-        raise NoRule
-    return _norm(ctx, meta, A, 2, dim, keepdim, dtype)
-
-
-@rule("norm", "input p='fro' dim=None keepdim=False out=None dtype=None")
-def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, out: Any, dtype: Any) -> Tensor:
-    if out is not None or p is None:
-        raise NoRule
-    return _norm(ctx, meta, input, 2 if p == "fro" else p, dim, keepdim, dtype)
+@rule("norm", "input p=2 dim=None keepdim=False dtype=None")
+def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
+    return _norm(ctx, meta, input, p, dim, keepdim, dtype)
 
 
 @rule("", "input ord=2 dtype=None", [torch._foreach_norm])
 def foreach_norm(ctx: Context, meta: Any, input: Any, ord: Any, dtype: Any) -> Any:
     if not isinstance(meta, (list, tuple)) or len(meta) != len(input):
         raise NoRule
-    if any(type(x) is not Tensor or x.meta.device.type != "cpu" for x in input):
+    if any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input):
         raise NoRule
     return [_norm(ctx, m, x, ord, None, False, dtype) for m, x in zip(meta, input, strict=True)]
-
-
-# --- softmax and its relatives ---
-
-
-@rule("logsumexp", "input dim keepdim=False", [torch.special.logsumexp])
-def logsumexp(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any) -> Tensor:
-    x = Reading(ctx, input, dim)
-    if not is_float(x.dtype) or not x.space.count:
-        raise NoRule
-    best = x.space.largest(x.value)
-    finite = ops.bit_not(ops.isinf(best))
-    shift = ops.where(finite, best, ops.like(best, 0))
-    summed = ops.via(x.space.sum(ops.exp(ops.sub(x.value, shift))), x.value.dtype)
-    return x.result(ctx, meta, ops.add(ops.log(summed), shift), keepdim)
-
-
-def log_softmax_of(space: Space, value: Expr) -> Expr:
-    shifted = ops.sub(value, space.largest(value))
-    return ops.sub(shifted, ops.via(ops.log(space.sum(ops.exp(shifted))), value.dtype))
-
-
-def softmax_of(space: Space, value: Expr) -> Expr:
-    powers = ops.exp(ops.sub(value, space.largest(value)))
-    return ops.div(powers, ops.via(space.sum(powers), value.dtype))
-
-
-def _softmax(formula: Callable[[Space, Expr], Expr]) -> Callable[..., Tensor]:
-    def evaluate(ctx: Context, meta: Any, input: Any, dim: Any, dtype: Any, _stacklevel: Any = None) -> Tensor:
-        if type(dim) is not int or type(meta) is not TensorMeta or not is_float(meta.dtype):
-            raise NoRule
-        x = Reading(ctx, input, dim, dtype)
-        if not is_float(x.dtype):
-            raise NoRule
-        return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))
-
-    return evaluate
-
-
-rule("", "input dim=None _stacklevel=3 dtype=None", [functional.softmin])(
-    _softmax(lambda space, value: softmax_of(space, ops.neg(value)))
-)
-for _name, _formula in {"softmax": softmax_of, "log_softmax": log_softmax_of}.items():
-    rule(_name, "input dim dtype=None", [getattr(torch.special, _name)])(_softmax(_formula))
-    rule("", "input dim=None _stacklevel=3 dtype=None", [getattr(functional, _name)])(_softmax(_formula))

@@ -7,7 +7,6 @@ import itertools
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index, Load
@@ -16,9 +15,9 @@ from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import RULES, made, rule
+from .calls import made, rule
+from .computed_indices import I64, at, source
 from .context import Context
-from .picking import I64, at, source
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .symbolic import Tensor
@@ -83,7 +82,7 @@ def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
 
 
 def _nearest(name: str, ndim: int, exact: bool) -> None:
-    @rule(name, "input output_size *scales", [f for f in [getattr(torch._C._nn, name, None)] if f is not None])
+    @rule(name, "input output_size *scales")
     def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, scales: Any) -> Tensor:
         image = _Image(input, meta, output_size, scales, ndim)
         axes: list[int | Expr] = [0, 1, *(_nearest_index(image, k, exact) for k in range(ndim))]
@@ -92,8 +91,7 @@ def _nearest(name: str, ndim: int, exact: bool) -> None:
 
 
 def _linear(name: str, ndim: int) -> None:
-    @rule(name, "input output_size align_corners=False *scales",
-          [f for f in [getattr(torch._C._nn, name, None)] if f is not None])  # fmt: skip
+    @rule(name, "input output_size align_corners=False *scales")
     def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, align_corners: Any, scales: Any) -> Tensor:
         if type(align_corners) is not bool:
             raise NoRule
@@ -113,59 +111,6 @@ def _linear(name: str, ndim: int) -> None:
                 term = term if weight is None else ops.mul(term, weight)
             terms.append(term)
         return made(ctx, meta, ops.via(functools.reduce(ops.add, terms), meta.dtype))
-
-
-def _cubic(name: str) -> None:
-    @rule(name, "input output_size align_corners=False *scales", [getattr(torch._C._nn, name)])
-    def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, align_corners: Any, scales: Any) -> Tensor:
-        if type(align_corners) is not bool:
-            raise NoRule
-        image = _Image(input, meta, output_size, scales, 2)
-        value = source(ctx, input, COSTS.store_before_upsampling)
-        rows, columns = (
-            [
-                (_table(ctx, index, meta, k + 2), _table(ctx, weight, meta, k + 2))
-                for index, weight in _cubic_neighbours(image, k, align_corners)
-            ]
-            for k in range(2)
-        )  # fmt: skip
-        of_rows = []
-        for row, weight in rows:
-            elements = [ops.via(at(value, [0, 1, row, column], 4, None), image.dtype) for column, _ in columns]
-            terms = [ops.mul(element, factor) for element, (_, factor) in zip(elements, columns, strict=True)]
-            of_rows.append(ops.mul(functools.reduce(ops.add, terms), weight))
-        return made(ctx, meta, ops.via(functools.reduce(ops.add, of_rows), meta.dtype))
-
-
-#: The parameter of the cubic polynomials.
-_CUBIC = -0.75
-
-
-def _cubic_neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr]]:
-    """The four elements of an axis around each new one, with their weights (Keys, Cubic Convolution Interpolation, 1981)."""
-    old, dtype = image.old[k], image.dtype
-    place = _place(image, k, align_corners)
-    first = _index_before(place, old)
-    zero, one = ops.const(0.0, dtype), ops.const(1.0, dtype)
-    behind = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), zero), one)
-    ahead = ops.sub(one, behind)
-    weights = [_far(ops.add(behind, one)), _near(behind), _near(ahead), _far(ops.add(ahead, one))]
-    last = ops.const(old - 1, I64)
-    places = [ops.maximum(ops.minimum(ops.add(first, ops.const(n, I64)), last), ops.const(0, I64)) for n in range(-1, 3)]
-    return [*zip(places, weights, strict=True)]
-
-
-def _near(x: Expr) -> Expr:
-    """The weight at a distance of at most one: ((A + 2) x - (A + 3)) x^2 + 1."""
-    inner = ops.sub(ops.mul(ops.like(x, _CUBIC + 2), x), ops.like(x, _CUBIC + 3))
-    return ops.add(ops.mul(ops.mul(inner, x), x), ops.like(x, 1.0))
-
-
-def _far(x: Expr) -> Expr:
-    """The weight at a distance from one to two: ((A x - 5 A) x + 8 A) x - 4 A."""
-    inner = ops.sub(ops.mul(ops.like(x, _CUBIC), x), ops.like(x, 5 * _CUBIC))
-    outer = ops.add(ops.mul(inner, x), ops.like(x, 8 * _CUBIC))
-    return ops.sub(ops.mul(outer, x), ops.like(x, 4 * _CUBIC))
 
 
 def _table(ctx: Context, value: Expr, meta: TensorMeta, axis: int) -> Expr:
@@ -192,38 +137,7 @@ def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, 
     return [(first, ops.sub(ops.const(1.0, dtype), far)), (second, far)]
 
 
-#: Mode of `interpolate` -> for images of one, two and three axes: the operator, and whether it takes `align_corners`.
-_MODES: dict[str, list[tuple[str, bool]]] = {
-    "nearest": [(f"upsample_nearest{n}d", False) for n in (1, 2, 3)],
-    "nearest-exact": [(f"_upsample_nearest_exact{n}d", False) for n in (1, 2, 3)],
-    "linear": [("upsample_linear1d", True)],
-    "bilinear": [("", True), ("upsample_bilinear2d", True)],
-    "bicubic": [("", True), ("upsample_bicubic2d", True)],
-    "trilinear": [("", True), ("", True), ("upsample_trilinear3d", True)],
-}
-
-
-@rule("", "input size=None scale_factor=None mode='nearest' align_corners=None recompute_scale_factor=None antialias=False",
-      [functional.interpolate])  # fmt: skip
-def interpolate(
-    ctx: Context, meta: Any, input: Any, size: Any, scale_factor: Any, mode: Any, align_corners: Any,
-    recompute_scale_factor: Any, antialias: Any,
-) -> Tensor:  # fmt: skip
-    ndim = len(input.meta.shape) - 2
-    forms = _MODES.get(mode, [])
-    if not 0 < ndim <= len(forms) or not forms[ndim - 1][0] or antialias or (size is None) == (scale_factor is None):
-        raise NoRule
-    name, aligns = forms[ndim - 1]
-    scales = None
-    if scale_factor is not None and not recompute_scale_factor:
-        scales = list(scale_factor) if isinstance(scale_factor, (list, tuple)) else [scale_factor] * ndim
-    options = (bool(align_corners),) if aligns else ()
-    upsampled: Tensor = RULES[name](ctx, (input, None, *options, *([scales] if scales else [])), {}, meta)
-    return upsampled
-
-
 for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):
     _nearest(f"upsample_nearest{_ndim}d", _ndim, exact=False)
     _nearest(f"_upsample_nearest_exact{_ndim}d", _ndim, exact=True)
     _linear(f"upsample_{_name}{_ndim}d", _ndim)
-_cubic("upsample_bicubic2d")

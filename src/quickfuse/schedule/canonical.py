@@ -26,11 +26,10 @@ from quickfuse.ir.kernel import (
     SlotLoad,
     SlotPlace,
     SlotPrevious,
-    StoreKind,
 )  # fmt: skip
-from quickfuse.ir.loop import FLAG, Access, Buffer, Store
+from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
 
-from .collapse import Collapsed, collapse, collapse_rows
+from .collapse import Collapsed, collapse, collapse_rows, with_tiles
 from .fused_loops import FusedLoop
 from .index_space import same_elements
 
@@ -118,10 +117,12 @@ class Canonicalizer:
         indexed = tuple(sorted(operands.axes))
         if loop.reduced:
             kind = Axis.SCAN if loop.ordered else Axis.REDUCE
-            collapsed = collapse_rows(loop.shape, strides, indexed, loop.reduced, kind)
+            tiles = loop.device.type == "cuda"
+            collapsed = collapse_rows(loop.shape, strides, indexed, loop.reduced, kind, tiles)
         else:
             vectors = loop.device.type == "cpu"
             collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed, vectors)
+            collapsed = collapsed if vectors else with_tiles(collapsed)
         slots = self._make_slots(loop, operands, collapsed)
         key = (_row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)
@@ -144,7 +145,7 @@ class Canonicalizer:
         codes = self._codes
         numbers = tuple(
             [
-                (codes.setdefault(u.reading.code, len(codes)), u.store.combine, u.store.offset is None)
+                (codes.setdefault(u.reading.code, len(codes)), u.store.kind, u.store.combine)
                 for u in loop.nodes if u.reading and u.store
             ]
         )  # fmt: skip
@@ -175,7 +176,7 @@ class Canonicalizer:
 
 def _first_stored(loop: FusedLoop, operands: _Operands) -> int:
     """The first operand that is stored to at every index, or else a flag."""
-    filled = (k for k, store in zip(operands.stored, loop.stores, strict=True) if store.combine != FLAG)
+    filled = (k for k, store in zip(operands.stored, loop.stores, strict=True) if store.kind is not StoreKind.FLAG)
     return next(filled, operands.stored[0])
 
 
@@ -246,15 +247,14 @@ class _Builder:
     def body(self, slots: tuple[Slot, ...]) -> KernelBody:
         reductions: list[KernelStore] = []
         numbers: dict[tuple[str, int], int] = {}
-        combined = StoreKind.SCAN if self.loop.ordered else StoreKind.REDUCE
         for node in self.loop.nodes:
             assert node.store is not None
-            if node.store.combine is not None and node.store.combine != FLAG:
+            if node.store.kind in (StoreKind.REDUCE, StoreKind.SCAN):
                 value = self._value(node.store.value)
                 number = numbers.setdefault((node.store.combine, id(value)), len(reductions))
                 self.reduced[node.store.access.buffer] = Reduced(number, value.dtype)
                 if number == len(reductions):
-                    reductions.append(KernelStore(combined, value, combine=node.store.combine))
+                    reductions.append(KernelStore(node.store.kind, value, combine=node.store.combine))
         stores = [self._store(slot, store) for slot, store in zip(self.operands.stored, self.loop.stores, strict=True)]
         stores.sort(key=lambda store: store.kind is StoreKind.SCATTER)
         scalars = tuple(self.operands.scalars.values())
@@ -265,8 +265,8 @@ class _Builder:
         value = self.reduced.get(store.access.buffer) or self._value(store.value)
         if store.offset is not None and store.inside is not None:
             offset, inside = self._value(store.offset), self._value(store.inside)
-            return KernelStore(StoreKind.SCATTER, value, slot, offset=offset, inside=inside)
-        return KernelStore(StoreKind.FLAG if store.combine == FLAG else StoreKind.ASSIGN, value, slot)
+            return KernelStore(store.kind, value, slot, offset=offset, inside=inside)
+        return KernelStore(StoreKind.FLAG if store.kind is StoreKind.FLAG else StoreKind.ASSIGN, value, slot)
 
     def _value(self, root: Expr) -> Expr:
         made = self.made
@@ -305,7 +305,7 @@ class _Builder:
             return ()
         store = self.loop.nodes[source].store
         assert store is not None
-        return (store.value,) if store.combine is None else ()
+        return (store.value,) if store.kind is StoreKind.ASSIGN else ()
 
     def _leaf(self, node: Expr) -> Expr:
         if isinstance(node, Load):

@@ -13,7 +13,7 @@ from dataclasses import replace
 import networkx
 
 from quickfuse.ir.expr import Expr, Load, Place
-from quickfuse.ir.loop import Access, Buffer, Store
+from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
 from quickfuse.ir.reindex import rewrite_leaves
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
@@ -77,7 +77,7 @@ class _Copies:
 
     def break_at(self, node: Node) -> None:
         assert node.store is not None
-        if node.store.offset is None:
+        if node.store.kind is not StoreKind.SCATTER:
             self._copy_new_value(node)
         else:
             self._copy_what_it_reads(node)
@@ -94,7 +94,7 @@ class _Copies:
         temporary = Access(Buffer(f"new{len(self.made)}", meta, "temp"), 0, meta.stride)
         if node.reduced is not None and not node.ordered:  # one element for each row
             temporary = _without_axes(temporary, node)
-        copy = replace(store, value=Load(temporary, meta.dtype), combine=None, along=-1)
+        copy = replace(store, value=Load(temporary, meta.dtype), kind=StoreKind.ASSIGN, combine="", along=-1)
         index = len(self.nodes) + len(self.made)
         copied = self._add(store_node(index, node.shape, node.device, copy))
         node.store = replace(store, access=temporary)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from quickfuse.ir.boxes import disjoint, may_read
-from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, Loop, Program, Store, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, buffers_in
 from quickfuse.ir.reindex import IndexMap, reindex
 
 from .index_space import Shape, reduced_axes
@@ -71,7 +71,7 @@ class Node:
     @property
     def target(self) -> Access | None:
         """The element that is stored to at each index; None where that is not known, as of a scatter."""
-        return None if self.store is None or self.store.offset is not None else self.store.access
+        return None if self.store is None or self.store.kind is StoreKind.SCATTER else self.store.access
 
     def embed(self, index_map: IndexMap, space: Shape) -> None:
         """Become the same node over the indices of `space`."""
@@ -99,7 +99,7 @@ class Dependence:
 def store_node(index: int, shape: Shape, device: torch.device, store: Store) -> Node:
     """A node without its dependences."""
     reduced = reduced_axes(shape, store)
-    return Node(index, shape, device, store, read(*store.roots), reduced=reduced, ordered=store.along >= 0)
+    return Node(index, shape, device, store, read(*store.roots), reduced=reduced, ordered=store.in_order)
 
 
 def dependence_graph(program: Program) -> list[Node]:
@@ -174,8 +174,8 @@ def _changes(writers: dict[Buffer, list[Node]]) -> None:
     for nodes in writers.values():
         scatters: list[Node] = []
         plain: list[Node] = []
-        for node in nodes if any(node.store and node.store.offset is not None for node in nodes) else ():
-            is_scatter = node.store is not None and node.store.offset is not None
+        for node in nodes if any(node.store and node.store.kind is StoreKind.SCATTER for node in nodes) else ():
+            is_scatter = node.store is not None and node.store.kind is StoreKind.SCATTER
             earlier = [*plain, *scatters] if is_scatter else scatters
             node.before += [Dependence(other, Kind.WRITE_AFTER_WRITE) for other in earlier]
             (scatters if is_scatter else plain).append(node)
@@ -186,7 +186,7 @@ def _barrier(nodes: list[Node]) -> list[Node]:
     stores = [node for node in nodes if node.changes_input]
     uncertain = [
         node for node in nodes
-        if (node.call is not None and node.call.may_fail) or (node.store is not None and node.store.combine == FLAG)
+        if (node.call is not None and node.call.may_fail) or (node.store is not None and node.store.kind is StoreKind.FLAG)
     ]  # fmt: skip
     if not stores or not uncertain:
         return []

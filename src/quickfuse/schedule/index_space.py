@@ -11,7 +11,7 @@ import math
 from functools import lru_cache
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.loop import FLAG, Access, Store
+from quickfuse.ir.loop import Access, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap
 
 Shape = tuple[int, ...]
@@ -22,12 +22,10 @@ def reduced_axes(shape: Shape, store: Store) -> Shape | None:
 
     There are none for a flag, so that its kernel reduces nothing.
     """
-    if store.along >= 0:
+    if store.in_order:
         return (store.along,)
-    if store.combine is None:
-        return None
-    if store.combine == FLAG:
-        return ()
+    if store.kind is not StoreKind.REDUCE:
+        return () if store.kind is StoreKind.FLAG else None
     return tuple([k for k, (size, stride) in enumerate(zip(shape, store.access.strides, strict=True))
                   if size > 1 and not stride])  # fmt: skip
 

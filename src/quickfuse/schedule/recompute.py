@@ -19,7 +19,7 @@ import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Load, Op, Place, Previous, walk
-from quickfuse.ir.loop import FLAG, Access, Buffer, Extern, Loop, Program, Store, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, buffers_in
 from quickfuse.ir.reindex import with_arguments
 from quickfuse.ir.target import OPERATION_COSTS
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
@@ -41,7 +41,7 @@ def _cost_of(node: Op) -> int:
 
 
 def _is_reduction(store: Store) -> bool:
-    return store.along < 0 and store.combine not in (None, FLAG)
+    return store.kind is StoreKind.REDUCE
 
 
 @dataclass(eq=False, slots=True)
@@ -162,7 +162,7 @@ class _Space:
                 root.waiting += 1
                 root.needed_in |= self.cutting.bit(needs, calls)
             buffer = store.access.buffer
-            is_plain = store.combine is None and store.along < 0
+            is_plain = store.kind is StoreKind.ASSIGN
             before = known.get(buffer, (0, 0))
             known[buffer] = (max(before[0], needs if is_plain else needs + 1), max(before[1], calls))
             moves = self._axes_of(store.access) == self.all_axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quickfuse.ir.expr import Count, Expr, Index, Load, Place, Previous, Scalar
-from quickfuse.ir.loop import FLAG, Access, Loop, Store
+from quickfuse.ir.loop import Access, Loop, Store, StoreKind
 
 from .memory import Shape
 from .nest import (
@@ -77,16 +77,15 @@ class _Reader:
         if store.offset is not None and store.inside is not None:
             offset, inside = self.compiler.compile(store.offset), self.compiler.compile(store.inside)
             self.main.scatters.append(ScatterTo(operand, offset, inside, value, store.along, number))
-        elif store.along >= 0:
+        elif store.kind is StoreKind.SCAN:
             scanned = self.compiler.add(SCAN, (store.combine, store.along), (value,), store.value.dtype)
             self.main.assigns.append(Assign(operand, scanned, number))
-        elif store.combine in (None, FLAG):
-            self.main.assigns.append(Assign(operand, value, number, to_flag=store.combine == FLAG))
+        elif store.kind in (StoreKind.ASSIGN, StoreKind.FLAG):
+            self.main.assigns.append(Assign(operand, value, number, to_flag=store.kind is StoreKind.FLAG))
         else:
             self._reduction(number, store, value, operand)
 
     def _reduction(self, number: int, store: Store, value: int, operand: int) -> None:
-        assert store.combine is not None
         axes = self._still_axes(store.access)
         self.main.reduces.append(Reduce(number, store.combine, value, axes, number))
         last = Phase(axes)

@@ -1,0 +1,173 @@
+"""Cutting a joint graph into a forward and a backward graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..errors import Unsupported
+from ..ir.gradients import Differentiated, Saved
+from ..ir.values import TensorMeta
+from .joint import Joint
+from .partition import Plan, needs_tangents
+from .recompute import is_number
+from .recorder import Recorder
+
+aten = torch.ops.aten
+
+
+def split(joint: Joint, plan: Plan) -> Differentiated:
+    """The two graphs, with what `plan` keeps passed from one to the other."""
+    forward, saved, bytes_saved = _Forward(joint, plan).build()
+    backward, numbers = build_backward(joint, plan)
+    tensors = [t.meta for t in joint.plan.tensors]
+    return Differentiated(
+        forward, backward, tensors, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
+        [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, _changed_inputs(joint),
+        joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, has_tail=joint.tail is not None, order=joint.order,
+    )  # fmt: skip
+
+
+def _changed_inputs(joint: Joint) -> list[int]:
+    """The positions of the inputs that the graph writes to."""
+    if joint.tail is None:
+        return sorted(joint.written)
+    late = {joint.tail.origin[node] for node in joint.tail.changed_inputs}
+    return [k for k, node in enumerate(joint.inputs) if k in joint.written or node in late]
+
+
+class _Copier:
+    """Copies nodes of the joint graph into another one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.made: dict[Node, Node] = {}
+
+    def placeholder(self, node: Node, name: str) -> Node:
+        made = self.graph.placeholder(name)
+        made.meta.update(node.meta)
+        self.made[node] = made
+        return made
+
+    def copy(self, node: Node) -> Node:
+        made = self.made[node] = self.graph.node_copy(node, self.made.__getitem__)
+        return made
+
+
+class _Forward(_Copier):
+    def __init__(self, joint: Joint, plan: Plan) -> None:
+        super().__init__(Graph())
+        self.joint = joint
+        self.plan = plan
+
+    def build(self) -> tuple[Graph, list[Saved], int]:
+        joint, plan = self.joint, self.plan
+        late = [] if joint.tail is None else [*joint.tail.origin.values()]
+        wanted = self._ancestors([*joint.traced_outputs, *joint.written.values(), *plan.kept, *late])
+        inputs = {node: position for position, node in enumerate(joint.inputs)}
+        for node in joint.graph.nodes:
+            if node in inputs:
+                self.placeholder(node, node.name)
+            elif node in wanted:
+                self.copy(node)
+        extra: list[Node] = []
+        places = {node: k for k, node in reversed([*enumerate(joint.outputs)])}
+        saved = []
+        for node in plan.kept:
+            if node in inputs and node not in plan.copied:
+                saved.append(Saved(inputs[node], True))
+            elif node in places and node not in plan.copied:
+                saved.append(Saved(places[node], False))
+            else:
+                saved.append(Saved(len(joint.outputs) + len(extra), False))
+                extra.append(self._copied(node) if node in plan.copied else self.made[node])
+        for position, node in sorted(joint.written.items()):
+            if node is not joint.inputs[position]:
+                target = self.made[joint.inputs[position]]
+                store = self.graph.call_function(aten.copy_.default, (target, self.made[node]))
+                store.meta["val"] = target.meta["val"]
+        if joint.tail is not None:
+            joint.tail.write(self.graph, self.made)
+        self.graph.output((*[self.made[node] for node in joint.outputs], *extra))
+        return self.graph, saved, plan.bytes
+
+    def _copied(self, node: Node) -> Node:
+        made = self.graph.call_function(aten.clone.default, (self.made[node],))
+        meta = node.meta["val"]
+        made.meta["val"] = TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
+        return made
+
+    def _ancestors(self, nodes: list[Node]) -> set[Node]:
+        seen: set[Node] = set()
+        waiting = list(nodes)
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += node.all_input_nodes
+        return seen
+
+
+def build_backward(joint: Joint, plan: Plan) -> tuple[Graph, list[int]]:
+    """The backward graph, and which of the captured inputs are numbers that it gets.
+
+    Raises:
+        Unsupported: where what is kept does not suffice, which only happens for a joint graph with other gradients than the
+            one that `plan` was made for.
+    """
+    return _Backward(joint, plan).build()
+
+
+class _Backward(_Copier):
+    def __init__(self, joint: Joint, plan: Plan) -> None:
+        super().__init__(Graph())
+        self.joint = joint
+        self.plan = plan
+        self.late = needs_tangents(joint)
+        self.position = {node: k for k, node in enumerate(joint.graph.nodes)}
+        self.recorder = Recorder(self.graph, lambda value: None)
+
+    def build(self) -> tuple[Graph, list[int]]:
+        joint = self.joint
+        for k, node in enumerate(self.plan.kept):
+            self.placeholder(node, f"saved{k}")
+        numbers = [k for k, node in enumerate(joint.inputs) if is_number(node)]
+        for k in numbers:
+            self.placeholder(joint.inputs[k], joint.inputs[k].name)
+        for node in joint.tangents:
+            self.placeholder(node, node.name)
+        for gradient in joint.gradients:
+            if gradient is not None:
+                self._compute(gradient)
+        self.graph.output(tuple([self.made[g] if g is not None else None for g in joint.gradients]))
+        return self.graph, numbers
+
+    def _compute(self, target: Node) -> None:
+        """Add a node and all that it needs, operands first."""
+        stack = [target]
+        while stack:
+            node = stack[-1]
+            if node in self.made:
+                stack.pop()
+                continue
+            recipe = None if node in self.late else self.plan.recipes.get(node)
+            operands = recipe.operands if recipe is not None else node.all_input_nodes
+            missing = [o for o in operands if o not in self.made]
+            if missing:
+                stack += sorted(missing, key=self.position.__getitem__, reverse=True)
+                continue
+            stack.pop()
+            if node.op == "placeholder":
+                raise Unsupported("gradients for which something else would have to be kept")
+            if recipe is None:
+                self.copy(node)
+            else:
+                self.made[node] = recipe.write(self.recorder.emit, self.made.__getitem__)
+
+
+def describe(differentiated: Differentiated) -> str:
+    """Both graphs, for a reader."""
+    kept: list[Any] = [f"{'input' if s.of_input else 'output'} {s.index}" for s in differentiated.saved]
+    return f"forward:\n{differentiated.forward}\nkept: {', '.join(kept)}\nbackward:\n{differentiated.backward}"

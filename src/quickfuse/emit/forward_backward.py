@@ -1,0 +1,211 @@
+"""Python source of a forward or backward graph: a function of its tensors and numbers.
+
+    def backward(_tensors, s):
+        _b0 = _new7()  # float32[3, 4]
+        ...
+        return [_out0, _out1]
+
+Where kernels cannot be had, the function calls PyTorch's operators one by one, and lets go of each tensor after its last
+use.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..ir.generated import generated_function
+from ..ir.gradients import Refused, Unfit
+from ..ir.kernel import Schedule
+from ..ir.launching import Launch, Placement
+from ..ir.loop import Buffer, Extern, View, buffers_in
+from ..ir.values import NumberMeta, TensorMeta
+from .body import KernelBodyWriter
+from .glue import RunNatively
+
+
+class _FunctionWriter(KernelBodyWriter):
+    """As for a captured graph, but that results which are inputs are these very objects, and that views of results are
+    tensors of their own: autograd would refuse changes of views that were made inside a function.
+
+    `consumes`: the list of tensors is for this call alone, and each is taken out of it after its last use."""
+
+    consumes = False
+    passed_on = "_Unfit"
+
+    def _dying(self) -> dict[int, list[Buffer]]:
+        dying = super()._dying()
+        if self.consumes:
+            returned = {*buffers_in(self.schedule.program.outputs)}
+            last = {b: number for number, used in enumerate(self._used) for b in used if b.kind == "input"}
+            for buffer, number in last.items():
+                if buffer not in returned:
+                    dying.setdefault(number, []).append(buffer)
+        return dying
+
+    def _release(self, buffers: Iterable[Buffer]) -> None:
+        buffers = list(buffers)
+        super()._release([buffer for buffer in buffers if buffer.kind != "input"])
+        self.lines += [f"{self._variables[buffer]} = None" for buffer in buffers if buffer.kind == "input"]
+
+    def _result(self, output: Any) -> str:
+        if isinstance(output, Buffer) and output.kind == "input":
+            return self._variables[output]
+        if isinstance(output, View) and output.buffer.kind != "input":
+            return f"{self._view(output)}.detach()"
+        return self._argument(output)
+
+    def _extern(self, step: Extern) -> None:
+        start = len(self.lines)
+        super()._extern(step)
+        checks = [
+            f"if {name} is None or {name}.shape != {buffer.meta.shape}: raise _Unfit"
+            for buffer in step.outputs if buffer in self._read and (name := self._variables[buffer])
+        ]  # fmt: skip
+        self.lines[start + 1 : start + 1] = checks
+
+
+def kernel_function(
+    name: str, graph: Graph, schedule: Schedule, calls: list[Launch], placer: Placement, restarts: bool = False,
+    consumes: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
+    """A function that launches kernels. Tables of addresses are the caller's business.
+
+    `consumes`: it lets go of its tensors as it goes along, and takes them out of the list that it is given.
+    `restarts`: it changes inputs, so that eager cannot run instead where the values do not fit. What finds that out comes
+    before the changes, and the whole call runs natively.
+    """
+    inputs, numbers = _inputs(graph)
+    count = len(schedule.program.outputs)
+    names = [f"_out{k}" for k in range(count)]
+    writer = _FunctionWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
+    writer.consumes = consumes
+    body = writer.write()
+    refuse = "raise _RunNatively" if restarts else "raise _Refused"
+    lines = [line.replace("return _MISS", refuse) for line in body.numbers]
+    lines += [*writer.statements, f"return [{', '.join(names)}]"]
+    exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
+    made = _function(name, numbers, lines, {**body.constants, **exceptions})
+    made.__dict__["changes_early"] = _changed_before_a_call(schedule)
+    return made
+
+
+def _changed_before_a_call(schedule: Schedule) -> list[int]:
+    """The inputs, by their positions among the tensors, that kernels store to before the last call of PyTorch, which may
+    turn out to return another shape than it says."""
+    tensors = [buffer for buffer in schedule.program.inputs if buffer is not None]
+    changed: dict[Buffer, None] = {}
+    early: list[Buffer] = []
+    for step in schedule.steps:
+        if isinstance(step, Extern):
+            early = [*changed]
+        else:
+            changed.update(step.changed_inputs)
+    return [tensors.index(buffer) for buffer in early]
+
+
+def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
+    """The expressions of a graph's placeholders, and the names of those that are numbers."""
+    inputs, numbers = [], []
+    tensors = 0
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            if isinstance(node.meta["val"], NumberMeta):
+                inputs.append(node.name)
+                numbers.append(node.name)
+            else:
+                inputs.append(f"_tensors[{tensors}]")
+                tensors += 1
+    return inputs, numbers
+
+
+def operator_function(name: str, graph: Graph) -> Callable[..., Any]:
+    """A function that calls the graph's operators one by one."""
+    inputs, numbers = _inputs(graph)
+    return _function(name, numbers, *_OperatorWriter(inputs).write(graph))
+
+
+class _OperatorWriter:
+    def __init__(self, inputs: list[str]) -> None:
+        self.inputs = iter(inputs)
+        self.constants: dict[str, Any] = {"_settle": settle, "math": math, "_Unfit": Unfit}
+        self.lines: list[str] = []
+
+    def write(self, graph: Graph) -> tuple[list[str], dict[str, Any]]:
+        last: dict[Node, Node] = {}
+        for node in graph.nodes:
+            for operand in node.all_input_nodes:
+                last[operand] = node
+        dying: dict[Node, list[Node]] = {}
+        for operand, user in last.items():
+            if operand.op != "placeholder" and user.op != "output":
+                dying.setdefault(user, []).append(operand)
+        self.names: dict[Node, str] = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.names[node] = next(self.inputs)
+                if "lies" in node.meta:  # in another order than the operators were recorded for
+                    name, meta = self.names[node], node.meta["val"]
+                    self.names[node] = f"_v{len(self.names)}"
+                    wanted = self._constant((meta.shape, meta.stride, meta.dtype))
+                    self.lines.append(f"{self.names[node]} = _settle({name}, *{wanted})")
+            elif node.op == "output":
+                self.lines.append(f"return [{', '.join([self._value(v) for v in node.args[0]])}]")
+            else:
+                self._call(node)
+                if node in dying:
+                    self.lines.append(f"del {', '.join([self.names[n] for n in dying[node]])}")
+        return self.lines, self.constants
+
+    def _call(self, node: Node) -> None:
+        name = self.names[node] = f"_v{len(self.names)}"
+        if node.target is operator.getitem:
+            self.lines.append(f"{name} = {self._value(node.args[0])}[{node.args[1]}]")
+        else:
+            parts = [self._value(a) for a in node.args] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
+            self.lines.append(f"{name} = {self._constant(node.target)}({', '.join(parts)})")
+        meta = node.meta["val"]
+        if isinstance(meta, TensorMeta):
+            wanted = self._constant((meta.shape, meta.stride, meta.dtype))
+            self.lines.append(
+                f"if {name} is None or {name}.stride() != {meta.stride} or {name}.shape != {meta.shape}: "
+                f"{name} = _settle({name}, *{wanted})"
+            )
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, Node):
+            return self.names[value]
+        if isinstance(value, (list, tuple)):
+            inner = "".join(f"{self._value(v)}, " for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        if type(value) in (int, bool, type(None)):
+            return repr(value)
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> str:
+        name = f"_c{len(self.constants)}"
+        self.constants[name] = value
+        return name
+
+
+def settle(tensor: torch.Tensor | None, shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    """What an operator returned, in the layout that later operators were made for.
+
+    Raises:
+        Unfit: where it is of another shape, so that what was compiled is wrong.
+    """
+    if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
+        raise Unfit
+    return torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
+
+
+def _function(name: str, numbers: list[str], lines: list[str], constants: dict[str, Any]) -> Callable[..., Any]:
+    source = f"def {name}({', '.join(['_tensors', *numbers])}):\n" + "".join(f"    {line}\n" for line in lines)
+    made = generated_function(source, name, dict(constants), name)
+    made.__dict__["source"] = source
+    return made

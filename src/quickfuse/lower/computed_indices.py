@@ -1,0 +1,85 @@
+"""Values at computed indices: the index arithmetic that gathers, pads and pools have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.expr import Expr
+from quickfuse.ir.reindex import IndexMap, select
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from . import ops
+from .context import Context
+from .layout import Shape, costs_at_least, is_dense, read_order
+from .rules import ALL_DEVICES, NoRule
+from .symbolic import Tensor
+
+I64, BOOL = torch.int64, torch.bool
+
+#: The types that indices may have.
+_INDEX_TYPES = frozenset({torch.int64, torch.int32})
+
+
+def axis_of(dim: Any, ndim: int) -> int:
+    """The axis that a `dim` argument means, of one or more."""
+    if type(dim) is not int or not ndim or not -ndim <= dim < ndim:
+        raise NoRule
+    return dim % ndim
+
+
+def source(ctx: Context, tensor: Tensor, limit: int = COSTS.store_before_picking) -> Expr:
+    """The value of a tensor that is read at other indices: from memory where it is expensive to compute."""
+    value = ctx.read(tensor)
+    if not costs_at_least(value, limit):
+        return value
+    meta = tensor.meta
+    if tensor.whole and is_dense(meta.shape, meta.stride):
+        return ctx.materialize(tensor.storage)
+    dense = TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+    return ctx.stored(value, read_order(value, dense))
+
+
+def at(value: Expr, axes: Sequence[int | Expr], ndim: int, inside: Expr | None) -> Expr:
+    """A value as a function of a new index of `ndim` axes: `axes[k]` is what its own index k is.
+
+    That is a number: the new index of that axis, or a value over the new index. Where `inside` does not hold, the result
+    means nothing, and no memory is read.
+    """
+    rows = [tuple([int(type(axis) is int and j == axis) for j in range(ndim)]) for axis in axes]
+    computed = {k: axis for k, axis in enumerate(axes) if isinstance(axis, Expr) and not ops.is_const(axis, 0)}
+    return select(value, IndexMap((0,) * len(axes), tuple(rows), ndim), computed, inside)
+
+
+def spread(value: Expr, shape: Shape, axes: Sequence[int], ndim: int) -> Expr:
+    """A value over `shape`, whose axis k becomes `axes[k]` of `ndim`. Axes of size one need not."""
+    rows = [tuple([int(j == axis and size != 1) for j in range(ndim)]) for axis, size in zip(axes, shape, strict=True)]
+    return select(value, IndexMap((0,) * len(shape), tuple(rows), ndim), {}, None)
+
+
+class Checked:
+    """An index tensor into an axis of `size` elements, and where it is in range, both over its own index.
+
+    Eager raises an exception for an index out of range, so the graph runs in eager mode then; on a GPU its kernels fail.
+    """
+
+    def __init__(self, ctx: Context, index: Tensor, size: int, *, negative: bool) -> None:
+        if type(index) is not Tensor or index.dtype not in _INDEX_TYPES or index.meta.device.type not in ALL_DEVICES:
+            raise NoRule
+        self.shape = index.meta.shape
+        value = ops.via(ctx.read(index), I64)
+        key = (id(value), size, negative)
+        known = ctx.checked.get(key)
+        if known is None:
+            zero, end = ops.const(0, I64), ops.const(size, I64)
+            place = ops.where(ops.lt(value, zero), ops.add(value, end), value) if negative else value
+            inside = ops.bit_and(ops.ge(place, zero), ops.lt(place, end))
+            ctx.raise_where(ops.bit_not(inside), self.shape, index.meta.device)
+            known = ctx.checked[key] = (value, place, inside)
+        _, self.value, self.inside = known
+
+    def spread(self, axes: Sequence[int], ndim: int) -> tuple[Expr, Expr]:
+        return spread(self.value, self.shape, axes, ndim), spread(self.inside, self.shape, axes, ndim)

@@ -1,0 +1,107 @@
+"""Values that are stored so that formulas do not grow with the depth of a model, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from quickfuse.differentiate.expand import expand
+from quickfuse.ir.expr import Load, walk
+from quickfuse.ir.kernel import KernelCall
+from quickfuse.ir.loop import Loop
+from quickfuse.lower import lower
+from schedule_interpreter import check
+from trace_helper import trace
+
+X = torch.Tensor
+
+
+def residual(depth: int) -> Callable[[X, X], X]:
+    """A sum that runs through all layers, as in a transformer that normalises first."""
+
+    def run(x: X, w: X) -> X:
+        for _ in range(depth):
+            x = x + F.layer_norm(x, x.shape[-1:]) @ w
+        return x
+
+    return run
+
+
+def dense(depth: int) -> Callable[[X, X], X]:
+    """Layers that read what all layers before them made."""
+
+    def run(x: X, w: X) -> X:
+        made = [x]
+        for _ in range(depth):
+            total = made[0]
+            for value in made[1:]:
+                total = total + value.tanh()
+            made.append(total @ w)
+        return made[-1]
+
+    return run
+
+
+@pytest.mark.parametrize("model", [residual, dense])
+def test_formulas_do_not_grow_with_depth(model: Callable[[int], Callable[[X, X], X]]) -> None:
+    inputs = (torch.randn(6, 8), torch.randn(8, 8) / 8)
+    check(model(30), *inputs, ulps=1e4)
+    loops = [step for step in lower(trace(model(30), *inputs).graph, expand=expand).steps if isinstance(step, Loop)]
+    read = [{node for node in walk(store.value) if isinstance(node, Load)} for loop in loops for store in loop.stores]
+    assert max(map(len, read)) <= 16
+
+
+def test_what_many_tensors_make_before_a_call_is_stored_before_it() -> None:
+    def run(a: X, b: X, c: X, w: X) -> tuple[X, X]:
+        t = a * b + c
+        return t[:, :64] + c[:, :64] @ w, t[:, 64:] @ w
+
+    def without_call(a: X, b: X, c: X, w: X) -> tuple[X, X]:
+        t = a * b + c
+        return t[:, :64] + w[0], t[:, 64:] * 2
+
+    inputs = (*[torch.randn(256, 128) for _ in range(3)], torch.randn(64, 64))
+    stored = [buffer for buffer in check(run, *inputs, ulps=1e4).temps if buffer.meta.numel == 256 * 128]
+    assert len(stored) == 1
+    assert not check(without_call, *inputs).temps
+
+
+def test_layers_share_kernels() -> None:
+    schedule = check(residual(30), torch.randn(6, 8), torch.randn(8, 8) / 8, ulps=1e4)
+    assert len({step.body for step in schedule.steps if isinstance(step, KernelCall)}) <= 8
+
+
+def test_small_operands_do_not_count() -> None:
+    def scaled(x: X, *numbers: X) -> tuple[X, X]:
+        for number in numbers:
+            x = x * number
+        return x.sum(), x.exp().sum()
+
+    schedule = check(scaled, torch.rand(50, 8), *[torch.rand(8) for _ in range(10)], ulps=100)
+    assert not any(buffer.meta.numel == 400 for buffer in schedule.temps)
+
+
+def test_changed_inputs_are_stored_once() -> None:
+    def update(x: X, *others: X) -> X:
+        for other in others:
+            x.add_(other)
+        return x.sum()
+
+    schedule = check(update, torch.randn(50, 8), *[torch.rand(50, 8) for _ in range(6)], ulps=1e4)
+    assert not schedule.temps
+
+
+def test_choices_by_index_are_made_once() -> None:
+    def normalised(a: X, b: X) -> tuple[X, X]:
+        x = torch.cat([a, b], 1)
+        return F.layer_norm(x, x.shape[-1:]), x.cos().sum(1)
+
+    inputs: Any = (torch.randn(5, 3), torch.randn(5, 8))
+    check(normalised, *inputs)
+    reduced = [step for step in lower(trace(normalised, *inputs).graph, expand=expand).steps
+               if isinstance(step, Loop) and any(store.combine for store in step.stores)]  # fmt: skip
+    assert len(reduced) == 3 and not any("where" in str(step) for step in reduced)
