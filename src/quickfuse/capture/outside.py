@@ -20,6 +20,7 @@ from types import (
 )
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import config
@@ -279,9 +280,18 @@ class Outside:
         if kind is MethodType:
             self.guard("type", source, kind)
             function = self.wrap(value.__func__, source.attr("__func__"), trusted)
-            return MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+            made = MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+            self._note_replacement(value, source, made)
+            return made
         if kind is functools.partial:
             return self._partial(value, source)
+        if is_numpy(value) and scalar_class(value) is None:
+            if isinstance(value, np.flexible | np.object_):
+                raise Unsupported(f"a {kind.__name__} of NumPy's")
+            self._refuse_changing(source)
+            self.guard("equal", source, value)
+            self.note_place(value, source)
+            return value
         self.guard("type", source, kind)
         if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
@@ -376,12 +386,16 @@ class Outside:
         self.guard("type", source, BuiltinFunctionType)
         self.guard("equal", source.attr("__name__"), name)
         owner = self.wrap(method.__self__, source.attr("__self__"))
+        made: Any = None
         if type(owner) in (ShadowDict, ShadowContainer):
-            return ContainerMethod(owner, name)
-        if type(owner) is TensorProxy:
-            return TensorMethod(owner, name)
-        if is_constant(owner):
-            return getattr(owner, name)
+            made = ContainerMethod(owner, name)
+        elif type(owner) is TensorProxy:
+            made = TensorMethod(owner, name)
+        elif is_constant(owner):
+            made = getattr(owner, name)
+        if made is not None:
+            self._note_replacement(method, source, made)
+            return made
         if isinstance(method.__self__, OWNERS_OF_METHODS):
             raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
         self.note_place(method, source, by_code=True)
