@@ -117,7 +117,8 @@ def _reversed(i: Interpreter, value: Any) -> Any:
         return iter(containers.iterate(i, value)[::-1])
     if (method := python_method(i, value, "__reversed__")) is not None:
         return i.call_now(method, (value,))
-    if python_method(i, value, "__getitem__") is not None:
+    by_index = [special_method(i, value, name) is not ABSENT for name in ("__reversed__", "__getitem__")] == [False, True]
+    if by_index and any(python_method(i, value, name) is not None for name in ("__getitem__", "__len__")):
         return iter([_item_now(i, value, k) for k in range(i.length(value) - 1, -1, -1)])
     if not issubclass(type_of(value), (list, tuple, str, bytes, range, dict, collections.deque, *VIEW_TYPES)):
         raise Unsupported(f"reversed() of a {type_of(value).__name__}")
@@ -125,6 +126,8 @@ def _reversed(i: Interpreter, value: Any) -> Any:
     native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
     if isinstance(contents, native):
         return i.native(reversed, contents)
+    if isinstance(contents, collections.deque):
+        return iter(list(contents)[::-1])  # past an `__iter__` of its class
     return iter(list(iterate(i, value))[::-1])
 
 
@@ -165,11 +168,18 @@ def _tuple(i: Interpreter, values: Any = ()) -> tuple[Any, ...]:
 
 
 def _set(i: Interpreter, values: Any = ()) -> set[Any]:
-    return i.mark_created({containers.hashable(i, v) for v in iterate(i, values)})  # type: ignore[no-any-return]
+    return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
 
 
 def _frozenset(i: Interpreter, values: Any = ()) -> frozenset[Any]:
-    return frozenset([containers.hashable(i, v) for v in iterate(i, values)])
+    return frozenset([containers.hashable(i, v) for v in _elements(i, values)])
+
+
+def _elements(i: Interpreter, values: Any) -> Any:
+    """What sets are made of: the elements of another set, past an `__iter__` of its class."""
+    if issubclass(type_of(values), (set, frozenset)) and python_method(i, values, "__iter__") is not None:
+        return iterate(i, i.outside.contents(values))
+    return iterate(i, values)
 
 
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
@@ -179,10 +189,17 @@ def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
 
 
 def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs: Any) -> Any:
+    if factory is not None and not _callable(i, factory):
+        raise_in_program(TypeError("first argument must be callable or None"))
     return i.mark_created(collections.defaultdict(factory, _dict(i, values, **kwargs)))
 
 
 def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
+    if containers.is_dict(values) and type_of(values) is not dict and python_method(i, values, "__getitem__") is not None:
+        keys = list(iterate(i, i.call_now(i.attribute_now(values, "keys"), ())))
+        made = collections.OrderedDict({containers.hashable(i, key): _item_now(i, values, key) for key in keys})
+        made.update(kwargs)
+        return i.mark_created(made)
     return i.mark_created(collections.OrderedDict(_dict(i, values, **kwargs)))
 
 
@@ -314,7 +331,7 @@ def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
     """`base.get(key, default)`, as mapping patterns look keys up."""
     if not containers.is_dict(base):
         raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
-    return _item_now(i, base, key) if containers.contains(i, base, key) else default
+    return i.call_now(i.attribute_now(base, "get"), (key, default))
 
 
 def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:

@@ -28,6 +28,7 @@ from .values import (
     ForeignObject,
     ForeignScalar,
     FromOutside,
+    MappingProxy,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -35,6 +36,7 @@ from .values import (
     contains_symbolic,
     is_constant,
     is_numpy,
+    numpy_class,
     opened,
     real_of,
     type_of,
@@ -191,7 +193,8 @@ def concrete_key(i: Interpreter, key: Any) -> Any:
 
 def as_index(i: Interpreter, value: Any) -> Any:
     """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
-    value = i.outside.concrete(value)
+    if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
+        value = i.outside.concrete(value)
     if type(value) is TensorProxy or is_constant(value):
         return value
     if (method := python_method(i, value, "__index__")) is not None:
@@ -209,6 +212,8 @@ def hashable(i: Interpreter, value: Any) -> Any:
 
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
+    if type(value) is ForeignScalar and any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
     value = i.outside.concrete(value)
     kind = type(value)
     if isinstance(value, tuple):
@@ -219,6 +224,8 @@ def lookup_key(i: Interpreter, value: Any) -> Any:
         raise Unsupported(f"hashing a {type_of(value).__name__}")
     if is_constant(value) or kind is TensorProxy:
         return value
+    if special_method(i, value, "__hash__") is None:
+        raise_in_program(TypeError(f"unhashable type: '{type_of(value).__name__}'"))
     own = any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__"))
     if own or (kind is ForeignObject and not value.is_hashed_by_identity):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
@@ -266,6 +273,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     """
     if type(key) is ShadowContainer and type(key.real) is not key.cls:
         raise Unsupported(f"a {type(key.real).__name__} as an index of a tensor")
+    if is_numpy(real_of(key)) and numpy_class(real_of(key)) is bool:
+        raise Unsupported("a bool of NumPy's in a tensor's index, or as an element")
     key = i.outside.contents(key)
     if isinstance(key, (list, tuple)):
         return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)
@@ -332,10 +341,14 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     if type(base) is not TensorProxy and (method := python_method(i, base, "__setitem__")) is not None:
         i.call_now(method, (base, key, value))
         return
+    if type(base) is MappingProxy:
+        raise Unsupported("setting an item of a mappingproxy")
     base = i.outside.contents(base)
     kind = type(base)
     key = concrete_key(i, key)
     if kind is TensorProxy:
+        if python_method(i, value, "__index__") is not None:  # which counts for indices only
+            raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
         operands = (base, tensor_index(i, key), tensor_index(i, value))
         call_torch(i, "call_function", operator.setitem, operands, {})
         return
@@ -369,6 +382,8 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
     if type(base) is not TensorProxy and (method := python_method(i, base, "__delitem__")) is not None:
         i.call_now(method, (base, key))
         return
+    if type(base) is MappingProxy:
+        raise Unsupported("deleting an item of a mappingproxy")
     delete_native_item(i, i.outside.contents(base), key)
 
 
@@ -418,7 +433,8 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
 def equal(i: Interpreter, left: Any, right: Any) -> bool:
     if left is right:
         return True
-    if not (_is_known_number(left) and _is_known_number(right)):
+    by_class = any(type(v) is ForeignScalar and python_method(i, v, "__eq__") is not None for v in (left, right))
+    if not by_class and not (_is_known_number(left) and _is_known_number(right)):
         left, right = i.outside.concrete(left), i.outside.concrete(right)
         if contains_symbolic(left) or contains_symbolic(right):
             raise Unsupported("comparing tensors to find one in a container")

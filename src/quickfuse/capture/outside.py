@@ -20,6 +20,7 @@ from types import (
 )
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import config
@@ -279,9 +280,17 @@ class Outside:
         if kind is MethodType:
             self.guard("type", source, kind)
             function = self.wrap(value.__func__, source.attr("__func__"), trusted)
-            return MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+            made = MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+            self._note_replacement(value, source, made)
+            return made
         if kind is functools.partial:
             return self._partial(value, source)
+        if is_numpy(value) and scalar_class(value) is None:
+            if isinstance(value, np.flexible | np.object_):
+                raise Unsupported(f"a {kind.__name__} of NumPy's")
+            self._refuse_changing(source)
+            self.guard("equal", source, value)
+            return value
         self.guard("type", source, kind)
         if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
