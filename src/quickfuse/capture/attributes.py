@@ -17,7 +17,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.source import Source
-from . import container_methods, dictionaries, generators, tensor_attributes
+from . import container_methods, generators, tensor_attributes
 from .class_attributes import (
     CODE_DATA,
     TUPLE_FIELD,
@@ -368,7 +368,7 @@ def _namespace(i: Interpreter, base: Any) -> Any:
     if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
         for name, value in base.attributes.items():
             if not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
-                dictionaries.mirror(shadow, name, value)
+                shadow.mirror(name, value)
     return shadow
 
 
@@ -405,7 +405,7 @@ def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: s
         owner, raw = lookup_class(type_of(base), name)
         order = type_of(base).__mro__
         guard_absent(i, order if raw is ABSENT else order[: order.index(owner)], name)
-        return dictionaries.get(i.outside, shadow, name)
+        return shadow.get(i.outside, name)
     return i.outside.wrap(instance[name], source.attr(name))
 
 
@@ -464,7 +464,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         if name in shadow.changes:
             shadow.entries[name] = value
             return
-        dictionaries.mirror(shadow, name, value)
+        shadow.mirror(name, value)
     i.outside.set_attribute(base, name, value)
 
 
@@ -489,8 +489,8 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     _own_attribute_or_raise(i, base, name)
     shadow = i.outside.stand_in(_instance_dict(base))
     if type(shadow) is ShadowDict:
-        dictionaries.begin_change(shadow, name)
-        dictionaries.mirror(shadow, name, DELETED)
+        shadow.begin_change(name)
+        shadow.mirror(name, DELETED)
     i.outside.set_attribute(base, name, DELETED)
 
 
