@@ -159,6 +159,9 @@ def test_scans() -> None:
         same(lambda x, axis=axis: x.cumsum(axis), R(5, 11), ulps=64)
     same(lambda x: (x.cumprod(1), *x.cummax(1)), R(5, 11))
     same(lambda x: x.cumsum(0), whole(9, 50))
+    x = R(2, 19)
+    x[0, 1] = torch.inf
+    same(lambda x: (x.cumsum(1), *x.cummax(1)), x, ulps=64)
 
 
 def test_windows() -> None:

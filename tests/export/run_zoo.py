@@ -99,7 +99,7 @@ def _measured(models: Any, name: str, path: Path) -> dict[str, Any]:
     """What became of a model in both modes."""
     import torch
 
-    from export.zoo_cases import write_case
+    from export.zoo_cases import EagerFails, write_case
     from quickfuse import errors
 
     torch.set_num_threads(1)
@@ -109,15 +109,12 @@ def _measured(models: Any, name: str, path: Path) -> dict[str, Any]:
         files[mode] = path.with_name(f"{name}-{mode}.qfx")
         try:
             case = _built(models, name)
-        except Exception as error:  # a library's failure is its result
-            found[mode] = {"outcome": "not built", "detail": _in_words(error)}
-            del files[mode]
-            continue
-        try:
             write_case(files[mode], case.model, case.args, case.kwargs, mode)
-        except Exception as error:  # and so is ours
-            refused = isinstance(error, errors.QuickfuseError)
-            found[mode] = {"outcome": "refused" if refused else "error", "detail": _in_words(error)}
+        except Exception as error:  # a model's failure is its result
+            outcome = "refused" if isinstance(error, errors.QuickfuseError) else "error"
+            found[mode] = {
+                "outcome": "not run" if isinstance(error, EagerFails) else outcome, "detail": _in_words(error)
+            }  # fmt: skip
             del files[mode]
     found |= _compared(files)
     for file in files.values():
@@ -130,8 +127,13 @@ def _built(models: Any, name: str) -> Any:
     """A model with the arguments of a call."""
     import torch
 
+    from export.zoo_cases import EagerFails
+
     torch.manual_seed(0)
-    case = models.build(name)
+    try:
+        case = models.build(name)
+    except Exception as error:  # whatever a library raises
+        raise EagerFails(f"{type(error).__name__}: {error}") from None
     config = getattr(case.model, "config", None)
     if getattr(config, "use_cache", False):
         config.use_cache = False  # a cache is an object of the library's, which no graph returns
@@ -140,8 +142,11 @@ def _built(models: Any, name: str) -> Any:
 
 def _in_words(error: Exception) -> str:
     """An error without the place where libraries are installed."""
+    from export.zoo_cases import EagerFails
+
     text = re.sub(r"\S*site-packages/", "", " ".join(str(error).split()))
-    return f"{type(error).__name__}: {text}"[:250]
+    kind = "" if isinstance(error, EagerFails) else f"{type(error).__name__}: "
+    return f"{kind}{text}"[:250]
 
 
 def _compared(files: dict[str, Path]) -> dict[str, Any]:
@@ -169,7 +174,7 @@ def write_table() -> None:
         "that never imports its library. Values, gradients of all parameters, and buffers are compared with eager mode's:",
         "*equal* is bit for bit, *close* within 1e-5 of a tensor's largest value (gradients: 1e-3).",
         "",
-        "*Refused* are what cannot be a graph, and the error says why; *not built* those that eager mode does not run.",
+        "*Refused* are those that cannot be a graph, and the error says why; *not run* those that fail in eager mode.",
         "",
         f"{', '.join(f'{name} {number}' for name, number in versions.items())}.",
         f"**{len(right)} of {len(rows)} models are right in both modes.**",
@@ -182,7 +187,7 @@ def write_table() -> None:
         count = collections.Counter(row[mode]["outcome"] for row in ours for mode in MODES)
         good = sum(row in right for row in ours)
         lines.append(f"| {library} | {len(ours)} | {good} | {count['equal']} of {2 * len(ours)} | {count['wrong']} |")
-    lines += ["", "| model | evaluation | training | gradients | buffers | detail |", "| --- | --- | --- | --- | --- | --- |"]
+    lines += ["", "| model | evaluation | training | gradients | buffers | detail |", f"|{' --- |' * 6}"]
     lines += [_line(row) for row in rows]
     TABLE.write_text("\n".join(lines) + "\n")
     print(f"{len(right)} of {len(rows)} models are right in both modes: {TABLE.relative_to(ROOT)}")
@@ -191,8 +196,8 @@ def write_table() -> None:
 def _line(row: dict[str, Any]) -> str:
     modes = [row[mode] for mode in MODES]
     counts = [str(next((m[what] for m in modes if what in m), "")) for what in ("gradients", "buffers")]
-    details = "; ".join(dict.fromkeys(m["detail"].replace("|", "\\|") for m in modes if "distance" not in m))
-    cells = [f"{row['library']} {row['name']}", *[m["outcome"] for m in modes], *counts, details]
+    details = "; ".join(dict.fromkeys(m["detail"] for m in modes if "distance" not in m))
+    cells = [f"{row['library']} {row['name']}", *[m["outcome"] for m in modes], *counts, details.replace("|", "\\|")]
     return f"| {' | '.join(cells)} |"
 
 

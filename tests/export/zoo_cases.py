@@ -22,16 +22,23 @@ TOLERANCE = {"values": 1e-5, "gradients": 1e-3, "buffers": 1e-5}
 CALLS = {"evaluation": 1, "training": 2}
 
 
+class EagerFails(Exception):
+    """A model that does not run in eager mode."""
+
+
 def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str) -> None:
     """Export a model in a mode to `path`, and put what eager mode gives beside it.
 
     Raises:
-        errors.QuickfuseError: where the model cannot be exported.
+        EagerFails: where the model does not run.
+        errors.QuickfuseError: where it cannot be exported.
     """
     model.train(mode == "training")
-    eager = copy.deepcopy(model)
+    try:
+        found = run(copy.deepcopy(model), args, kwargs, CALLS[mode])
+    except Exception as error:  # whatever a library raises
+        raise EagerFails(f"{type(error).__name__}: {error}") from None
     quickfuse.export(model, args, kwargs).save(path)
-    found = run(eager, args, kwargs, CALLS[mode])
     torch.save({"args": args, "kwargs": kwargs, "calls": CALLS[mode], **found}, path.with_suffix(".pt"))
 
 
@@ -92,7 +99,9 @@ def distance_of(ours: torch.Tensor | None, theirs: torch.Tensor | None) -> float
     if not theirs.is_floating_point():
         return float("inf")
     one, two = ours.double(), theirs.double()
-    if not torch.equal(one.isnan(), two.isnan()) or not torch.equal(one.isinf(), two.isinf()):
+    if not torch.equal(one.isnan(), two.isnan()) or not torch.equal(one[one.isinf()], two[two.isinf()]):
+        return float("inf")
+    if not torch.equal(one.isinf(), two.isinf()):
         return float("inf")
     one, two = (torch.nan_to_num(t, 0.0, 0.0, 0.0) for t in (one, two))
     return float((one - two).abs().max() / two.abs().max().clamp(min=1e-6))

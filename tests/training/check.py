@@ -24,8 +24,8 @@ from training.execute import Program, Run, Snapshot, TooSlow, execute
 SHARE = 1e-7
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "operator by operator", "stays a call")
-#: The documented exception: optimizers with `fused=True`.
-LIMIT = "_fused_"
+#: The documented exceptions: optimizers with `fused=True`, and recurrent layers that PyTorch runs as one operator.
+LIMITS = ("_fused_", "a recurrent layer, which keeps", "gradients flow through more than one graph")
 #: Eager runs that round at random, made where a comparison fails, and what they may be off by in comparison.
 NEIGHBOURS = 4
 MARGIN = 16
@@ -83,9 +83,13 @@ def check(program: Program, compiled: bool = True) -> Report:
     if differences:
         shown = "\n  ".join(differences[:12] + [f"and {len(differences) - 12} more"] * (len(differences) > 12))
         report.finding = Finding("wrong", f"{len(differences)} values differ\n  {shown}")
-    elif complaints := [line for line in report.logged if any(part in line for part in COMPLAINTS) and LIMIT not in line]:
+    elif complaints := [line for line in report.logged if _is_complaint(line)]:
         report.finding = Finding("native", complaints[0], complaints[0][:60])
     return report
+
+
+def _is_complaint(line: str) -> bool:
+    return any(part in line for part in COMPLAINTS) and not any(limit in line for limit in LIMITS)
 
 
 def _run_compiled(program: Program, report: Report) -> Run | None:

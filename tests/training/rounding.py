@@ -40,7 +40,8 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iter
     for returned, value in zip(schema.returns, results, strict=True):
         if returned.alias_info is None:
             found += _tensors(value)
-    for argument, value in [*zip(schema.arguments, args, strict=False), *((a, kwargs.get(a.name)) for a in schema.arguments)]:
+    given = [*zip(schema.arguments, args, strict=False), *((a, kwargs.get(a.name)) for a in schema.arguments)]
+    for argument, value in given:
         if argument.alias_info is not None and argument.alias_info.is_write:
             found += _tensors(value)
     seen: set[int] = set()

@@ -123,6 +123,8 @@ class Pool:
             except queue.Empty:
                 break
             record = worker.run({"seed": seed, "reduce": 0.0})
+            if record["kind"] == "crash" and self._crashes_in_eager(seed):
+                record["kind"], record["text"] = "invalid", "eager: the process ends as well"
             alike = (
                 re.sub(r"\d+(\.\d+)?(e-?\d+)?|\[.*?\]", "", record["text"])[:70] if record["kind"] != "wrong" else "wrong"
             )
@@ -135,6 +137,12 @@ class Pool:
                 record = worker.run({"seed": seed, "reduce": self.options.reduce})
             self._add(record)
         worker.stop()
+
+    def _crashes_in_eager(self, seed: int) -> bool:
+        worker = Worker(self.options, plain=True)
+        record = worker.run({"seed": seed, "reduce": 0.0})
+        worker.stop()
+        return bool(record["kind"] == "crash")
 
     def _add(self, record: dict[str, Any]) -> None:
         with self.lock:
@@ -157,7 +165,7 @@ class Pool:
             f"{len(records)} programs: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()),
             f"seconds with eager's runs: median {seconds[len(seconds) // 2]:.2f}, longest {seconds[-1]:.1f}; "
             f"{sum(bool(r['excused']) for r in records)} excused for rounding errors that they amplify, "
-            f"{sum(bool(r.get('disputed')) for r in records)} as eager's on contiguous tensors, which are other than eager's",
+            f"{sum(bool(r.get('disputed')) for r in records)} as eager's for contiguous images only",
             f"graphs: {dict(sorted(collections.Counter(r['graphs'] for r in records).items()))}",
         ]
         logged = collections.Counter(re.sub(r"\d+", "N", line)[:150] for r in records for line in {*r["logged"]})
@@ -175,8 +183,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
 class Worker:
     """A process that checks programs, one after the other; a new one after one that crashed or took too long."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
+    def __init__(self, options: argparse.Namespace, plain: bool = False) -> None:
+        self._plain = options.plain or plain
         self._process: subprocess.Popen[str] | None = None
         self._count = 0
 
@@ -212,7 +220,7 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve()), "--worker"]
-        command += ["--plain"] * self._options.plain
+        command += ["--plain"] * self._plain
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -330,7 +330,7 @@ class Recorder(TorchDispatchMode):
 
     def _in_memory_order(self, function: Any, target: TracedTensor, *args: Any) -> Node:
         """Random numbers for the elements in the order in which they lie in memory, by an operator that goes by index."""
-        order = _order_in_memory(target.meta)
+        order = order_in_memory(target.meta)
         drawn = self.emit(function, self.emit(aten.permute.default, self.node_of(target), order), *map(self._operand, args))
         return self.emit(aten.permute.default, drawn, [order.index(k) for k in range(len(order))])
 
@@ -390,7 +390,7 @@ def mask_in(indices: Any) -> TracedTensor | None:
     return first if is_mask else None
 
 
-def _order_in_memory(meta: TensorMeta) -> list[int]:
+def order_in_memory(meta: TensorMeta) -> list[int]:
     """The axes of a tensor, from those whose neighbours are farthest apart."""
     return sorted(range(meta.ndim), key=lambda k: (meta.shape[k] == 1, -meta.stride[k]))
 

@@ -205,8 +205,8 @@ class KernelBodyWriter:
         before = []
         if self._restarts():
             before = ["_changed = False"]
-            raised = f"    if _changed or isinstance(_error1, {self.passed_on}): raise"
-            handler = [raised, "    raise _RunNatively from _error1"]
+            handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
+            handler.append("    raise _RunNatively from _error1")
         elif not self._draws():
             return
         if self._draws():

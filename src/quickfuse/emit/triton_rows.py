@@ -212,8 +212,9 @@ class RowsBuilder(TritonBuilder):
 
         def step() -> None:
             ends = body(names)
-            for name, end in zip(names, ends, strict=False):
-                last = f"tl.where(lane == COLUMNS - 1, {end}, ({end} * 0).to({end}.dtype))"
+            for k, name, end in zip(scans, names, ends, strict=False):
+                zero = constant(Const(0, self.body.stores[k].value.dtype))
+                last = f"tl.where(lane == COLUMNS - 1, {end}, {zero})"
                 self.scope.lines.append(f"{name} = tl.sum({last}, 1)[:, None]")
 
         self._loop(step)

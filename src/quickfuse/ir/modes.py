@@ -59,6 +59,9 @@ MODE_CHANGES: frozenset[Any] = frozenset(
     }
 )  # fmt: skip
 
+#: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
+STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
+
 
 def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     """A function that changes settings, made to leave them as it found them where it raises."""
@@ -95,6 +98,7 @@ class Modes:
         self.inference = len(_inference_guards())
 
     def restore(self) -> None:
+        """Set them again as they were."""
         while len(_inference_guards()) > self.inference:
             leave_inference()
         torch._C._set_grad_enabled(self.grad)

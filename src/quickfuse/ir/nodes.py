@@ -27,6 +27,12 @@ def outputs_of(graph: Graph) -> Any:
     return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
 
 
+def is_fused_update(node: Node) -> bool:
+    """Whether a node calls one of PyTorch's fused optimizers, which changes parameters and states in place: a call that
+    has no copies to work on."""
+    return str(getattr(node.target, "__name__", "")).startswith("_fused_")
+
+
 @lru_cache(maxsize=1024)
 def _label(name: str) -> str:
     """What torch.fx names nodes after: snake case without what is special."""

@@ -117,6 +117,9 @@ class CudaTarget:
     #: Elements of the tiles of loops that do not reduce, with as many rows as columns, where both axes have so many.
     square: int = 64
     least_tiled: int = 16
+    #: A scan goes along a row in one program: fewer rows of so many elements are PyTorch's.
+    long_scan: int = 1 << 16
+    busy_scans: int = 128
     #: How many elements of a tile each thread has, and the most warps of a program.
     elements_a_thread: int = 8
     most_warps: int = 16

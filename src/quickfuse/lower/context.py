@@ -213,7 +213,8 @@ class Context:
             flag = self._flags[device] = Buffer("flag", TensorMeta(torch.bool, (), (), device), "flag")
         if device.type == "cpu":
             self.program.flag = flag
-        self.program.steps.append(Loop(shape, [Store(Access(flag, 0, (0,) * len(shape)), condition, StoreKind.FLAG)], device))
+        access = Access(flag, 0, (0,) * len(shape))
+        self.program.steps.append(Loop(shape, [Store(access, condition, StoreKind.FLAG)], device))
 
     def materialize(self, storage: Storage, *, exactly: bool = False) -> Load:
         """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the

@@ -71,6 +71,15 @@ def _needs_memory(node: Node) -> bool:
     return handler is None or name_of(node.target) in _CALLING
 
 
+def _looking_like(tensor: Any, meta: TensorMeta) -> Any:
+    """A new tensor with the strides that the operator gives to axes of one element: parts may give others."""
+    if type(tensor) is not Tensor or not tensor.whole or tensor.meta.stride == meta.stride:
+        return tensor
+    storage = Storage(meta, tensor.storage.value)
+    storage.pending = tensor.storage.pending
+    return Tensor(storage, meta)
+
+
 def _are_numbers(args: Any) -> bool:
     """Whether the only argument is a list of 0-dim tensors."""
     return len(args) == 1 and all(type(member) is Tensor and not member.meta.shape for member in args[0])
@@ -201,9 +210,9 @@ class _Lowering:
             else:
                 self.values[node] = self._call(node.op, node)
         if isinstance(meta, TensorMeta):
-            return results[0]
+            return _looking_like(results[0], meta)
         given = iter(results)
-        return [None if m is None else next(given) for m in meta]  # what is not asked for is not there
+        return [None if m is None else _looking_like(next(given), m) for m in meta]  # what is not asked for is not there
 
     def _with_activation(
         self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any

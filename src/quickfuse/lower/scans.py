@@ -8,6 +8,7 @@ import torch
 
 from quickfuse.ir.expr import Expr, Index, Load
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind
+from quickfuse.ir.target import CUDA
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -40,6 +41,9 @@ class _Row:
         if input.meta.shape != meta.shape or not ndim or not meta.numel or not -ndim <= dim < ndim:
             raise NoRule
         self.axis = dim % ndim
+        length = meta.shape[self.axis]
+        if meta.device.type != "cpu" and length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length:
+            raise NoRule  # PyTorch shares a row among many programs
         self.meta = meta
         self.value = ctx.read(input)
 
