@@ -341,18 +341,28 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
             return
         source = i.outside.source_of(base)
         try:
-            value = i.read(raw.__get__, real_of(base))
+            value = i.read(raw.__get__, _itself(i, base))
         except Raised:
             if source is not None and isinstance(raw, types.MemberDescriptorType):
                 i.outside.guard("unset", source, raw)
             raise
-        then(i.outside.wrap(value, source.attr(name)) if source is not None else value)
+        if source is not None:
+            value = i.outside.wrap(value, source.attr(name))
+        elif not (i.is_created(base) or is_constant(value) or isinstance(value, CODE_TYPES)):
+            raise Unsupported(f"the attribute {name} of a {kind.__name__} without a path to it")
+        then(value)
         return
     if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is TUPLE_FIELD:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         bind(i, raw, base, kind, then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
+
+
+def _itself(i: Interpreter, base: Any) -> Any:
+    """The object of the user's that a value is, or stands for."""
+    container = i.outside.container_of(base)
+    return real_of(base) if container is None else container.real
 
 
 def _namespace(i: Interpreter, base: Any) -> Any:

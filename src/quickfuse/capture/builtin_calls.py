@@ -36,7 +36,7 @@ from .class_attributes import (
 from .containers import iterate, native_iterator
 from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
-from .kinds import VIEW_TYPES
+from .kinds import CODE_TYPES, VIEW_TYPES
 from .raising import Raised, raise_in_program
 from .text import text_of
 from .values import (
@@ -305,6 +305,27 @@ def _callable(i: Interpreter, value: Any) -> bool:
     return special_method(i, value, "__call__") is not ABSENT
 
 
+class _Hashed:
+    """What `hash` does with the result of a `__hash__`."""
+
+    def __init__(self, result: int) -> None:
+        self.result = result
+
+    def __hash__(self) -> int:
+        return self.result
+
+
+def _hash(i: Interpreter, value: Any) -> int:
+    value = containers.concrete_key(i, value)
+    if is_constant(value) or isinstance(value, CODE_TYPES):
+        return i.native(hash, value)  # type: ignore[no-any-return]
+    method = python_method(i, value, "__hash__")
+    result = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
+    if type(result) is not int:
+        raise Unsupported(f"hash() of a {type_of(value).__name__}")
+    return hash(_Hashed(result))
+
+
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
 
@@ -388,7 +409,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     next: _next, zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted,
     list: _list, tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all,
     any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool,
-    str: _str, repr: _repr, format: _format, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
+    str: _str, repr: _repr, format: _format, hash: _hash,
+    super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
     copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
@@ -425,5 +447,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 
 #: Native functions without side effects, whose result depends on their arguments alone.
 PURE: frozenset[Any] = frozenset(
-    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, hash, operator.index, operator.not_}
+    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, operator.index, operator.not_}
 )
