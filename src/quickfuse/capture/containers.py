@@ -244,6 +244,8 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     if number is not ABSENT:
         then(number)
         return
+    if type(base) is ShadowContainer and base.cls is collections.deque and python_method(i, base, "__len__") is not None:
+        raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
     base = i.outside.contents(base)
     kind = type(base)
     key = concrete_key(i, key)
@@ -285,6 +287,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
+    if type(plain) is complex and repr(eval(repr(plain))) != repr(plain):  # torch.fx writes constants so
+        raise Unsupported("a complex number with a negative zero")
     return plain
 
 

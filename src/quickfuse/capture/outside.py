@@ -384,12 +384,15 @@ class Outside:
         self.guard("type", source, BuiltinFunctionType)
         self.guard("equal", source.attr("__name__"), name)
         owner = self.wrap(method.__self__, source.attr("__self__"))
+        made: Any = None
         if type(owner) in (ShadowDict, ShadowContainer):
-            return ContainerMethod(owner, name)
-        if type(owner) is TensorProxy:
-            return TensorMethod(owner, name)
-        if is_constant(owner):
-            return getattr(owner, name)
+            made = ContainerMethod(owner, name)
+        elif type(owner) is TensorProxy:
+            made = TensorMethod(owner, name)
+        elif is_constant(owner):
+            made = getattr(owner, name)
+        if made is not None:
+            return self.mark_made(made, Place(method, source))
         if isinstance(method.__self__, OWNERS_OF_METHODS):
             raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
         self.note_place(method, source, by_code=True)
