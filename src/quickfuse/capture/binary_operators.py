@@ -335,12 +335,12 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    left, right = (_itself(i, v) for v in (left, right))
-    if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
-        raise Unsupported("the identity of a function that may be made anew")
     read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
     if any(read) and type_of(left) is type_of(right):
         raise Unsupported("the identity of a method of a builtin class")
+    left, right = (_itself(i, v) for v in (left, right))
+    if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
+        raise Unsupported("the identity of a function that may be made anew")
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
@@ -349,17 +349,17 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     return False
 
 
+def _itself(i: Interpreter, value: Any) -> Any:
+    """The container of the user's, where a value is what it has inside."""
+    container = i.outside.container_of(value)
+    return value if container is None else container
+
+
 def _is_native_method(value: Any) -> bool:
     """Whether a value is a method of a builtin class that is bound to an object, which is made anew when it is read."""
     if isinstance(value, types.BuiltinFunctionType):
         return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
     return type(value) in (ContainerMethod, TensorMethod)
-
-
-def _itself(i: Interpreter, value: Any) -> Any:
-    """The container of the user's, where a value is what it has inside."""
-    container = i.outside.container_of(value)
-    return value if container is None else container
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

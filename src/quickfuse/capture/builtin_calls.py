@@ -36,8 +36,7 @@ from .class_attributes import (
 from .containers import iterate, native_iterator
 from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
-from .kinds import VIEW_TYPES
-from .plain import plain_copy
+from .kinds import CODE_TYPES, VIEW_TYPES
 from .raising import Raised, raise_in_program
 from .text import text_of
 from .values import (
@@ -197,7 +196,7 @@ def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs
 
 def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
     if containers.is_dict(values) and type_of(values) is not dict and python_method(i, values, "__getitem__") is not None:
-        keys = list(iterate(i, i.call_now(i.now(attributes.load, i, values, "keys"), ())))
+        keys = list(iterate(i, i.call_now(i.attribute_now(values, "keys"), ())))
         made = collections.OrderedDict({containers.hashable(i, key): _item_now(i, values, key) for key in keys})
         made.update(kwargs)
         return i.mark_created(made)
@@ -306,14 +305,29 @@ def _callable(i: Interpreter, value: Any) -> bool:
     return special_method(i, value, "__call__") is not ABSENT
 
 
+class _Hashed:
+    """What `hash` does with the result of a `__hash__`."""
+
+    def __init__(self, result: int) -> None:
+        self.result = result
+
+    def __hash__(self) -> int:
+        return self.result
+
+
+def _hash(i: Interpreter, value: Any) -> int:
+    value = containers.concrete_key(i, value)
+    if is_constant(value) or isinstance(value, CODE_TYPES):
+        return i.native(hash, value)  # type: ignore[no-any-return]
+    method = python_method(i, value, "__hash__")
+    result = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
+    if type(result) is not int:
+        raise Unsupported(f"hash() of a {type_of(value).__name__}")
+    return hash(_Hashed(result))
+
+
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
-
-
-def _hash(i: Interpreter, value: Any) -> Any:
-    if type(value) not in (TensorProxy, Symbol) and (method := python_method(i, value, "__hash__")) is not None:
-        return i.call_now(method, (value,))
-    return i.native(hash, plain_copy(i, value, "hash()"))
 
 
 def _abs(i: Interpreter, value: Any) -> Any:
@@ -338,7 +352,7 @@ def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
     """`base.get(key, default)`, as mapping patterns look keys up."""
     if not containers.is_dict(base):
         raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
-    return i.call_now(i.now(attributes.load, i, base, "get"), (key, default))
+    return i.call_now(i.attribute_now(base, "get"), (key, default))
 
 
 def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
@@ -395,7 +409,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     next: _next, zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted,
     list: _list, tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all,
     any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool,
-    str: _str, repr: _repr, format: _format, hash: _hash, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
+    str: _str, repr: _repr, format: _format, hash: _hash,
+    super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
     copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),

@@ -14,7 +14,7 @@ from types import FunctionType, GenericAlias, UnionType
 from typing import Any
 
 from ..errors import Unsupported
-from . import dictionaries, generators, symbolic_keys
+from . import generators, symbolic_keys
 from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .frame import GeneratorValue
 from .interpreter import Interpreter
@@ -36,9 +36,11 @@ from .values import (
     contains_symbolic,
     is_constant,
     is_numpy,
+    key_value,
     numpy_class,
     opened,
     real_of,
+    stored_key,
     type_of,
 )
 
@@ -136,8 +138,8 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     `keys()` and items."""
     value = opened(value)
     if type(value) is ShadowDict and not _is_read_by_keys(i, value):
-        dictionaries.keys(i.outside, value)
-        return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
+        value.keys(i.outside)
+        return {key_value(i.outside, k): value.get(i.outside, k) for k in list(value.entries)}
     if isinstance(value, dict) and not _is_read_by_keys(i, value):
         return value
     if keys_method(i, value) is None:
@@ -324,8 +326,8 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
 
 def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """`dict.__getitem__(d, key)` of a dictionary of the user's."""
-    stored = dictionaries.stored_key(i.outside, lookup_key(i, key))
-    value = dictionaries.get(i.outside, shadow, stored)
+    stored = stored_key(i.outside, lookup_key(i, key))
+    value = shadow.get(i.outside, stored)
     if value is not DELETED:
         return value
     if (method := python_method(i, shadow, "__missing__")) is not None:
@@ -363,9 +365,9 @@ def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     """What the builtin class of `base` does with `base[key] = value`."""
     kind = type(base)
     if kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, hashable(i, key))
-        dictionaries.begin_change(base, stored)
-        dictionaries.get(i.outside, base, stored)
+        stored = stored_key(i.outside, hashable(i, key))
+        base.begin_change(stored)
+        base.get(i.outside, stored)
         base.entries[stored] = value
         base.changes[stored] = None
     elif kind is list or isinstance(base, (dict, collections.deque)):
@@ -395,10 +397,10 @@ def delete_native_item(i: Interpreter, base: Any, key: Any) -> None:
     """What the builtin class of `base` does with `del base[key]`."""
     key = concrete_key(i, key)
     if type(base) is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, hashable(i, key))
-        if dictionaries.get(i.outside, base, stored) is DELETED:
+        stored = stored_key(i.outside, hashable(i, key))
+        if base.get(i.outside, stored) is DELETED:
             raise_in_program(KeyError(key))
-        dictionaries.begin_change(base, stored)
+        base.begin_change(stored)
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None
@@ -419,8 +421,8 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     container = i.outside.contents(container)
     kind = type(container)
     if kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, lookup_key(i, element))
-        return dictionaries.get(i.outside, container, stored) is not DELETED
+        stored = stored_key(i.outside, lookup_key(i, element))
+        return container.get(i.outside, stored) is not DELETED
     if kind is ForeignScalar:
         return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
     if isinstance(container, DICT_LIKE + SETS):
@@ -474,7 +476,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
         return None
     value = opened(value)
     if type(value) is ShadowDict:
-        return dictionaries.length(i.outside, value)
+        return value.length(i.outside)
     value = i.outside.contents(value)
     if type(value) is ForeignScalar and value.cls in (str, bytes):
         return len(i.outside.concrete(value))
@@ -488,12 +490,12 @@ def length_of(i: Interpreter, value: Any) -> int | None:
 
 def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
     """`d.keys()`, `d.values()` or `d.items()`: a live view of the stand-in's entries, as the user's would be."""
-    keys = dictionaries.keys(i.outside, shadow)
+    keys = shadow.keys(i.outside)
     if name != "keys":
         for key in list(shadow.entries):
-            dictionaries.get(i.outside, shadow, key)
+            shadow.get(i.outside, key)
     if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: dictionaries.stored_key(i.outside, lookup_key(i, key)) for key in keys}
-        return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
+        stored = {key: stored_key(i.outside, lookup_key(i, key)) for key in keys}
+        return getattr({key: shadow.get(i.outside, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
     return i.outside.mark_made(view, shadow, name)
