@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 
@@ -25,6 +26,13 @@ def new_node(graph: Graph, kind: str, target: Any, args: tuple[Any, ...], kwargs
 def outputs_of(graph: Graph) -> Any:
     """What a graph returns: nodes, in a tuple or list."""
     return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+
+
+@lru_cache(maxsize=4096)
+def is_view(target: Any) -> bool:
+    """Whether `target` is an operator of ATen that returns its first operand's memory, and leaves it unchanged."""
+    returns = target._schema.returns if isinstance(target, OpOverload) else ()
+    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
 
 @lru_cache(maxsize=1024)
