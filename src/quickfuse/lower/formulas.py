@@ -61,13 +61,15 @@ def _logit(x: X, eps: float | None = None) -> X:
     return (x / (1 - x)).log()
 
 
-@formula("nan_to_num")
 def _nan_to_num(x: X, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> X:
     if not x.is_floating_point():
         return x.clone()
     limits = torch.finfo(x.dtype)
     top, bottom = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
     return torch.where(x.isnan(), nan or 0.0, torch.where(x == math.inf, top, torch.where(x == -math.inf, bottom, x)))
+
+
+FORMULAS["nan_to_num"] = _nan_to_num  # whose limits are those of 16 bits
 
 
 @formula("logaddexp")
@@ -239,6 +241,7 @@ def _softmax_backward(grad: X, y: X, dim: int, input_dtype: torch.dtype) -> X:
 
 @formula("logsumexp")
 def _logsumexp(x: X, dim: Any, keepdim: bool = False) -> X:
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     best = x.amax(dim, keepdim=True)
     shift = torch.where(best.isinf(), 0, best)
     powers = (x - shift).exp()
