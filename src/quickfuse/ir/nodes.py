@@ -37,7 +37,7 @@ def is_fused_update(node: Node) -> bool:
 @lru_cache(maxsize=4096)
 def is_view(target: Any) -> bool:
     """Whether `target` is an operator of ATen that returns its first operand's memory, and leaves it unchanged."""
-    returns = target._schema.returns if isinstance(target, OpOverload) else ()
+    returns: Any = target._schema.returns if isinstance(target, OpOverload) else ()
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
 
