@@ -141,6 +141,9 @@ class CostModel:
 
     # --- fusion ---
 
+    #: A formula of more operations in a row is cut: LLVM translates 1,280 in 0.33 s, 5,000 in 2.1 s.
+    longest_formula: int = 1000
+
     #: Groups are only merged for the sake of common loads as long as a loop has no more than so many stores, and one is
     #: tried with no more than so many others that load the same elements.
     most_fused_stores: int = 32

@@ -1,0 +1,87 @@
+"""Formulas that are too long for one kernel are cut: values on the way are stored, and what follows is in a later kernel.
+
+A chain of pointwise operators is one formula, however long. LLVM takes more than the time of each half to translate the
+whole, while one more store and load for each thousand operations costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quickfuse import logs
+from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.expr import Expr, Load, Op, Previous
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
+from quickfuse.ir.reindex import with_arguments
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+
+def cut_long_formulas(program: Program) -> frozenset[Buffer]:
+    """Store values on the way, where operations follow one after the other in more than `COSTS.longest_formula` steps.
+    Returns the buffers whose readers are to be in later kernels."""
+    cut: list[Buffer] = []
+    steps: list[Loop | Extern] = []
+    for step in program.steps:
+        if isinstance(step, Loop):
+            steps += _Cutting(step, cut).run()
+        steps.append(step)
+    if cut:
+        program.steps = steps
+        logs.emit("loops", f"formulas of more than {COSTS.longest_formula} operations in a row: cut in {len(cut)} places")
+    return frozenset(cut)
+
+
+class _Cutting:
+    """The formulas of one loop. `length` of a node: how many operations come one after the other since the last cut."""
+
+    def __init__(self, loop: Loop, cut: list[Buffer]) -> None:
+        self.loop = loop
+        self.cut = cut
+        self.before: list[Loop] = []
+        self.known: dict[int, tuple[Expr, int, bool]] = {}  # by id: what it becomes, its length, and whether it may be cut
+
+    def run(self) -> list[Loop]:
+        """The loops that store values for this one."""
+        stores = []
+        for store in self.loop.stores:
+            offset, inside, value = (
+                None if root is None else self._shortened(root) for root in (store.offset, store.inside, store.value)
+            )
+            assert value is not None
+            same = value is store.value and offset is store.offset and inside is store.inside
+            stores.append(store if same else replace(store, value=value, offset=offset, inside=inside))
+        self.loop.stores = stores
+        return self.before
+
+    def _shortened(self, root: Expr) -> Expr:
+        known = self.known
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if id(node) in known:
+                stack.pop()
+                continue
+            missing = [arg for arg in node.args if id(arg) not in known] if isinstance(node, Op) else ()
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            known[id(node)] = self._operation(node) if isinstance(node, Op) else (node, 0, not isinstance(node, Previous))
+        return known[id(root)][0]
+
+    def _operation(self, node: Op) -> tuple[Expr, int, bool]:
+        args = [self.known[id(arg)] for arg in node.args]
+        made = with_arguments(node, tuple([arg for arg, _, _ in args]))
+        length, may_be_cut = 1 + max([length for _, length, _ in args]), all(free for _, _, free in args)
+        if length < COSTS.longest_formula or not may_be_cut:
+            return made, length, may_be_cut
+        return self._stored(made), 0, True
+
+    def _stored(self, value: Op) -> Load:
+        shape = self.loop.shape
+        meta = TensorMeta(value.dtype, shape, contiguous_stride(shape), self.loop.device)
+        buffer = Buffer(f"long{len(self.cut)}", meta, "temp")
+        access = Access(buffer, 0, meta.stride)
+        self.cut.append(buffer)
+        self.before.append(Loop(shape, [Store(access, value)], self.loop.device))
+        return Load(access, value.dtype)

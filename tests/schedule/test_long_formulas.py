@@ -1,0 +1,35 @@
+"""Chains of pointwise operators that are too long for one kernel."""
+
+from __future__ import annotations
+
+import torch
+
+import quickfuse
+from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.kernel import KernelCall
+from schedule_interpreter import compile_for_test
+
+
+def chain(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    for _ in range(COSTS.longest_formula):
+        x = torch.sin(x) * 1.001 + y
+        y = y * 0.999
+    return x, y
+
+
+X, Y = torch.rand(5, 7, dtype=torch.double), torch.rand(7, dtype=torch.double)
+
+
+def test_long_chains_are_cut() -> None:
+    calls = [step for step in compile_for_test(chain, X, Y)[0].steps if isinstance(step, KernelCall)]
+    assert 3 <= len(calls) <= 6
+    for ours, eager in zip(quickfuse.compile(chain)(X, Y), chain(X, Y), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_of_long_chains() -> None:
+    x = X.clone().requires_grad_()
+    ours, eager = (
+        torch.autograd.grad(f(x, x)[0].sum(), x)[0] for f in (quickfuse.compile(chain), chain)
+    )  # fmt: skip
+    torch.testing.assert_close(ours, eager, rtol=1e-9, atol=1e-9)
