@@ -7,7 +7,6 @@ beginning by each layer, in a kernel unlike those of all others.
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 import torch
 from torch.fx import Graph, Node
@@ -15,6 +14,7 @@ from torch.fx import Graph, Node
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Place
 from quickfuse.ir.loop import Buffer
+from quickfuse.ir.nodes import is_view
 from quickfuse.ir.values import TensorMeta
 
 from .layout import costs_at_least
@@ -63,7 +63,9 @@ class ValueReads:
             return False
         places = self._places(value)
         large = [b for b, _ in places if b.meta.ndim > 1]
-        return len(places) < _ENOUGH and all(b.kind == "input" for b in large) and 4 * sum(b.meta.numel for b in large) <= 5 * size
+        if len(places) >= _ENOUGH or any(b.kind != "input" for b in large):
+            return False
+        return 4 * sum(b.meta.numel for b in large) <= 5 * size
 
     def _reads_more(self, value: Op, size: int, most: int, *, with_inputs: bool) -> bool:
         places = self._places(value)
@@ -129,13 +131,6 @@ def compared_for_equality(graph: Graph) -> frozenset[Node]:
 
 def _viewed(node: Node) -> Node:
     """The node of which a node is a view, or the node itself."""
-    while node.all_input_nodes and _is_view(node.target):
+    while node.all_input_nodes and is_view(node.target):
         node = node.all_input_nodes[0]
     return node
-
-
-def _is_view(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    returned = target._schema.returns[0].alias_info if target._schema.returns else None
-    return returned is not None and not returned.is_write
