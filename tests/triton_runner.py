@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from cpu_runner import Strided
+from quickfuse.differentiate.expand import expand
 from quickfuse.emit.triton import emit
 from quickfuse.ir.kernel import Form, KernelBody, KernelCall, Schedule, row_template
 from quickfuse.launch.cuda_compile import CompiledCubin, LaunchShape, argument_types, compile_kernel
@@ -159,7 +160,7 @@ def kernels(schedule: Schedule) -> list[KernelCall]:
 def gpu_schedule(function: Callable[..., Any], *inputs: Any, on_cpu: tuple[str, ...] = ()) -> tuple[Schedule, list[str]]:
     """The verified schedule of a function of tensors on a GPU, and the names of its inputs."""
     gm = on_gpu(trace(function, *copy_inputs(inputs)), on_cpu)
-    return fused(lower(gm.graph)), [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    return fused(lower(gm.graph, (), expand)), [node.name for node in gm.graph.nodes if node.op == "placeholder"]
 
 
 def check(

@@ -25,7 +25,6 @@ from .aten import overload_handler
 from .compositions import COMPOSITIONS
 from .extern import name_of
 from .formulas import FORMULAS
-from .rules import EVALUATORS
 from .schemas import is_composed
 from .symbolic import Tensor
 
@@ -61,8 +60,6 @@ def expansion(
         return None
     graph = expand(function, *map_leaves(_described, (tuple(args), dict(kwargs))))
     if graph is None or not _is_worth_it(graph) or not _gives(graph, meta):
-        return None
-    if any(tensor.meta.device.type != "cpu" for tensor in operands) and not _is_pointwise(graph):
         return None
     return Expansion(graph, operands)
 
@@ -120,11 +117,6 @@ def _is_worth_it(graph: Graph) -> bool:
         else:
             loops += 1
     return loops >= calls
-
-
-def _is_pointwise(graph: Graph) -> bool:
-    """Whether a graph consists of operators on single elements alone, which are loops on every device."""
-    return all(name_of(n.target) in {"_to_copy", *EVALUATORS} for n in graph.nodes if n.op == "call_function")
 
 
 def _gives(graph: Graph, meta: Any) -> bool:
