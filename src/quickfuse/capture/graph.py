@@ -262,8 +262,9 @@ class GraphBuilder:
     ) -> Effects:
         """Note which tensors the call of `node` changed, and how."""
         changed = self.contents.note_call(node, target, args, kwargs)
+        known = {id(tensor) for tensor in changed}
         for index in result.written:
-            if not any(tensor is tensors[index] for tensor in changed):  # no schema says so
+            if id(tensors[index]) not in known:  # no schema says so
                 changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
         for tensor in changed:
             if tensor.meta.is_expanded:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from .shapes import is_view
+from ..ir.nodes import is_view
 
 aten = torch.ops.aten
 

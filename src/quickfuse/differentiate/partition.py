@@ -22,10 +22,11 @@ import torch
 from torch.fx import Node
 
 from ..ir.cost_model import COSTS
+from ..ir.nodes import is_view
 from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
-from .recompute import Recipe, is_cheap, is_slow, is_view_target, memory_root, recipe_of, size_of, tensors_before
+from .recompute import Recipe, is_cheap, is_slow, memory_root, recipe_of, size_of, tensors_before
 
 aten = torch.ops.aten
 
@@ -81,7 +82,7 @@ def _ends_of_chains(joint: Joint) -> set[Node]:
             continue
         before = [slow[operand] for operand in node.all_input_nodes if operand in slow]
         found = nothing.union(*before, (node,) if is_slow(node.target) else ())
-        if len(found) > COSTS.most_slow_again and not is_part and not is_view_target(node.target):
+        if len(found) > COSTS.most_slow_again and not is_part and not is_view(node.target):
             ends.add(node)
         elif found:
             slow[node] = found
@@ -197,9 +198,9 @@ class _Partition:
 
     def _cost(self, node: Node) -> int:
         meta = node.meta["val"]
-        if not isinstance(meta, TensorMeta) or is_view_target(node.target) or node.meta.get("backward"):
+        if not isinstance(meta, TensorMeta) or is_view(node.target) or node.meta.get("backward"):
             return ENDLESS
-        if node.target is operator.getitem and is_view_target(node.args[0].target):  # type: ignore[union-attr]
+        if node.target is operator.getitem and is_view(node.args[0].target):  # type: ignore[union-attr]
             return ENDLESS
         if node in self.inputs and not self._must_copy(node):
             return 1

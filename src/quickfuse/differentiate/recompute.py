@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..ir.nodes import is_view
 from ..ir.target import is_slow as is_slow_operation
 from ..ir.values import NumberMeta, TensorMeta
-from .shapes import is_view
 
 aten = torch.ops.aten
 
@@ -54,16 +54,12 @@ def is_slow(target: Any) -> bool:
 
 
 @cache
-def is_view_target(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and is_view(target)
-
-
 def memory_root(node: Node) -> Node:
     """The node in whose memory a node's value lies: itself, but for views."""
     while True:
-        if node.target is operator.getitem and is_view_target(node.args[0].target):  # type: ignore[union-attr]
+        if node.target is operator.getitem and is_view(node.args[0].target):  # type: ignore[union-attr]
             node = node.args[0].args[0]  # type: ignore[union-attr,assignment]
-        elif node.op == "call_function" and is_view_target(node.target):
+        elif node.op == "call_function" and is_view(node.target):
             node = node.args[0]  # type: ignore[assignment]
         else:
             return node

@@ -17,14 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import Step
-from ..ir.nodes import new_node
+from ..ir.nodes import is_view, new_node
 from ..ir.values import TensorMeta
 from .constants import value_of
 from .in_place import functional_form, view_form
 from .inverses import write_through
 from .layouts import Out, Spec
 from .lists import is_on_lists, members
-from .shapes import is_view, map_spec, spec_of
+from .shapes import map_spec, spec_of
 from .traced import Memory, TracedTensor, make_traced, map_traced, traced_in
 
 aten = torch.ops.aten

@@ -126,12 +126,6 @@ def _run(function: Any, args: Any, kwargs: Any, make: Callable[[TracedTensor], t
     return _spec(returned, torch.device("cpu"))
 
 
-def is_view(function: Any) -> bool:
-    """Whether an operator's schema says that it returns its first operand's memory, and leaves it unchanged."""
-    returns = function._schema.returns
-    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
-
-
 def map_spec(function: Callable[..., Any], spec: Spec) -> Any:
     """`function(out, its position)` for each tensor of a spec."""
     if type(spec) is Out:

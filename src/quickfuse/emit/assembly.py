@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ..ir.source import Source
+from .prologue import Prologue
 from .walk import FEWEST_STATEMENTS
-
-if TYPE_CHECKING:
-    from .prologue import Prologue
 
 #: Variables that generated code assigns, and names that look like one.
 _VARIABLE = re.compile(r"\b_[a-z]+\d+\b")

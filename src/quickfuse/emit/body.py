@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -163,13 +164,15 @@ class KernelBodyWriter:
         made = {*self.schedule.temps, *self._outputs()}
         last_flag = self._last_flag()
         before: list[str] = []
+        changed = False
         for number, step in enumerate(self.schedule.steps):
             for buffer in self._used[number]:
                 if buffer in made:  # a call of PyTorch may be the first use of a tensor without elements
                     self._allocate(buffer)
             if isinstance(step, KernelCall):
-                if self._restarts() and step.changed_inputs and _CHANGED not in self.lines:
+                if self._restarts and step.changed_inputs and not changed:
                     self.lines.append(_CHANGED)
+                    changed = True
                 self._launch(step, call)
                 call += 1
             else:
@@ -203,7 +206,7 @@ class KernelBodyWriter:
         where PyTorch's operator refuses its operands; but memory may run out at any time."""
         handler = ["    raise"]
         before = []
-        if self._restarts():
+        if self._restarts:
             before = ["_changed = False"]
             handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
             handler.append("    raise _RunNatively from _error1")
@@ -218,6 +221,7 @@ class KernelBodyWriter:
         inner = [f"    {line}" for line in self.lines]
         self.lines = [*before, "try:", *inner, "except _Exception as _error1:", *handler]
 
+    @functools.cached_property
     def _restarts(self) -> bool:
         """Whether the program runs natively from its beginning where a call of PyTorch fails."""
         return self.changes_inputs and any(isinstance(step, Extern) and step.may_fail for step in self.schedule.steps)

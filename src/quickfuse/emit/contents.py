@@ -7,15 +7,13 @@ tensors hold the same number.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..ir.guard import Guard
 from ..ir.source import Source
-
-if TYPE_CHECKING:
-    from .prologue import Prologue
+from .prologue import Prologue, contents_in
 
 #: The number that a statement about many tensors looks at.
 _EACH = "_each0"
@@ -28,8 +26,6 @@ class ContentsGuards:
     """
 
     def __init__(self, prologue: Prologue, order: list[Source]) -> None:
-        from .prologue import contents_in
-
         self.readers: dict[str, tuple[str, list[Any]]] = {}
         self._prologue = prologue
         self._position = {source: k for k, source in enumerate(order)}

@@ -11,15 +11,13 @@ use.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
-from ..ir.generated import generated_function
+from ..ir.generated import generated_function, graph_module
 from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch, Placement
@@ -126,71 +124,24 @@ def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
 
 def operator_function(name: str, graph: Graph) -> Callable[..., Any]:
     """A function that calls the graph's operators one by one."""
-    inputs, numbers = _inputs(graph)
-    return _function(name, numbers, *_OperatorWriter(inputs).write(graph))
+    checked, made = Graph(), {}
+    is_number = []
+    for node in graph.nodes:
+        made[node] = checked.node_copy(node, made.__getitem__)
+        meta = node.meta.get("val")
+        if node.op == "placeholder":
+            is_number.append(isinstance(meta, NumberMeta))
+        if isinstance(meta, TensorMeta) and (node.op != "placeholder" or "lies" in node.meta):
+            made[node] = checked.call_function(settle, (made[node], meta.shape, meta.stride, meta.dtype))
+    module = graph_module(checked)  # its code lets go of each value after its last use
 
+    def run(tensors: list[torch.Tensor], *numbers: Any) -> list[Any]:
+        given, others = iter(tensors), iter(numbers)
+        return [*module.forward(*[next(others if number else given) for number in is_number])]
 
-class _OperatorWriter:
-    def __init__(self, inputs: list[str]) -> None:
-        self.inputs = iter(inputs)
-        self.constants: dict[str, Any] = {"_settle": settle, "math": math, "_Unfit": Unfit}
-        self.lines: list[str] = []
-
-    def write(self, graph: Graph) -> tuple[list[str], dict[str, Any]]:
-        last: dict[Node, Node] = {}
-        for node in graph.nodes:
-            for operand in node.all_input_nodes:
-                last[operand] = node
-        dying: dict[Node, list[Node]] = {}
-        for operand, user in last.items():
-            if operand.op != "placeholder" and user.op != "output":
-                dying.setdefault(user, []).append(operand)
-        self.names: dict[Node, str] = {}
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                self.names[node] = next(self.inputs)
-                if "lies" in node.meta:  # in another order than the operators were recorded for
-                    name, meta = self.names[node], node.meta["val"]
-                    self.names[node] = f"_v{len(self.names)}"
-                    wanted = self._constant((meta.shape, meta.stride, meta.dtype))
-                    self.lines.append(f"{self.names[node]} = _settle({name}, *{wanted})")
-            elif node.op == "output":
-                self.lines.append(f"return [{', '.join([self._value(v) for v in node.args[0]])}]")
-            else:
-                self._call(node)
-                if node in dying:
-                    self.lines.append(f"del {', '.join([self.names[n] for n in dying[node]])}")
-        return self.lines, self.constants
-
-    def _call(self, node: Node) -> None:
-        name = self.names[node] = f"_v{len(self.names)}"
-        if node.target is operator.getitem:
-            self.lines.append(f"{name} = {self._value(node.args[0])}[{node.args[1]}]")
-        else:
-            parts = [self._value(a) for a in node.args] + [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
-            self.lines.append(f"{name} = {self._constant(node.target)}({', '.join(parts)})")
-        meta = node.meta["val"]
-        if isinstance(meta, TensorMeta):
-            wanted = self._constant((meta.shape, meta.stride, meta.dtype))
-            self.lines.append(
-                f"if {name} is None or {name}.stride() != {meta.stride} or {name}.shape != {meta.shape}: "
-                f"{name} = _settle({name}, *{wanted})"
-            )
-
-    def _value(self, value: Any) -> str:
-        if isinstance(value, Node):
-            return self.names[value]
-        if isinstance(value, (list, tuple)):
-            inner = "".join(f"{self._value(v)}, " for v in value)
-            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
-        if type(value) in (int, bool, type(None)):
-            return repr(value)
-        return self._constant(value)
-
-    def _constant(self, value: Any) -> str:
-        name = f"_c{len(self.constants)}"
-        self.constants[name] = value
-        return name
+    run.__name__ = name
+    run.__dict__["source"] = module.code
+    return run
 
 
 def settle(tensor: torch.Tensor | None, shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -201,6 +152,8 @@ def settle(tensor: torch.Tensor | None, shape: Any, stride: Any, dtype: torch.dt
     """
     if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
         raise Unfit
+    if tensor.stride() == stride:
+        return tensor
     return torch.empty_strided(shape, stride, dtype=dtype, device=tensor.device).copy_(tensor)
 
 

@@ -1,7 +1,7 @@
 """Operators that PyTorch has kernels for, but that are no more than a few others: what they are, as PyTorch calls.
 
-They are lowered like operators that PyTorch itself composes (`expansion.py`). None means: not for these arguments. Of most,
-PyTorch says so itself: `DECOMPOSED`.
+They are lowered like operators that PyTorch itself composes (`expansion.py`). None means: not for these arguments. Those
+that are formulas of elements or rows are in `formulas.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,51 @@ Tensor = torch.Tensor
 
 def _nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     return torch.where(torch.isnan(input), 0, input).sum(dim, keepdim, dtype=dtype)
+
+
+def _aminmax(input: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
+    axes = () if dim is None else dim
+    return torch.amin(input, axes, keepdim), torch.amax(input, axes, keepdim)
+
+
+def _pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """(..., C * r * r, H, W) -> (..., C, H, r, W, r)"""
+    *outer, channels, height, width = input.shape
+    r, n = upscale_factor, len(outer)
+    parts = input.reshape(*outer, channels // (r * r), r, r, height, width)
+    swapped = parts.permute(*range(n + 1), n + 3, n + 1, n + 4, n + 2)
+    return swapped.clone(memory_format=torch.contiguous_format).view(*outer, channels // (r * r), height * r, width * r)
+
+
+def _pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """(..., C, H * r, W * r) -> (..., C, r, r, H, W)"""
+    *outer, channels, height, width = input.shape
+    r, n = downscale_factor, len(outer)
+    parts = input.reshape(*outer, channels, height // r, r, width // r, r)
+    swapped = parts.permute(*range(n + 1), n + 2, n + 4, n + 1, n + 3)
+    return swapped.clone(memory_format=torch.contiguous_format).view(*outer, channels * r * r, height // r, width // r)
+
+
+def _rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
+    """A quarter turn flips one axis and swaps it with the other."""
+    one, two = dims
+    turns = k % 4
+    if turns in (0, 2):
+        return input.flip([one, two] if turns else [])
+    return input.transpose(one, two).flip([one if turns == 1 else two])
+
+
+def _block_diag(*tensors: Any) -> Any:
+    blocks = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
+    if any(block.ndim != 2 or block.dtype is not blocks[0].dtype for block in blocks):
+        return None
+    columns = sum(block.shape[1] for block in blocks)
+    rows, begin = [], 0
+    for block in blocks:
+        end = begin + block.shape[1]
+        rows.append(torch.constant_pad_nd(block, (begin, columns - end)))
+        begin = end
+    return torch.cat(rows)
 
 
 def _ldexp(input: Tensor, other: Tensor) -> Tensor:
@@ -94,24 +139,7 @@ def _safe_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "nansum": _nansum, "ldexp": _ldexp, "channel_shuffle": _channel_shuffle, "trace": _trace,
     "masked_scatter": _masked_scatter, "isin": _isin, "_safe_softmax": _safe_softmax,
+    "aminmax": _aminmax, "block_diag": _block_diag, "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
+    "rot90": _rot90,
     "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip
-
-#: Operators of ATen that PyTorch itself has decompositions of, which round where its kernels do. Operators that every model
-#: is made of have rules all the same, which take less time to compile.
-DECOMPOSED = frozenset(
-    # activations and their gradients
-    "glu glu_backward hardtanh_backward hardswish_backward leaky_relu_backward elu_backward _prelu_kernel "
-    "_prelu_kernel_backward gelu_backward silu_backward mish_backward softplus_backward log_sigmoid_backward logit_backward "
-    # losses and their gradients
-    "mse_loss smooth_l1_loss huber_loss mse_loss_backward smooth_l1_loss_backward "
-    "huber_loss_backward binary_cross_entropy_backward "
-    # normalisation
-    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp "
-    "_fused_rms_norm _fused_rms_norm_backward "
-    # functions of elements
-    "logit sinc deg2rad rad2deg frac nan_to_num isposinf isneginf heaviside special_xlog1py logaddexp logaddexp2 "
-    # elements in other places
-    "slice_backward select_backward diagonal_backward rot90 pixel_shuffle pixel_unshuffle "
-    "block_diag upsample_bicubic2d aminmax".split()
-)

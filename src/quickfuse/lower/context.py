@@ -52,6 +52,7 @@ class Context:
         self._last_in_order: Extern | None = None
         self._flags: dict[torch.device, Buffer] = {}
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
+        self._assigned_ids: set[int] = set()
         #: Whether there are values that are different formulas on different parts of their index space: see `piecewise.py`.
         self.has_pieces = False
         self._pieces: dict[int, tuple[Expr, int]] = {}
@@ -285,21 +286,24 @@ class Context:
     def begin(self) -> None:
         """A node's lowering begins: `undo` goes back to here."""
         self._assigned.clear()
+        self._assigned_ids.clear()
 
     def is_assigned(self, storage: Storage) -> bool:
         """Whether the node's lowering has replaced what a storage holds."""
-        return any(assigned is storage for assigned, _, _ in self._assigned)
+        return id(storage) in self._assigned_ids
 
     def undo(self) -> None:
         """Let all tensors hold what they held when the lowering of the node began."""
         while self._assigned:
             storage, value, mutated = self._assigned.pop()
+            self._assigned_ids.discard(id(storage))
             storage.value, storage.mutated = value, mutated
 
     def assign(self, tensor: Tensor, value: Expr) -> None:
         """Replace what `tensor` holds, and so what every view of its memory holds."""
         storage = tensor.storage
         self._assigned.append((storage, storage.value, storage.mutated))
+        self._assigned_ids.add(id(storage))
         if tensor.whole:
             storage.value = value
         elif tensor.meta.numel:

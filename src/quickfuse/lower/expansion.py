@@ -13,18 +13,18 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table
 from torch._ops import OpOverload
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
 from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.expr import Scalar
-from quickfuse.ir.nodes import outputs_of
+from quickfuse.ir.nodes import is_view, outputs_of
 from quickfuse.ir.values import TensorMeta
 
 from .aten import overload_handler
-from .compositions import COMPOSITIONS, DECOMPOSED
+from .compositions import COMPOSITIONS
 from .extern import name_of
+from .formulas import FORMULAS
 from .rules import EVALUATORS
 from .schemas import is_composed
 from .symbolic import Tensor
@@ -71,16 +71,14 @@ def expansion(
 def _composition(function: Any) -> Callable[..., Any] | None:
     """What to take apart in place of a call of `function`, which is best left alone if that is None."""
     name = name_of(function)
-    known = COMPOSITIONS.get(name)
+    known = COMPOSITIONS.get(name) or (FORMULAS.get(name) if isinstance(function, OpOverload) else None)
     if known is not None and not any(argument.is_out for argument in _arguments(function)):
         return known
-    if isinstance(function, OpOverload):
-        return decomposition_table.get(function) if name in DECOMPOSED else None
-    if name in _WHOLE:
+    if name in _WHOLE or isinstance(function, OpOverload):
         return None
     if isinstance(function, FunctionType):
         return function if (function.__module__ or "").startswith("torch.") else None
-    return function if is_composed(name) or name in DECOMPOSED else None
+    return function if is_composed(name) or name in FORMULAS else None
 
 
 def _arguments(function: Any) -> Any:
@@ -115,7 +113,7 @@ def _is_worth_it(graph: Graph) -> bool:
     """Whether at least as many parts become loops as stay calls."""
     loops = calls = 0
     for node in graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem or _is_view(node):
+        if node.op != "call_function" or node.target is operator.getitem or is_view(node.target):
             continue
         if isinstance(node.target, OpOverload) and overload_handler(node.target) is None and not _composition(node.target):
             calls += 1
@@ -129,14 +127,10 @@ def _is_pointwise(graph: Graph) -> bool:
     return all(name_of(n.target) in {"_to_copy", *EVALUATORS} for n in graph.nodes if n.op == "call_function")
 
 
-def _is_view(node: Node) -> bool:
-    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-    return bool(returns) and returns[0].alias_info is not None
-
-
 def _gives(graph: Graph, meta: Any) -> bool:
-    """Whether a graph returns tensors as capture has seen them."""
+    """Whether a graph returns tensors as capture has seen them, but for how they lie in memory."""
     made, wanted = outputs_of(graph), [meta] if isinstance(meta, TensorMeta) else [m for m in meta if m is not None]
     return len(wanted) == len(made) and all(
-        isinstance(one, TensorMeta) and one.looks_like(node.meta["val"]) for one, node in zip(wanted, made, strict=True)
+        isinstance(one, TensorMeta) and (one.dtype, one.shape, one.device) == (two.dtype, two.shape, two.device)
+        for one, two in zip(wanted, [node.meta["val"] for node in made], strict=True)
     )

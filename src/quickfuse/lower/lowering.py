@@ -71,9 +71,9 @@ def _needs_memory(node: Node) -> bool:
     return handler is None or name_of(node.target) in _CALLING
 
 
-def _looking_like(tensor: Any, meta: TensorMeta) -> Any:
+def _looking_like(tensor: Tensor, meta: TensorMeta) -> Tensor:
     """A new tensor with the strides that the operator gives to axes of one element: parts may give others."""
-    if type(tensor) is not Tensor or not tensor.whole or tensor.meta.stride == meta.stride:
+    if not tensor.whole or tensor.meta.stride == meta.stride:
         return tensor
     storage = Storage(meta, tensor.storage.value)
     storage.pending = tensor.storage.pending
@@ -210,9 +210,15 @@ class _Lowering:
             else:
                 self.values[node] = self._call(node.op, node)
         if isinstance(meta, TensorMeta):
-            return _looking_like(results[0], meta)
+            return self._laid_out(results[0], meta)
         given = iter(results)
-        return [None if m is None else _looking_like(next(given), m) for m in meta]  # what is not asked for is not there
+        return [None if m is None else self._laid_out(next(given), m) for m in meta]  # what is not asked for is not there
+
+    def _laid_out(self, tensor: Tensor, meta: TensorMeta) -> Tensor:
+        """A result with the strides that it has where the call is one."""
+        if not tensor.meta.looks_like(meta):
+            return self.ctx.fresh(meta, self.ctx.read(tensor))
+        return _looking_like(tensor, meta)
 
     def _with_activation(
         self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any

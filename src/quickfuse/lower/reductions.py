@@ -16,7 +16,7 @@ from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import rule
+from .calls import made, rule
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
@@ -237,3 +237,28 @@ def foreach_norm(ctx: Context, meta: Any, input: Any, ord: Any, dtype: Any) -> A
     if any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input):
         raise NoRule
     return [_norm(ctx, m, x, ord, None, False, dtype) for m, x in zip(meta, input, strict=True)]
+
+
+# --- softmax ---
+
+
+def log_softmax_of(space: Space, value: Expr) -> Expr:
+    shifted = ops.sub(value, space.largest(value))
+    return ops.sub(shifted, ops.via(ops.log(space.sum(ops.exp(shifted))), value.dtype))
+
+
+def softmax_of(space: Space, value: Expr) -> Expr:
+    powers = ops.exp(ops.sub(value, space.largest(value)))
+    return ops.div(powers, ops.via(space.sum(powers), value.dtype))
+
+
+for _name, _formula in {"_softmax": softmax_of, "_log_softmax": log_softmax_of}.items():
+
+    @rule(_name, "input dim half_to_float=False")
+    def softmax(
+        ctx: Context, meta: Any, input: Any, dim: Any, half_to_float: Any, formula: Any = _formula
+    ) -> Tensor:
+        if type(meta) is not TensorMeta or not is_float(meta.dtype):
+            raise NoRule
+        x = Reading(ctx, input, dim, meta.dtype if half_to_float else None)
+        return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))

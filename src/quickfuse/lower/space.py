@@ -93,13 +93,15 @@ class Space:
 
     def _in_two_stages(self, value: Expr, combine: str) -> Expr | None:
         """Parts of rows first, where whole rows would leave threads idle; None where they would not."""
+        if math.prod(self.shape) < self.costs.long_reduction:
+            return None
         strides = _main_strides(value, len(self.shape))
         moving = [k for k, size in enumerate(self.shape) if size > 1]
         rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
         inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
         if inner not in self.axes:
             rows = -(-rows // self.costs.columns_a_row)
-        if rows >= self.costs.few_rows or math.prod(self.shape) < self.costs.long_reduction:
+        if rows >= self.costs.few_rows:
             return None
         whole, axis = self._split_axes(sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k])))
         if axis is None:

@@ -113,6 +113,59 @@ def _linear(name: str, ndim: int) -> None:
         return made(ctx, meta, ops.via(functools.reduce(ops.add, terms), meta.dtype))
 
 
+def _cubic(name: str) -> None:
+    @rule(name, "input output_size align_corners=False *scales")
+    def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, align_corners: Any, scales: Any) -> Tensor:
+        if type(align_corners) is not bool:
+            raise NoRule
+        image = _Image(input, meta, output_size, scales, 2)
+        value = source(ctx, input, COSTS.store_before_upsampling)
+        rows, columns = (
+            [
+                (_table(ctx, index, meta, k + 2), _table(ctx, weight, meta, k + 2))
+                for index, weight in _cubic_neighbours(image, k, align_corners)
+            ]
+            for k in range(2)
+        )  # fmt: skip
+        of_rows = []
+        for row, weight in rows:
+            elements = [ops.via(at(value, [0, 1, row, column], 4, None), image.dtype) for column, _ in columns]
+            terms = [ops.mul(element, factor) for element, (_, factor) in zip(elements, columns, strict=True)]
+            of_rows.append(ops.mul(functools.reduce(ops.add, terms), weight))
+        return made(ctx, meta, ops.via(functools.reduce(ops.add, of_rows), meta.dtype))
+
+
+#: The parameter of the cubic polynomials.
+_CUBIC = -0.75
+
+
+def _cubic_neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr]]:
+    """The four elements of an axis around each new one, with their weights (Keys, Cubic Convolution Interpolation, 1981)."""
+    old, dtype = image.old[k], image.dtype
+    place = _place(image, k, align_corners)
+    first = _index_before(place, old)
+    zero, one = ops.const(0.0, dtype), ops.const(1.0, dtype)
+    behind = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), zero), one)
+    ahead = ops.sub(one, behind)
+    weights = [_far(ops.add(behind, one)), _near(behind), _near(ahead), _far(ops.add(ahead, one))]
+    last = ops.const(old - 1, I64)
+    places = [ops.maximum(ops.minimum(ops.add(first, ops.const(n, I64)), last), ops.const(0, I64)) for n in range(-1, 3)]
+    return [*zip(places, weights, strict=True)]
+
+
+def _near(x: Expr) -> Expr:
+    """The weight at a distance of at most one: ((A + 2) x - (A + 3)) x^2 + 1."""
+    inner = ops.sub(ops.mul(ops.like(x, _CUBIC + 2), x), ops.like(x, _CUBIC + 3))
+    return ops.add(ops.mul(ops.mul(inner, x), x), ops.like(x, 1.0))
+
+
+def _far(x: Expr) -> Expr:
+    """The weight at a distance from one to two: ((A x - 5 A) x + 8 A) x - 4 A."""
+    inner = ops.sub(ops.mul(ops.like(x, _CUBIC), x), ops.like(x, 5 * _CUBIC))
+    outer = ops.add(ops.mul(inner, x), ops.like(x, 8 * _CUBIC))
+    return ops.sub(ops.mul(outer, x), ops.like(x, 4 * _CUBIC))
+
+
 def _table(ctx: Context, value: Expr, meta: TensorMeta, axis: int) -> Expr:
     """A value that follows from the index of one axis alone, computed once for all others."""
     if isinstance(value, Index):
@@ -141,3 +194,4 @@ for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):
     _nearest(f"upsample_nearest{_ndim}d", _ndim, exact=False)
     _nearest(f"_upsample_nearest_exact{_ndim}d", _ndim, exact=True)
     _linear(f"upsample_{_name}{_ndim}d", _ndim)
+_cubic("upsample_bicubic2d")

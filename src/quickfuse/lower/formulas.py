@@ -1,0 +1,272 @@
+"""Operators of ATen as formulas of others: functions of elements, activations, losses, softmax, and their gradients.
+
+Each is what PyTorch's own kernel computes, as PyTorch calls, which `expansion.py` takes apart. Operands of 16 bits are
+converted to float32, and results are rounded at the end, as in the kernels. PyTorch has such formulas (`torch._decomp`), but
+they import its symbolic shapes when they are first called, for which a program would wait for seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+X = torch.Tensor
+_HALF = (torch.bfloat16, torch.float16)
+
+#: Name of an operator -> its formula.
+FORMULAS: dict[str, Callable[..., Any]] = {}
+
+
+def formula(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function of the operator's arguments."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def composed(first: X, *others: Any, **options: Any) -> Any:
+            dtype = first.dtype
+            if dtype not in _HALF:
+                return function(first, *others, **options)
+            wide = [a.float() if isinstance(a, X) and a.dtype in _HALF else a for a in (first, *others)]
+            made = function(*wide, **options)
+            results = made if isinstance(made, tuple) else (made,)
+            rounded = tuple([r.to(dtype) if isinstance(r, X) and r.dtype is torch.float32 else r for r in results])
+            return rounded if isinstance(made, tuple) else rounded[0]
+
+        FORMULAS.update(dict.fromkeys(names.split(), composed))
+        return composed
+
+    return register
+
+
+# --- functions of elements ---
+
+formula("deg2rad")(lambda x: x * (math.pi / 180))
+formula("rad2deg")(lambda x: x * (180 / math.pi))
+formula("frac")(lambda x: x - x.trunc())
+formula("sinc")(lambda x: torch.where(x == 0, 1.0, torch.sin(x * math.pi) / (x * math.pi)))
+formula("isposinf")(lambda x: x == math.inf)
+formula("isneginf")(lambda x: x == -math.inf)
+formula("heaviside")(lambda x, values: torch.where(x == 0, values, (x > 0).to(x.dtype)))
+formula("special_xlog1py")(lambda x, y: torch.where(y.isnan(), y, torch.where(x == 0, 0, x * y.log1p())))
+
+
+@formula("logit")
+def _logit(x: X, eps: float | None = None) -> X:
+    if eps is not None:
+        x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
+    return (x / (1 - x)).log()
+
+
+def _nan_to_num(x: X, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> X:
+    if not x.is_floating_point():
+        return x.clone()
+    limits = torch.finfo(x.dtype)
+    top, bottom = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
+    return torch.where(x.isnan(), nan or 0.0, torch.where(x == math.inf, top, torch.where(x == -math.inf, bottom, x)))
+
+
+FORMULAS["nan_to_num"] = _nan_to_num  # whose limits are those of 16 bits
+
+
+@formula("logaddexp")
+def _logaddexp(x: X, y: X) -> X:
+    """log(exp(x) + exp(y)), scaled by the larger of both; equal infinities are their own sum."""
+    smaller = (-(x - y).abs()).exp()
+    return torch.where(x.isinf() & (x == y), x, torch.maximum(x, y) + smaller.log1p())
+
+
+@formula("logaddexp2")
+def _logaddexp2(x: X, y: X) -> X:
+    smaller = (-(x - y).abs()).exp2()
+    return torch.where(x.isinf() & (x == y), x, torch.maximum(x, y) + smaller.log1p() * math.log2(math.e))
+
+
+# --- activations and their gradients ---
+
+
+@formula("glu")
+def _glu(x: X, dim: int = -1) -> X:
+    first, second = x.chunk(2, dim)
+    return first * second.sigmoid()
+
+
+@formula("glu_backward")
+def _glu_backward(grad: X, x: X, dim: int) -> X:
+    first, second = x.chunk(2, dim)
+    share = second.sigmoid()
+    return torch.cat([share * grad, (1 - share) * share * grad * first], dim)
+
+
+formula("hardtanh_backward")(lambda grad, x, low, high: torch.where((x <= low) | (x >= high), 0, grad))
+formula("leaky_relu_backward")(lambda grad, x, slope, of_result: torch.where(x > 0, grad, grad * slope))
+formula("_prelu_kernel")(lambda x, weight: torch.where(x > 0, x, weight * x))
+
+
+@formula("hardswish_backward")
+def _hardswish_backward(grad: X, x: X) -> X:
+    return torch.where(x <= -3, 0, torch.where(x < 3, grad * (x / 3 + 0.5), grad))
+
+
+@formula("_prelu_kernel_backward")
+def _prelu_backward(grad: X, x: X, weight: X) -> tuple[X, X]:
+    return torch.where(x > 0, grad, weight * grad), torch.where(x > 0, 0, x * grad)
+
+
+@formula("elu_backward")
+def _elu_backward(grad: X, alpha: float, scale: float, input_scale: float, of_result: bool, x: X) -> X:
+    below = (x + alpha * scale) * input_scale if of_result else (x * input_scale).exp() * (input_scale * alpha * scale)
+    return grad * torch.where(x <= 0, below, scale)
+
+
+@formula("gelu_backward")
+def _gelu_backward(grad: X, x: X, approximate: str = "none") -> X:
+    if approximate == "none":
+        below = 0.5 * (1 + (x * math.sqrt(0.5)).erf())
+        return grad * (below + x * ((x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))))
+    factor = math.sqrt(2 / math.pi)
+    bent = (factor * (x + 0.044715 * (x * x * x))).tanh()
+    slope = 0.5 * x * (1 - bent * bent) * (factor * (1 + 3 * 0.044715 * (x * x)))
+    return grad * (0.5 * (1 + bent) + slope)
+
+
+@formula("silu_backward")
+def _silu_backward(grad: X, x: X) -> X:
+    share = x.sigmoid()
+    return grad * share * (1 + x * (1 - share))
+
+
+@formula("mish_backward")
+def _mish_backward(grad: X, x: X) -> X:
+    bent = x.exp().log1p().tanh()
+    return grad * (bent + x * x.sigmoid() * (1 - bent * bent))
+
+
+@formula("softplus_backward")
+def _softplus_backward(grad: X, x: X, beta: float, threshold: float) -> X:
+    power = (x * beta).exp()
+    return torch.where(x * beta > threshold, grad, grad * power / (power + 1))
+
+
+@formula("log_sigmoid_backward")
+def _log_sigmoid_backward(grad: X, x: X, small: X) -> X:
+    """`small` is exp(-|x|)."""
+    share = small / (1 + small)
+    return grad * torch.where(x < 0, 1 - share, share)
+
+
+@formula("logit_backward")
+def _logit_backward(grad: X, x: X, eps: float | None = None) -> X:
+    """Beyond [eps, 1 - eps] the gradient is 0; without `eps` it is NaN beyond [0, 1], and infinite at the ends."""
+    low, high, beyond = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
+    inner = torch.where((x == 0) | (x == 1), grad * math.inf, grad / (x * (1 - x)))
+    return torch.where((x < low) | (x > high), beyond, inner)
+
+
+# --- losses and their gradients: `reduction` is 0 for none, 1 for the mean, 2 for the sum ---
+
+
+def _loss(name: str, of_difference: Callable[..., X]) -> None:
+    def loss(x: X, target: X, reduction: int = 1, *numbers: float, **options: float) -> Any:
+        losses = of_difference(x - target, *numbers, **options)
+        return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
+
+    FORMULAS[name] = loss  # eager stores the losses, in 16 bits where those are the operands
+
+
+def _smooth(difference: X, beta: float = 1.0) -> X:
+    size = difference.abs()
+    return torch.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta) if beta else size
+
+
+def _huber(difference: X, delta: float = 1.0) -> X:
+    size = difference.abs()
+    return torch.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+
+
+_loss("mse_loss", lambda difference: difference * difference)
+_loss("smooth_l1_loss", _smooth)
+_loss("huber_loss", _huber)
+
+
+def _share(x: X, reduction: int) -> float:
+    return 1 / x.numel() if reduction == 1 else 1.0
+
+
+def _clipped(grad: X, difference: X, factor: float, edge: float, inner: X) -> X:
+    outer = factor * grad
+    return torch.where(difference <= -edge, -outer, torch.where(difference >= edge, outer, inner))
+
+
+@formula("mse_loss_backward")
+def _mse_backward(grad: X, x: X, target: X, reduction: int) -> X:
+    return 2 * _share(x, reduction) * (x - target) * grad
+
+
+@formula("smooth_l1_loss_backward")
+def _smooth_backward(grad: X, x: X, target: X, reduction: int, beta: float) -> X:
+    difference, factor = x - target, _share(x, reduction)
+    inner = factor * difference * grad / beta if beta else grad
+    return _clipped(grad, difference, factor, beta, inner)
+
+
+@formula("huber_loss_backward")
+def _huber_backward(grad: X, x: X, target: X, reduction: int, delta: float) -> X:
+    difference, factor = x - target, _share(x, reduction)
+    return _clipped(grad, difference, factor * delta, delta, factor * difference * grad)
+
+
+@formula("binary_cross_entropy_backward")
+def _bce_backward(grad: X, x: X, target: X, weight: X | None = None, reduction: int = 1) -> X:
+    value = grad * (x - target) / ((1 - x) * x).clamp_min(1e-12)
+    value = value if weight is None else value * weight
+    return value * _share(x, reduction) if reduction == 1 else value
+
+
+# --- rows and their gradients ---
+
+
+@formula("_log_softmax_backward_data")
+def _log_softmax_backward(grad: X, y: X, dim: int, input_dtype: torch.dtype) -> X:
+    return grad - y.exp() * grad.sum(dim, keepdim=True)
+
+
+@formula("_softmax_backward_data")
+def _softmax_backward(grad: X, y: X, dim: int, input_dtype: torch.dtype) -> X:
+    return (grad - (grad * y).sum(dim, keepdim=True)) * y
+
+
+@formula("logsumexp")
+def _logsumexp(x: X, dim: Any, keepdim: bool = False) -> X:
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    best = x.amax(dim, keepdim=True)
+    shift = torch.where(best.isinf(), 0, best)
+    powers = (x - shift).exp()
+    return powers.sum(dim, keepdim).log() + (shift if keepdim else shift.amax(dim))
+
+
+@formula("_fused_rms_norm")
+def _rms_norm(x: X, shape: Any, weight: X | None = None, eps: float | None = None) -> tuple[X, X]:
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    scale = ((x * x).mean([*range(-len(shape), 0)], keepdim=True) + eps).rsqrt()
+    return x * scale if weight is None else x * scale * weight, scale
+
+
+@formula("_fused_rms_norm_backward")
+def _rms_norm_backward(grad: X, x: X, shape: Any, scale: X, weight: X | None, mask: Any) -> tuple[X | None, X | None]:
+    value = x * scale
+    inner = grad if weight is None else grad * weight
+    of_input = (inner - value * (inner * value).mean([*range(-len(shape), 0)], keepdim=True)) * scale
+    outer = [*range(x.ndim - len(shape))]
+    of_weight = (grad * value).sum(outer) if outer else grad * value
+    return of_input if mask[0] else None, of_weight if mask[1] and weight is not None else None
+
+
+# --- elements in other places ---
+
+FORMULAS["slice_backward"] = lambda grad, sizes, *place: torch.slice_scatter(grad.new_zeros(sizes), grad, *place)
+FORMULAS["select_backward"] = lambda grad, sizes, *place: torch.select_scatter(grad.new_zeros(sizes), grad, *place)
+FORMULAS["diagonal_backward"] = lambda grad, sizes, *place: torch.diagonal_scatter(grad.new_zeros(sizes), grad, *place)
