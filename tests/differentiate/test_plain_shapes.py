@@ -161,6 +161,7 @@ def test_images() -> None:
             x = torch.randn(batch, 12, 8, 6).to(memory_format=layout)
             for rule, args in (
                 (aten.pixel_shuffle.default, (2,)), (aten.channel_shuffle.default, (3,)),
+                (aten.log_sigmoid_forward.default, ()),
                 (aten.native_group_norm.default, (torch.ones(12), None, batch, 12, 48, 3, 1e-5)),
                 (aten.native_group_norm.default, (None, None, batch, 12, 48, 4, 1e-5)),
             ):  # fmt: skip

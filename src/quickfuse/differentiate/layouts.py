@@ -230,6 +230,13 @@ def _columns(shape: Any, like: TensorMeta) -> Out:
     return Out(TensorMeta(like.dtype, tuple(shape), (*stride[:-2], stride[-1], stride[-2]), like.device), 0)
 
 
+def _log_sigmoid(x: Any) -> Spec:
+    """On CPUs the result is contiguous, whatever the operand is."""
+    if x.meta.device.type != "cpu":
+        return NotImplemented
+    return laid_out(x.meta.shape, None, x.meta), laid_out(x.meta.shape, None, x.meta)
+
+
 def _rnn_layer(*args: Any) -> Spec:
     raise Unsupported("a recurrent layer, which keeps for backward what only it understands")
 
@@ -239,6 +246,7 @@ RULES: dict[Any, Callable[..., Spec]] = {
     aten.as_strided.default: _as_strided,
     aten._linalg_svd.default: _svd,
     aten.convolution.default: _convolution,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.mkldnn_rnn_layer.default: _rnn_layer,
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
