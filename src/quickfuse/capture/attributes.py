@@ -348,7 +348,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
             raise
         if source is not None:
             value = i.outside.wrap(value, source.attr(name))
-        elif not (i.is_created(base) or is_constant(value) or isinstance(value, CODE_TYPES)):
+        elif not (i.is_created(base) or isinstance(base, tuple) or is_constant(value) or isinstance(value, CODE_TYPES)):
             raise Unsupported(f"the attribute {name} of a {kind.__name__} without a path to it")
         then(value)
         return
