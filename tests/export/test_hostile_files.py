@@ -343,3 +343,15 @@ def test_operators_that_would_make_too_much(tmp_path: Path) -> None:
             node["args"][0] = [1 << 20, 1 << 20]
     parts["program.json"] = json.dumps(text).encode()
     assert loads_or_refuses(write(tmp_path / "m.qfx", parts), ())
+
+
+@pytest.mark.parametrize("operands", [[], [2.0], [2.0, 2.0, 2.0]])
+def test_arithmetic_on_another_count_of_numbers(operands: list[float], tmp_path: Path) -> None:
+    quickfuse.export(lambda x, s: x * (s + 1), (x, 2.0)).save(tmp_path / "v.qfx")
+    parts = parts_of((tmp_path / "v.qfx").read_bytes(), tmp_path)
+    text = json.loads(parts["program.json"])
+    changed = [node for node in text["graph"]["nodes"] if node.get("target", "").startswith("number::")]
+    assert changed
+    changed[0]["args"] = operands
+    parts["program.json"] = json.dumps(text).encode()
+    assert not loads_or_refuses(write(tmp_path / "m.qfx", parts), (x, 2.0))
