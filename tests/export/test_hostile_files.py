@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import json
 import signal
 import struct
@@ -70,6 +71,7 @@ class Valid(tuple[Any, ...]):
 
 @pytest.fixture(scope="module", params=PROGRAMS)
 def valid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Valid:
+    importlib.import_module("torch._dynamo")  # which some of PyTorch's operators import when they are asked for shapes
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("files") / "program.qfx"
     function, args = PROGRAMS[request.param]()
