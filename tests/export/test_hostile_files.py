@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import json
 import signal
 import struct
@@ -70,6 +71,7 @@ class Valid(tuple[Any, ...]):
 
 @pytest.fixture(scope="module", params=PROGRAMS)
 def valid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Valid:
+    importlib.import_module("torch._dynamo")  # which some of PyTorch's operators import when they are asked for shapes
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("files") / "program.qfx"
     function, args = PROGRAMS[request.param]()
@@ -343,3 +345,15 @@ def test_operators_that_would_make_too_much(tmp_path: Path) -> None:
             node["args"][0] = [1 << 20, 1 << 20]
     parts["program.json"] = json.dumps(text).encode()
     assert loads_or_refuses(write(tmp_path / "m.qfx", parts), ())
+
+
+@pytest.mark.parametrize("operands", [[], [2.0], [2.0, 2.0, 2.0]])
+def test_arithmetic_on_another_count_of_numbers(operands: list[float], tmp_path: Path) -> None:
+    quickfuse.export(lambda x, s: x * (s + 1), (x, 2.0)).save(tmp_path / "v.qfx")
+    parts = parts_of((tmp_path / "v.qfx").read_bytes(), tmp_path)
+    text = json.loads(parts["program.json"])
+    changed = [node for node in text["graph"]["nodes"] if node.get("target", "").startswith("number::")]
+    assert changed
+    changed[0]["args"] = operands
+    parts["program.json"] = json.dumps(text).encode()
+    assert not loads_or_refuses(write(tmp_path / "m.qfx", parts), (x, 2.0))

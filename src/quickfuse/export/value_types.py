@@ -13,7 +13,7 @@ from ..differentiate.shapes import spec_of
 from ..differentiate.traced import Memory, make_traced
 from ..errors import ExportFileError, Unsupported
 from ..ir.values import NumberMeta, TensorMeta
-from .numbers import NAMES, item
+from .numbers import COUNTS, NAMES, item
 
 #: An operator that returns a list may return one tensor for each element along an axis.
 _LONGEST_LIST = 1 << 16
@@ -141,8 +141,9 @@ def _number(node: Node) -> Any:
         meta = operand.meta["val"] if isinstance(operand, Node) else NumberMeta(float)
         if not isinstance(meta, NumberMeta) or not isinstance(operand, (Node, int, float)):
             raise ExportFileError(f"{node.name:.60} is arithmetic on something that is no number")
-    if node.kwargs or not 1 <= len(node.args) <= 3:
-        raise ExportFileError(f"{node.name:.60} is arithmetic on no numbers")
+    name = NAMES[node.target]  # type: ignore[index]
+    if node.kwargs or (len(node.args) != COUNTS[name] and not (name == "round" and len(node.args) == 2)):
+        raise ExportFileError(f"{node.name:.60} is {name} of {len(node.args)} numbers, where {COUNTS[name]} are expected")
     return said
 
 
