@@ -14,7 +14,7 @@ TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/compil
 ZOO_VENV ?= .venv-zoo
 ZOO ?=
 
-.PHONY: help demo test test-all package conformance zoo lint results clean
+.PHONY: help demo test test-all package conformance zoo export-zoo lint results clean
 
 help:
 	@echo "make demo     install into $(VENV) and compare eager, torch.compile and quickfuse on this machine"
@@ -23,6 +23,7 @@ help:
 	@echo "make package  build the wheel and the source archive, install each into an empty environment, and try it"
 	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped)"
 	@echo "make zoo      compare models of other libraries with eager mode (hours; ZOO='--shard 1/4' and so on)"
+	@echo "make export-zoo  export models of other libraries, and compare them in processes without these (half an hour)"
 	@echo "make lint     only lint, types and import contract"
 	@echo "make results  measure the CPU benchmarks again; update the tables and the plot in README.md"
 	@echo "make clean    remove $(VENV) and caches"
@@ -51,6 +52,10 @@ conformance: $(VENV)/installed-test
 zoo: $(ZOO_VENV)/installed
 	$(ZOO_VENV)/bin/python tests/zoo/run.py $(ZOO)
 	$(ZOO_VENV)/bin/python -m pytest -q tests/zoo
+
+# Results so far are in build/export-zoo; the table is benchmarks/results/export-zoo.md.
+export-zoo: $(ZOO_VENV)/installed
+	$(ZOO_VENV)/bin/python tests/export/run_zoo.py $(ZOO)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

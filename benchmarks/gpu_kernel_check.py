@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from quickfuse.emit.triton import OPERATIONS, emit
+from quickfuse.emit.triton import emit
+from quickfuse.emit.triton_ops import OPERATIONS
 from quickfuse.ir.expr import SCALAR_OPS, Const, Expr, Index, Op, cast
 from quickfuse.ir.kernel import ArgScalar, KernelBody, KernelCall, Member, Slot, SlotLoad
 from quickfuse.ir.loop import HostScalar

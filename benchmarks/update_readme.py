@@ -2,8 +2,8 @@
 
 A pair of markers `<!-- results:NAME -->` and `<!-- /results:NAME -->` holds the table of all files
 `benchmarks/results/NAME*.json`, one row a file, and a plot of them in `docs/images/NAME.png`; for models with kernels,
-memory and geometric means, for operators without a plot. `--check` changes nothing and fails if the README is not what the
-result files say.
+memory and geometric means, for operators without a plot. The block of docs/export.md is written likewise. `--check` changes
+nothing and fails if a page is not what the result files say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from quickfuse.bench import operators
+from quickfuse.bench import export, operators
 from quickfuse.bench.machine import show_machine
 from quickfuse.bench.render import geometric_means, show_cold
 from quickfuse.bench.report import Report, VariantResult
@@ -23,6 +23,8 @@ from quickfuse.bench.workloads import ModelWorkload
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
+#: The page of one block without a plot.
+EXPORT_PAGE = ROOT / "docs" / "export.md"
 
 _BLOCK = re.compile(r"(<!-- results:(?P<name>[\w-]+) -->\n).*?(<!-- /results:(?P=name) -->)", re.DOTALL)
 _COLUMNS = ("eager", "fused", "torch.compile", "jax", "quickfuse")
@@ -98,6 +100,8 @@ def _operator_block(name: str, results: Path) -> str:
 def _block(name: str, results: Path) -> str:
     if name.startswith("operators"):
         return _operator_block(name, results)
+    if name == "export":
+        return export.Result.read(results / "export.json").markdown()
     reports = read_reports(name, results)
     if not reports:
         return _NOTHING
@@ -138,20 +142,20 @@ def _show_duration(microseconds: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    before = README.read_text()
-    after = update(before, RESULTS)
-    if "--check" in arguments:
-        if before != after:
-            print("README.md differs from benchmarks/results; run: python benchmarks/update_readme.py")
-        return int(before != after)
-    README.write_text(after)
-    for name in block_names(after):
-        if name.startswith("operators"):
-            continue
-        reports = read_reports(name, RESULTS)
+    stale = 0
+    for page in (README, EXPORT_PAGE):
+        before = page.read_text()
+        after = update(before, RESULTS)
+        if "--check" not in arguments:
+            page.write_text(after)
+        elif before != after:
+            print(f"{page.name} differs from benchmarks/results; run: python benchmarks/update_readme.py")
+            stale = 1
+    for name in block_names(README.read_text()) if "--check" not in arguments else ():
+        reports = [] if name.startswith("operators") else read_reports(name, RESULTS)
         if reports:
             draw(name, reports)
-    return 0
+    return stale
 
 
 if __name__ == "__main__":

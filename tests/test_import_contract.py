@@ -1,7 +1,8 @@
 """quickfuse does not use PyTorch's own compiler.
 
 import-linter checks what our modules import of each other. This checks what they import of `torch`, which import-linter
-sees as one package: at the top of a module, within functions, and by name.
+sees as one package: at the top of a module, within functions, and by name. And it checks that no modules of a stage
+import one another in a circle, not within functions either, and not for types.
 """
 
 from __future__ import annotations
@@ -106,3 +107,51 @@ def test_the_check_catches(code: str) -> None:
 )
 def test_the_check_leaves_alone(code: str) -> None:
     assert violations(code) == []
+
+
+# circles --------------------------------------------------------------------------------------------------------
+
+
+def imports_within(package: Path) -> dict[str, set[str]]:
+    """What each module of a package imports of the package: at its top, within functions, and for types."""
+    names = {
+        ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__") for path in package.rglob("*.py")
+    }
+    found: dict[str, set[str]] = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        imported = found.setdefault(name, set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not 0 < node.level <= len(parts):
+                continue
+            base = (*parts[: len(parts) - node.level], *(node.module.split(".") if node.module else ()))
+            for alias in node.names:
+                whole = ".".join((*base, alias.name))
+                imported.add(whole if whole in names else ".".join(base) or "__init__")
+        imported.discard(name)
+    return found
+
+
+def circles(imports: dict[str, set[str]]) -> list[str]:
+    """The modules that import themselves through others."""
+
+    def reached(name: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = list(imports.get(name, ()))
+        while waiting:
+            step = waiting.pop()
+            if step not in seen:
+                seen.add(step)
+                waiting.extend(imports.get(step, ()))
+        return seen
+
+    return sorted(name for name in imports if name in reached(name))
+
+
+def test_modules_of_capture_do_not_import_one_another_in_a_circle() -> None:
+    assert circles(imports_within(SOURCE / "capture")) == []
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]

@@ -254,6 +254,12 @@ def test_settings_that_a_signal_leaves_changed(alarm: Callable[..., None]) -> No
     alarm(1000)
     with pytest.raises(TooLong), handlers_heard():
         TorchDispatchMode().__enter__()
+        torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x).__enter__()
+        torch.autograd.set_detect_anomaly(True).__enter__()
+        torch.autograd.set_multithreading_enabled(False).__enter__()
+        torch.autocast("cpu").__enter__()
         torch._C._set_grad_enabled(False)
         signal.raise_signal(signal.SIGALRM)
-    assert torch._C._len_torch_dispatch_stack() == 0 and torch.is_grad_enabled()
+    assert torch._C._len_torch_dispatch_stack() == 0 and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    assert torch._C._is_multithreading_enabled() and not torch.is_anomaly_enabled()
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None

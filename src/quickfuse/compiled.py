@@ -15,7 +15,7 @@ from . import config, errors, logs
 from .capture import capture, may_be_handled, resume, user_function
 from .capture.failing import is_in_try
 from .control import disabled
-from .drive.driver import NO_SEGMENT, Driver
+from .drive.driver import NO_SEGMENT, Driver, places_of
 from .emit import glue as glue_source
 from .emit.glue import MISS, Interrupted, RunNatively, Suspension
 from .errors import Unsupported
@@ -237,6 +237,8 @@ class Compiled:
                         self._move_to_front(point, specialisation)
                     return result
             if not point.capturable:
+                if not tried and key == places_of(frames):
+                    self.driver.without_segment.add(key)
                 return NO_SEGMENT
             with self._lock:
                 added, made = _others(point, tried), None

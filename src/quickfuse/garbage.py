@@ -11,8 +11,8 @@ from collections.abc import Iterator
 def collected_later() -> Iterator[None]:
     """Compiling makes many objects and no garbage: collecting would take a third of the time."""
     collecting = gc.isenabled()
-    gc.disable()
-    try:
+    try:  # a signal may be handled after any call
+        gc.disable()
         yield
     finally:
         if collecting:

@@ -18,7 +18,7 @@ from .errors import Unsupported
 from .garbage import collected_later
 from .ir.gradients import Differentiated, NothingToDifferentiate
 from .ir.loop import Buffer, View
-from .ir.modes import MODE_CHANGES
+from .ir.modes import STAYING_MODES
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
 from .kernels import kernels_of
@@ -26,9 +26,6 @@ from .launch import tensor_check
 from .launch.joined import CompiledGraph, JoinedCall
 from .report import save_report
 from .signals import handlers_heard
-
-#: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
-_STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
 
 
 def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_source.Body, int]:
@@ -59,7 +56,7 @@ def _joined(
     examples = [e for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
     keeps = [bool(e.is_leaf and e.requires_grad) for e in examples]
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
-    modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in _STAYING_MODES]
+    modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in STAYING_MODES]
     classes = [i.cls for i in segment.inputs]
     call, placer, kernels = compile_forward_backward(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True
@@ -110,7 +107,8 @@ def compile_forward_backward(
             )  # fmt: skip
             raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 
-    return JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes), forward[1], forward[2]
+    early = getattr(forward[0], "changes_early", [])
+    return JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), forward[1], forward[2]
 
 
 def _compiled(

@@ -21,6 +21,8 @@ import torch
 import torch.overrides
 import torch.utils._python_dispatch
 
+from .ir.modes import Modes
+
 
 class _Heard:
     """A signal handler that writes down what the original raises."""
@@ -46,7 +48,7 @@ class handlers_heard:
     def __init__(self) -> None:
         self._raised: list[BaseException] = []
         self._replaced: list[tuple[int, _Heard]] = []
-        self._settings = _settings()
+        self._settings = _Settings()
 
     def __enter__(self) -> handlers_heard:
         if threading.get_ident() == threading.main_thread().ident:
@@ -69,7 +71,7 @@ class handlers_heard:
             self._restore()
         raised = [*self._raised]
         if raised:
-            _leave(self._settings)
+            self._settings.restore()
         self._raised.clear()  # an exception that it keeps would keep it in turn
         if raised and not any(error is other for other in raised):
             _raise(raised[0])
@@ -95,19 +97,35 @@ class handlers_heard:
             _raise(self._raised[0])
 
 
-def _settings() -> tuple[int, int, bool]:
-    """PyTorch's settings that compiling changes for a while."""
-    return torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack(), torch.is_grad_enabled()
+class _Settings:
+    """PyTorch's settings that compiling changes for a while, as they are before.
+
+    A `with` statement that a signal interrupts in front of its block is never left, so its `__exit__` is not enough.
+    """
+
+    def __init__(self) -> None:
+        self._modes = Modes()
+        self._dispatch = torch._C._len_torch_dispatch_stack()
+        self._function = torch._C._len_torch_function_stack()
+        self._threads = torch._C._is_multithreading_enabled()
+        self._anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+        self._hooks = _saving_hooks()
+
+    def restore(self) -> None:
+        while torch._C._len_torch_dispatch_stack() > self._dispatch:
+            torch.utils._python_dispatch._pop_mode()
+        while torch._C._len_torch_function_stack() > self._function:
+            torch.overrides._pop_mode()
+        while (hooks := _saving_hooks()) is not None and hooks != self._hooks:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+        torch._C._set_multithreading_enabled(self._threads)
+        torch.set_anomaly_enabled(*self._anomaly)
+        self._modes.restore()
 
 
-def _leave(settings: tuple[int, int, bool]) -> None:
-    """Leave what compiling entered: a `with` statement that a signal interrupts in front of its block is never left."""
-    dispatch, function, grad = settings
-    while torch._C._len_torch_dispatch_stack() > dispatch:
-        torch.utils._python_dispatch._pop_mode()
-    while torch._C._len_torch_function_stack() > function:
-        torch.overrides._pop_mode()
-    torch._C._set_grad_enabled(grad)
+def _saving_hooks() -> Any:
+    """The innermost hooks on what autograd saves."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
 #: The code that runs before and after what is inside of the block.

@@ -20,7 +20,7 @@ from .explain.graphs import readable
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
 from .ir.guard import Guard, float32
 from .ir.modes import in_inference_mode, preserving_modes
-from .ir.nodes import outputs_of
+from .ir.nodes import is_fused_update, outputs_of
 from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .joining import joined
@@ -55,7 +55,11 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         logs.emit("graph", readable(segment.graph))
     if not glue_source.tensor_order(segment):  # whose check says so
         segment.guards.append(_UNTRACED)
-    body, kernels, without = _body(segment, [meta for _, meta in _expected(segment)], backend)
+    checked = [meta for _, meta in _expected(segment)]
+    if any(meta.device.type != "cpu" for meta in checked):  # kernels for a GPU may add up in any order
+        setting = ("torch.are_deterministic_algorithms_enabled()", torch.are_deterministic_algorithms_enabled())
+        segment.guards.append(Guard("state", None, setting))
+    body, kernels, without = _body(segment, checked, backend)
     if segment.labels:
         body.lines[:] = ["with _labelled():", *(f"    {line}" for line in body.lines or ["pass"])]
         body.constants["_labelled"] = partial(labelled, segment.labels)
@@ -115,17 +119,25 @@ def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
 
 
 def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., Any]) -> tuple[glue_source.Body, int]:
+    fused = next((node for node in segment.graph.nodes if is_fused_update(node)), None)
+    if fused is not None:
+        return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
     if segment.needs_grad or segment.only_eager:
         try:
             return joined(segment, checked, run)
         except NothingToDifferentiate:
             pass
         except UnsupportedAt as unsupported:
-            try:
-                return in_subgraphs(segment)
-            except Unsupported as other:
-                raise Unsupported(f"{unsupported.reason} (in pieces: {other.reason})") from None
+            return _in_subgraphs(segment, unsupported.reason)
     return _lowered(segment, checked)
+
+
+def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]:
+    """Graphs and calls between them; `reason` is why there is not one graph."""
+    try:
+        return in_subgraphs(segment)
+    except Unsupported as other:
+        raise Unsupported(f"{reason} (in parts: {other.reason})") from None
 
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,9 @@
 """A captured graph with calls that have gradients of their own: subgraphs of operators, joined, with the calls between.
 
 A `torch.autograd.Function` of the user's runs its own `backward`, and some operators of PyTorch keep for backward what
-only they understand. Such a call stays as it is, and the operators before it and behind it are compiled as graphs.
+only they understand. Optimizers with `fused=True` call one operator that changes all parameters in place. Such a call stays
+as it is, and the operators before it and behind it are compiled as graphs. Each of them begins with the changes of
+PyTorch's settings that stand before it in the captured graph, and leaves the settings as it found them.
 """
 
 from __future__ import annotations
@@ -21,8 +23,16 @@ from .emit.body import graph_body
 from .errors import Unsupported
 from .ir.generated import graph_module
 from .ir.gradients import Differentiated, UnsupportedAt
-from .ir.modes import MODE_CHANGES
-from .ir.nodes import outputs_of
+from .ir.modes import (
+    MODE_CHANGES,
+    STAYING_MODES,
+    Modes,
+    enter_inference,
+    leave_inference,
+    modes_restored,
+    preserving_modes,
+)  # fmt: skip
+from .ir.nodes import is_fused_update, outputs_of
 from .ir.segment import Segment
 from .ir.values import NumberMeta, TensorMeta
 from .joining import compile_forward_backward
@@ -46,6 +56,11 @@ class _Splitter:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
         self.calls = 0
+        #: Whether there are calls of fused optimizers.
+        self.updates = False
+        #: The nodes that change settings of PyTorch, and the places of all nodes.
+        self.changes: list[Node] = []
+        self.order: dict[Node, int] = {}
         self.notes: list[str] = []
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
@@ -53,41 +68,73 @@ class _Splitter:
     def body(self) -> tuple[glue_source.Body, int]:
         segment = self.segment
         nodes = [n for n in segment.graph.nodes if n.op not in ("placeholder", "output")]
-        nodes = [n for n in nodes if (n.target, n.args) != (torch._C._set_grad_enabled, (torch.is_grad_enabled(),))]
-        if any(n.target in MODE_CHANGES for n in nodes):
-            raise Unsupported("calls with gradients of their own among changes of PyTorch's settings")
+        if segment.inference or any(n.target in (enter_inference, leave_inference) for n in nodes):
+            raise Unsupported("inference mode")
+        self.changes = [n for n in nodes if n.target in MODE_CHANGES]
+        self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
         parts = self._split(_results_first(nodes))
         if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(_has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
             logs.emit("graph_breaks", note)
-        return graph_body(segment, self._assembled(parts)), self.kernels
+        return graph_body(segment, preserving_modes(self._assembled(parts))), self.kernels
 
     def _split(self, nodes: list[Node]) -> list[Any]:
         """The parts: lists of nodes that stay calls, and (callable, operands, results)."""
+        fused = next((k for k, n in enumerate(nodes) if is_fused_update(n)), None)
+        if fused is not None:
+            self.updates = True
+            return [*self._split(nodes[:fused]), [nodes[fused]], *self._split(nodes[fused + 1 :])]
+        further = next((n for n in nodes if n.target is torch.autograd.grad and self._flows_further(n, nodes)), None)
+        if further is not None:
+            return self._around(nodes, further, "its gradients flow through more than one graph")
         if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
-            return [nodes] if nodes else []
+            return [nodes] if any(n.target not in MODE_CHANGES for n in nodes) else []
         graph, operands, results, copies = self._subgraph(nodes)
         try:
             made = differentiate(graph)
         except UnsupportedAt as failure:
             original = next(n for n, copy in copies.items() if copy is failure.node)
-            if original not in nodes or not _may_stay(original) or self.calls >= _MOST_CALLS:
+            if original not in nodes or not _may_stay(original):
                 raise
-            self.calls += 1
-            if not _has_own_gradients(original):
-                self.notes.append(f"{original.name} stays a call between graphs: {failure.reason}")
-            at = nodes.index(original)
-            behind = at + 1
-            while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is original:
-                behind += 1
-            return [*self._split(nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
-        return [(self._compiled(graph, made, operands), operands, results)]
+            return self._around(nodes, original, failure.reason)
+        try:
+            return [(self._compiled(graph, made, operands), operands, results)]
+        except Unsupported as unsupported:
+            if not self.updates:
+                raise
+            self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
+            return [nodes]
+
+    def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
+        """The parts before and behind a call that stays one, and the call."""
+        if self.calls >= _MOST_CALLS:
+            raise Unsupported(reason)
+        self.calls += 1
+        if not _has_own_gradients(call):
+            self.notes.append(f"{call.name} stays a call between graphs: {reason}")
+        at = nodes.index(call)
+        behind = at + 1
+        while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call:
+            behind += 1
+        return [*self._split(nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
+
+    def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
+        """Whether the gradients that a node of a part takes may flow through what another part computed. Inside of a
+        graph, they would be taken to end there."""
+        before = nodes[: nodes.index(grad) + 1]
+        taken = {operand for node in before for operand in node.all_input_nodes}.difference(before)
+        return any(_requires_grad(operand) for operand in taken if operand.op != "placeholder")
+
+    def _changes_before(self, nodes: list[Node]) -> list[Node]:
+        """The changes of settings before some nodes, which are in order."""
+        return [n for n in self.changes if self.order[n] < self.order[nodes[0]]]
 
     def _subgraph(self, nodes: list[Node]) -> tuple[Graph, list[Node], list[Node], dict[Node, Node]]:
         """A graph of some nodes, the nodes that it takes and returns, and what each node is in it."""
         inside = set(nodes)
         ordered = [n for node in nodes for n in (*self._numbers_for(node, inside), node)]
+        ordered = [*self._changes_before(nodes), *ordered]
         ordered = list(dict.fromkeys(ordered))
         graph = Graph()
         copies: dict[Node, Node] = {}
@@ -115,7 +162,7 @@ class _Splitter:
     def _compiled(self, graph: Graph, made: Differentiated, operands: list[Node]) -> Callable[..., Any]:
         tensors = [n for n in operands if not _is_number(n)]
         metas = [n.meta["val"] for n in tensors]
-        run = graph_module(graph).forward
+        run = _leaving_modes(graph_module(graph).forward) if self.changes else graph_module(graph).forward
         is_number = [_is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
         call, placer, kernels = compile_forward_backward(
@@ -149,20 +196,43 @@ class _Splitter:
 
         for part in parts:
             if isinstance(part, list):
-                for node in part:
+                settings = graph.call_function(Modes) if self.changes else None
+                for node in (*self._changes_before(part), *part):
                     made[node] = graph.node_copy(node, at)
+                if settings is not None:
+                    graph.call_method("restore", (settings,))
                 continue
             function, operands, results = part
             call = graph.call_function(function, tuple([at(n) for n in operands]))
             for index, node in enumerate(results):
                 made[node] = graph.call_function(operator.getitem, (call, index))
+        for node in self.changes:
+            if node.target in STAYING_MODES:
+                graph.node_copy(node, at)
         graph.output(torch.fx.map_arg(outputs_of(self.segment.graph), at))
         return graph_module(graph).forward
+
+
+def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that changes settings, made to leave them as it found them."""
+
+    def run_and_restore(*inputs: Any) -> Any:
+        with modes_restored():
+            return run(*inputs)
+
+    return run_and_restore
 
 
 def _has_own_gradients(node: Node) -> bool:
     """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
     return isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+
+
+def _requires_grad(node: Node) -> bool:
+    """Whether a result, or one of several, may have a history."""
+    meta = node.meta.get("val")
+    metas = meta if isinstance(meta, (list, tuple)) else [meta]
+    return any(isinstance(m, TensorMeta) and m.requires_grad for m in metas)
 
 
 def _is_number(node: Node) -> bool:

@@ -117,6 +117,12 @@ def test_readme_says_what_the_result_files_say() -> None:
     assert update_readme.update(text, update_readme.RESULTS) == text, "run: python benchmarks/update_readme.py"
 
 
+def test_the_page_about_export_says_what_its_results_say() -> None:
+    text = update_readme.EXPORT_PAGE.read_text()
+    assert update_readme.block_names(text) == ["export"]
+    assert update_readme.update(text, update_readme.RESULTS) == text, "run: python benchmarks/update_readme.py"
+
+
 def test_plots_of_the_readme_are_there() -> None:
     for name in update_readme.block_names(update_readme.README.read_text()):
         if not name.startswith("operators") and update_readme.read_reports(name, update_readme.RESULTS):

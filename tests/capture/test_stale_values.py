@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import collections
+import datetime
+import decimal
 import functools
 import types
 from collections.abc import Callable
@@ -210,3 +212,77 @@ def test_a_method_that_is_compiled_already() -> None:
             return x * 2 + self.n
 
     assert quickfuse.compile(Own().run)(X).tolist() == [3.0, 3.0]
+
+
+class Thing:
+    """Compared and hashed by identity."""
+
+    def __init__(self, a: int = 1) -> None:
+        self.a = a
+
+
+ONE, OTHER = Thing(1), Thing(2)
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, p, q: x + len({p, q}),
+    lambda x, p, q: x + {p: 1, q: 2}[p],
+    lambda x, p, q: x + len(dict.fromkeys([p, q])),
+    lambda x, p, q: x + (p in [q]),
+    lambda x, p, q: x + (p, 1).count(q),
+])  # fmt: skip
+def test_objects_that_become_one(use: Callable[..., Any]) -> None:
+    compare(use, (X, ONE, OTHER), (X, ONE, ONE), (X, OTHER, ONE))
+
+
+def test_tensors_that_become_one() -> None:
+    y = torch.zeros(2)
+    compare(lambda x, y: x + len({x, y}), (X, y), (X, X))
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, n, d: x + 1 if n == d else x,
+    lambda x, n, d: x + 1 if d == n else x,
+    lambda x, n, d: x + {d: 1}.get(n, 0),
+])  # fmt: skip
+def test_numbers_and_objects_whose_classes_compare_in_c(use: Callable[..., Any]) -> None:
+    compare(use, (X, 3, decimal.Decimal(3)), (X, 4, decimal.Decimal(3)), (X, 4, decimal.Decimal(4)))
+
+
+def test_dates_as_keys() -> None:
+    first, second = datetime.date(2020, 1, 1), datetime.date(2021, 1, 1)
+    table = {datetime.date(2020, 1, 1): 1.0}
+    compare(lambda x, d: x + table.get(d, 5.0), (X, first), (X, second))
+    compare(lambda x, d: x + (d in [datetime.date(2020, 1, 1)]), (X, first), (X, second))
+
+
+def test_another_operator_of_pytorchs() -> None:
+    compare(lambda x, f: f(x, x * 3), (X, torch.ops.aten.add.Tensor), (X, torch.ops.aten.mul.Tensor))
+
+
+def test_objects_as_keys_of_the_users_dictionary() -> None:
+    for use in (
+        lambda x, p, d: x + d[p],
+        lambda x, p, d: [(k.a, k is p, v) for k, v in d.items()],
+        lambda x, p, d: x + (p in d),
+    ):
+        compare(use, (X, ONE, {ONE: 1, OTHER: 2}), (X, OTHER, {ONE: 1, OTHER: 2}), (X, ONE, {ONE: 3}))
+
+
+def test_exceptions_from_outside_as_causes() -> None:
+    def f(x: torch.Tensor, e: Exception) -> Any:
+        try:
+            raise KeyError("a") from e
+        except KeyError as error:
+            return error.__cause__ is e, x * 2
+
+    compare(f, (X, ValueError(1)), (X, ValueError(2)))
+
+
+def test_a_sentinel_in_a_default() -> None:
+    missing = object()
+
+    def get(x: torch.Tensor, default: Any = missing) -> Any:
+        return x if default is missing else x + default
+
+    compare(lambda x: get(x) + get(x, 2), (X,), (X * 2,))

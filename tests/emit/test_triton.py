@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,12 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_bodies import pointwise_body
-from quickfuse.emit.triton import OPERATIONS, emit
+from quickfuse.emit.triton import emit
+from quickfuse.emit.triton_ops import OPERATIONS
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Const, Expr, Index, Op, cast
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Member, Slot, SlotLoad, row_template, walk
-from quickfuse.launch.cuda import block_table
 from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel
+from quickfuse.launch.cuda_shapes import block_table
+from triton_runner import Child
 
 pytest.importorskip("triton")
 
@@ -95,34 +92,9 @@ def evaluate(expr: Expr, leaf: Callable[[Expr], torch.Tensor]) -> torch.Tensor:
 # Running a body by the interpreter, and the same by the reference
 
 
-class Interpreter:
-    """The child process that runs kernels (it must choose the interpreter before it imports Triton)."""
-
-    def __init__(self) -> None:
-        source = Path(__file__).resolve().parents[2] / "src"
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("triton_interpreter.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(source), "PYTHONWARNINGS": "ignore"},
-        )
-
-    def run(self, **job: object) -> list[np.ndarray]:
-        assert self._process.stdin and self._process.stdout
-        pickle.dump(job, self._process.stdin)
-        self._process.stdin.flush()
-        answer = pickle.load(self._process.stdout)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 @pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    child = Interpreter()
+def interpreter() -> Iterator[Child]:
+    child = Child()
     yield child
     child.close()
 
@@ -149,7 +121,7 @@ class Case:
     block: int = 64
     index: str = "int32"
 
-    def run(self, interpreter: Interpreter) -> list[list[torch.Tensor]]:
+    def run(self, interpreter: Child) -> list[list[torch.Tensor]]:
         """The slots' storages after the kernel, for each member."""
         body, rows, addresses, buffers = self.body, [], [], []
         values = np.zeros((len(self.members), body.value_words), dtype=np.int64)
@@ -175,9 +147,11 @@ class Case:
             work=blocks if body.ndim else len(self.members),
             programs=len(blocks) if body.ndim else -(-len(self.members) // self.block),
             scalars=list(zip([t for n, t in argument_types(body).items() if n[0] == "a"], self.scalars, strict=True)),
-            block=self.block,
-            tail=min(self.block, 32),
-            index=self.index if body.ndim > 1 else None,
+            constants={
+                "BLOCK": self.block,
+                **({"TAIL": min(self.block, 32)} if body.ndim else {}),
+                **({"INDEX": self.index} if body.ndim > 1 else {}),
+            },
         )
         flat = iter(out)
         return [
@@ -212,7 +186,7 @@ class Case:
             results.append([o.storage for o in after if isinstance(o, Operand)])
         return results
 
-    def check(self, interpreter: Interpreter, ulps: float = 4, signed_zeros: bool = True, atol: float = 0) -> None:
+    def check(self, interpreter: Child, ulps: float = 4, signed_zeros: bool = True, atol: float = 0) -> None:
         for got, want in zip(self.run(interpreter), self.expect(), strict=True):
             for a, b in zip(got, want, strict=True):
                 assert_close(a, b, ulps, signed_zeros, atol)
@@ -281,7 +255,7 @@ def test_every_operation_has_a_rule() -> None:
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, I32, I64, I8, U8, BOOL], ids=str)
-def test_operations(interpreter: Interpreter, dtype: torch.dtype) -> None:
+def test_operations(interpreter: Child, dtype: torch.dtype) -> None:
     for name in [name for name, kind in operation_cases() if kind == dtype]:
         if (name in ("neg", "sign", "abs") and dtype == U8) or (name == "abs" and dtype == BOOL):
             continue
@@ -298,7 +272,7 @@ def test_operations(interpreter: Interpreter, dtype: torch.dtype) -> None:
             raise AssertionError(f"{name} of {dtype}: {error}") from error
 
 
-def test_choice(interpreter: Interpreter) -> None:
+def test_choice(interpreter: Child) -> None:
     condition = torch.tensor([True, False, True])
     x, y = torch.tensor([1.0, math.nan, -0.0]), torch.tensor([4.0, 5.0, 6.0])
     body = elementwise("where", [BOOL, F32, F32], F32)
@@ -306,7 +280,7 @@ def test_choice(interpreter: Interpreter) -> None:
 
 
 @pytest.mark.parametrize("source", [BOOL, U8, I8, I16, I32, I64, F16, BF16, F32, F64], ids=str)
-def test_conversions(interpreter: Interpreter, source: torch.dtype) -> None:
+def test_conversions(interpreter: Child, source: torch.dtype) -> None:
     for target in (BOOL, U8, I8, I16, I32, I64, F16, BF16, F32, F64):
         if source.is_floating_point:
             # Out of the target's range, C says nothing.
@@ -324,13 +298,13 @@ def test_conversions(interpreter: Interpreter, source: torch.dtype) -> None:
         Case(body, [((len(data),), [Operand(data), Operand(out)])]).check(interpreter, 0)
 
 
-def test_bits(interpreter: Interpreter) -> None:
+def test_bits(interpreter: Child) -> None:
     data = torch.tensor(FLOATS)
     body = elementwise("bitcast", [F32], I32)
     Case(body, [((len(data),), [Operand(data), Operand(torch.zeros(len(data), dtype=I32))])]).check(interpreter)
 
 
-def test_constants(interpreter: Interpreter) -> None:
+def test_constants(interpreter: Child) -> None:
     values = [Const(x, dtype) for x in (math.pi, math.inf, -math.inf, math.nan, -0.0, 1e-300) for dtype in (F64, F32)]
     values += [Const(x, I64) for x in (-(2**63), 2**63 - 1, 2**40)] + [Const(True, BOOL), Const(-5, I8)]
     values += [Const(0.1, BF16), Const(0.1, F16)]
@@ -359,7 +333,7 @@ def adam_body(dtype: torch.dtype = F32) -> KernelBody:
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F64], ids=str)
-def test_grouped_optimizer_step(interpreter: Interpreter, dtype: torch.dtype) -> None:
+def test_grouped_optimizer_step(interpreter: Child, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     members = []
     for size, offset in ((200, 0), (64, 0), (1, 0), (130, 3), (0, 0), (128, 1)):
@@ -372,7 +346,7 @@ def test_grouped_optimizer_step(interpreter: Interpreter, dtype: torch.dtype) ->
     Case(body, members, scalars).check(interpreter, 1, atol=1e-6)
 
 
-def test_one_evaluation_a_member(interpreter: Interpreter) -> None:
+def test_one_evaluation_a_member(interpreter: Child) -> None:
     count = 70
     value = op("add", SlotLoad(0, F32), cast(op("mul", SlotLoad(1, I64), ArgScalar(0, I64)), F32))
     slots = (Slot(F32, (), "rw"), Slot(I64, (), "r", by_value=True), Slot(BOOL, (), "w"))
@@ -384,7 +358,7 @@ def test_one_evaluation_a_member(interpreter: Interpreter) -> None:
 
 
 @pytest.mark.parametrize("index", ["int32", "int64"])
-def test_axes_and_strides(interpreter: Interpreter, index: str) -> None:
+def test_axes_and_strides(interpreter: Child, index: str) -> None:
     torch.manual_seed(1)
     x, row, column, transposed = (SlotLoad(k, F32) for k in range(4))
     position = cast(op("add", op("mul", Index(0), Const(1000, I64)), Index(1)), F32)
@@ -416,7 +390,7 @@ def test_axes_and_strides(interpreter: Interpreter, index: str) -> None:
     Case(body, members, (True,), index=index).check(interpreter)
 
 
-def test_three_axes(interpreter: Interpreter) -> None:
+def test_three_axes(interpreter: Child) -> None:
     x = SlotLoad(0, I32)
     position = cast(op("add", op("mul", Index(0), Const(100, I64)), op("sub", Index(1), Index(2))), I32)
     slots = (Slot(I32, (None, None, None), "r"), Slot(I32, (None, None, 1), "w"))
@@ -425,20 +399,20 @@ def test_three_axes(interpreter: Interpreter) -> None:
     Case(body, [((3, 5, 7), [Operand(data, (1, 3, 15)), Operand(out, (35, 7, 1))])], block=16).check(interpreter)
 
 
-def test_one_axis_with_strides_and_single_elements(interpreter: Interpreter) -> None:
+def test_one_axis_with_strides_and_single_elements(interpreter: Child) -> None:
     value = op("mul", SlotLoad(0, F32), op("add", SlotLoad(1, F32), cast(Index(0), F32)))
     body = pointwise_body("cuda", 1, (Slot(F32, (None,), "rw"), Slot(F32, (0,), "r")), (), ((0, value),))
     members = [((n,), [Operand(torch.rand(3 * n), (3,)), Operand(torch.rand(1), (0,))]) for n in (100, 1, 64)]
     Case(body, members).check(interpreter)
 
 
-def test_stores_wait_for_all_loads(interpreter: Interpreter) -> None:
+def test_stores_wait_for_all_loads(interpreter: Child) -> None:
     x, y = SlotLoad(0, F32), SlotLoad(1, F32)
     body = pointwise_body("cuda", 1, (flat(F32, "rw"), flat(F32, "rw")), (), ((0, y), (1, x)))
     Case(body, [((70,), [Operand(torch.rand(70)), Operand(torch.rand(70))])]).check(interpreter, 0)
 
 
-def test_fill_of_single_element_members(interpreter: Interpreter) -> None:
+def test_fill_of_single_element_members(interpreter: Child) -> None:
     body = pointwise_body("cuda", 1, (Slot(F32, (0,), "w"),), (F64,), ((0, cast(ArgScalar(0, F64), F32)),))
     Case(body, [((1,), [Operand(torch.zeros(1), (0,))])] * 2, (2.5,)).check(interpreter, 0)
 
@@ -483,7 +457,7 @@ def float_expressions(draw: st.DrawFn, depth: int = 4) -> Expr:
     seed=st.integers(0, 2**31),
     scalar=st.floats(-2, 2),
 )
-def test_random_bodies(interpreter: Interpreter, value: Expr, sizes: list[int], seed: int, scalar: float) -> None:
+def test_random_bodies(interpreter: Child, value: Expr, sizes: list[int], seed: int, scalar: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     slots = (flat(F32, "rw"), flat(F64), flat(I32))
     body = pointwise_body("cuda", 1, slots, (F64,), ((0, value),))

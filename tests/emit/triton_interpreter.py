@@ -85,11 +85,7 @@ def run(job: dict) -> list[np.ndarray]:
         if "libdevice" in module:
             module["libdevice"] = Libdevice()
     blocks = job["work"]
-    constants = {"BLOCK": job["block"]}
-    if isinstance(blocks, np.ndarray):
-        constants["TAIL"] = job["tail"]
-    if job["index"]:
-        constants["INDEX"] = getattr(tl, job["index"])
+    constants = {name: getattr(tl, value) if name == "INDEX" else value for name, value in job["constants"].items()}
     kernel[(job["programs"],)](
         torch.from_numpy(rows),
         torch.from_numpy(job["values"]),

@@ -173,6 +173,32 @@ def test_the_graph_is_functional() -> None:
     same(given, x + 1)
 
 
+def _memory(values: Any, inputs: list[torch.Tensor]) -> list[int]:
+    """Which results lie in the memory of which input or earlier result."""
+    known = [t.untyped_storage().data_ptr() for t in inputs]
+    found = []
+    for value in values:
+        place = value.untyped_storage().data_ptr()
+        if place not in known:
+            known.append(place)
+        found.append(known.index(place))
+    return found
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, y: (torch.zeros(3, 4).copy_(y), x),
+        lambda x, y: (x.detach(), y.view(-1), x),
+        lambda x, y: (z := torch.zeros(3, 4).copy_(y), z.view(-1), y.contiguous()),
+        lambda x, y: (torch.zeros(3, 4).copy_(z := x + y), z, z.t()),
+    ],
+)
+def test_results_share_the_memory_that_they_did(program: Any) -> None:
+    module = quickfuse.export(program, (x, y)).module()
+    assert _memory(module(x, y), [x, y]) == _memory(program(x, y), [x, y])
+
+
 # gradients ------------------------------------------------------------------------------------------------------
 
 
@@ -206,13 +232,47 @@ def _no_grad_function(x: torch.Tensor) -> torch.Tensor:
     return x.exp()
 
 
+def _copied(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of another type, into another layout, to several rows, and to a part with gaps."""
+    wide, turned, rows = torch.zeros(3, 4, dtype=torch.float64), torch.zeros(4, 3).t(), torch.zeros(3, 4)
+    wide.copy_(x)
+    turned.copy_(y * 2)
+    rows.copy_(x[0])
+    turned[:, ::2].copy_(x[:, 1:3])
+    return wide * 2 + turned * x + rows * y
+
+
+def _through_views(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    z = x * 2
+    z.view(-1).mul_(y.sum())
+    z.t().unsqueeze(0).add_(x.t())
+    pooled = functional.adaptive_avg_pool2d(z.view(1, 1, 3, 4), 1) * 1
+    pooled.flatten(1).mul_(y[0, 0])
+    return z * y + pooled.view(1, 1)
+
+
 @pytest.mark.parametrize(
     "function",
-    [_partly_detached, _no_grad_view, _buffer_inside, lambda x, y: _no_grad_function(x) * y + torch.where(x > 0, x, y)],
-)
+    [
+        _partly_detached, _no_grad_view, _buffer_inside, _copied, _through_views,
+        lambda x, y: _no_grad_function(x) * y + torch.where(x > 0, x, y),
+    ],
+)  # fmt: skip
 def test_gradients_flow_where_they_did(function: Any, tmp_path: Any) -> None:
     exported = quickfuse.export(function, (x, y))
     same(gradients(function, x, y), gradients(through_file(exported, tmp_path).module(), x, y))
+
+
+def test_long_chains_of_operators() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2000):
+            x = x * 1.001
+        made = torch.zeros(3, 4)
+        made.copy_(x)
+        return made.view(-1).mul_(2)
+
+    module = quickfuse.export(program, (x,)).module()
+    same(gradients(program, x), gradients(module, x))
 
 
 def test_gradients_of_inputs_that_are_changed() -> None:

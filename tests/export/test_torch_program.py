@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,7 @@ MODELS: dict[str, Any] = {
 def test_onnx_runtime(name: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    torch.manual_seed(0)
-    model, example = MODELS[name]()
-    model.eval()
+    model, example = _made(name)
     program = through_file(quickfuse.export(model, (example,)), tmp_path).to_torch()
     torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "model.onnx")
     session = runtime.InferenceSession(tmp_path / "model.onnx")
@@ -124,11 +123,49 @@ def test_onnx_runtime(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(result), model(example).detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_executorch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_executorch(name: str, tmp_path: Path) -> None:
     exir = pytest.importorskip("executorch.exir")
+    model, example = _made(name)
+    program = through_file(quickfuse.export(model, (example,)), tmp_path).to_torch()
+    result = _on_executorch(exir.to_edge(program), example)
+    torch.testing.assert_close(result, model(example).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_executorchs_delegate_for_cpus(name: str) -> None:
+    exir = pytest.importorskip("executorch.exir")
+    pytest.importorskip("torchao")
+    partitioner = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    model, example = _made(name)
+    program = quickfuse.export(model, (example,)).to_torch()
+    edge = exir.to_edge_transform_and_lower(program, partitioner=[partitioner.XnnpackPartitioner()])
+    torch.testing.assert_close(_on_executorch(edge, example), model(example).detach(), rtol=1e-3, atol=1e-4)
+
+
+def _made(name: str) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    model, example = MODELS[name]()
+    return model.eval(), example
+
+
+def _on_executorch(edge: Any, example: torch.Tensor) -> torch.Tensor:
     runtime = pytest.importorskip("executorch.runtime")
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
-    program = through_file(quickfuse.export(model, (x,)), tmp_path).to_torch()
-    made = exir.to_edge(program).to_executorch()
-    method = runtime.Runtime.get().load_program(made.buffer).load_method("forward")
-    torch.testing.assert_close(method.execute([x])[0], model(x).detach())
+    method = runtime.Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    return method.execute([example])[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+def test_aotinductor(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Model().eval()
+    with torch.no_grad():
+        program = through_file(quickfuse.export(model, *ARGUMENTS), tmp_path).to_torch()
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+        compiled = torch._inductor.aoti_load_package(package)
+        for _ in range(2):
+            wanted = model(*ARGUMENTS[0], **ARGUMENTS[1])
+            found = compiled(*ARGUMENTS[0], **ARGUMENTS[1])
+            torch.testing.assert_close(found["made"], wanted["made"])
+            torch.testing.assert_close(found["rows"][0], wanted["rows"][0])  # it makes a tensor of the number beside it

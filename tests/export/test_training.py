@@ -132,9 +132,43 @@ def test_gradients_that_are_taken_away() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
-def test_an_optimizer_that_makes_its_state_in_the_first_step() -> None:
-    training = Training(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
-    with pytest.raises(errors.ExportError, match="momentum_buffer.*take one step of the optimizer before"):
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"maximize": True, "foreach": False}, {"weight_decay": 0.1}])
+def test_momentum_of_a_first_step(options: dict[str, Any], tmp_path: Any) -> None:
+    """It is a buffer of the program that begins as zeros, so one program is the first step and all others."""
+    training = Training(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, **options))
+    original = copy.deepcopy(training)
+    exported = through_file(quickfuse.export(training.step, (x, y)), tmp_path)
+    assert "optimizer.state.model.0.weight.momentum_buffer" in exported.graph_signature.changed_buffers
+    module = exported.module()
+    for _ in range(3):
+        wanted = original.step(x, y).detach()
+        torch.testing.assert_close(module(x, y), wanted, rtol=0, atol=0)
+        torch.testing.assert_close(training.step(x, y).detach(), wanted, rtol=0, atol=0)
+    for name, parameter in original.model.named_parameters():
+        torch.testing.assert_close(module.get_parameter(f"model.{name}"), parameter, rtol=0, atol=0)
+
+
+class OwnMomentum(torch.optim.Optimizer):
+    """An optimizer that is not PyTorch's, and makes its state in the first step."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            if "average" not in self.state[p]:
+                self.state[p]["average"] = p.grad.clone()
+            self.state[p]["average"].mul_(0.9).add_(p.grad)
+            p.add_(self.state[p]["average"], alpha=-self.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), OwnMomentum], ids=["dampening", "own"]
+)
+def test_a_first_step_that_is_another_program_than_later_ones(make: Any) -> None:
+    training = Training(make)
+    with pytest.raises(errors.ExportError, match="optimizer.state.*take one step of the optimizer before"):
         quickfuse.export(training.step, (x, y))
     training.step(x, y)
     module = quickfuse.export(training.step, (x, y)).module()

@@ -19,8 +19,9 @@ from quickfuse.ir.expr import Const, Expr, Op, cast
 from quickfuse.ir.kernel import ArgScalar, KernelBody, KernelCall, Member, Slot, SlotLoad
 from quickfuse.ir.loop import HostScalar
 from quickfuse.launch import cuda, cuda_driver
-from quickfuse.launch.cuda import CudaKernelCall, block_table, choose_shape, needs_wide_index
+from quickfuse.launch.cuda import CudaKernelCall
 from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel, load_source, warm_up
+from quickfuse.launch.cuda_shapes import block_table, choose_shape, needs_wide_index
 
 pytest.importorskip("triton")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -19,6 +20,17 @@ import torch
 import quickfuse
 from matrix.combinations import combinations, difference
 
+#: How long one combination may take, in eager mode and compiled.
+SECONDS_EACH = 120
+
+
+class TooLong(BaseException):
+    """A combination does not end."""
+
+
+def _too_long(*_: object) -> None:
+    raise TooLong
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -30,6 +42,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0, help="stop after so long")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, _too_long)
     chosen = [c for c in combinations() if options.match in str(c)]
     total = len(chosen)
     random.Random(options.seed).shuffle(chosen)
@@ -42,12 +55,20 @@ def main() -> int:
         if options.seconds and time.time() - started > options.seconds:
             break
         ran += 1
-        text = difference(combination, options.backend)
+        signal.alarm(SECONDS_EACH)
+        try:
+            text = difference(combination, options.backend)
+        except TooLong:
+            text = f"takes more than {SECONDS_EACH} seconds"
+        finally:
+            signal.alarm(0)
         if text:
             found[combination.kind] += 1
             print(f"{combination}\n    {text[:400]}", flush=True)
         if not ran % 200:
             quickfuse.reset()
+        if not ran % 1000:
+            print(f"{ran} ran after {time.time() - started:.0f} s", file=sys.stderr, flush=True)
     print(f"{sum(found.values())} of {ran} combinations differ ({total} in all): {dict(found.most_common(20))}")
     return 1 if found else 0
 

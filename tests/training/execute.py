@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from programs.load import load
+from training.rounding import RandomRounding
 
 #: Seconds of processor time that a program's first step may take, most of which is compiling it.
 FIRST_CALL = 15.0
@@ -56,26 +57,28 @@ class Program:
 
 
 def execute(
-    program: Program, compiler: Compiler = plain, dtype: torch.dtype | None = None, noise: tuple[float, int] | None = None
-) -> Run:
+    program: Program, compiler: Compiler = plain, dtype: torch.dtype | None = None, rounding: int | None = None,
+    contiguous: bool = False,
+) -> Run:  # fmt: skip
     """Run the steps of a program.
 
     Args:
         dtype: instead of the program's own; starts from the same numbers.
-        noise: multiply each parameter at the start by up to 1 plus or minus this, drawn with this seed.
+        rounding: round at random, with this seed.
+        contiguous: call the step with contiguous tensors only.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dtype = program.dtype if dtype is None else dtype
         step, batches, watched = program.setup(dtype)
-        if noise is not None:
-            _disturb(watched["model"], *noise)
         run = Run()
         with default_dtype(dtype):
             torch.manual_seed(0)
             compiled = compiler(step)
             for number, batch in enumerate(batches):
-                with limited(FIRST_CALL if number == 0 else 2 * FIRST_CALL):
+                batch = [t.contiguous() for t in batch] if contiguous else batch
+                mode = contextlib.nullcontext() if rounding is None else RandomRounding(rounding + number)
+                with limited(FIRST_CALL if number == 0 else 2 * FIRST_CALL), mode:
                     result = compiled(*batch)
                 run.steps.append(snapshot(result, watched))
             run.generator = torch.get_rng_state()
@@ -109,13 +112,6 @@ def limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-def _disturb(model: nn.Module, size: float, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(1 + size * (2 * torch.rand(p.shape, generator=generator, dtype=p.dtype) - 1))
 
 
 # what is seen ---------------------------------------------------------------------------------------------------

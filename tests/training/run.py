@@ -123,6 +123,8 @@ class Pool:
             except queue.Empty:
                 break
             record = worker.run({"seed": seed, "reduce": 0.0})
+            if record["kind"] == "crash" and self._crashes_in_eager(seed):
+                record["kind"], record["text"] = "invalid", "eager: the process ends as well"
             alike = (
                 re.sub(r"\d+(\.\d+)?(e-?\d+)?|\[.*?\]", "", record["text"])[:70] if record["kind"] != "wrong" else "wrong"
             )
@@ -135,6 +137,12 @@ class Pool:
                 record = worker.run({"seed": seed, "reduce": self.options.reduce})
             self._add(record)
         worker.stop()
+
+    def _crashes_in_eager(self, seed: int) -> bool:
+        worker = Worker(self.options, plain=True)
+        record = worker.run({"seed": seed, "reduce": 0.0})
+        worker.stop()
+        return bool(record["kind"] == "crash")
 
     def _add(self, record: dict[str, Any]) -> None:
         with self.lock:
@@ -156,7 +164,8 @@ class Pool:
             "",
             f"{len(records)} programs: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()),
             f"seconds with eager's runs: median {seconds[len(seconds) // 2]:.2f}, longest {seconds[-1]:.1f}; "
-            f"{sum(bool(r['excused']) for r in records)} excused for rounding errors that they amplify",
+            f"{sum(bool(r['excused']) for r in records)} excused for rounding errors that they amplify, "
+            f"{sum(bool(r.get('disputed')) for r in records)} as eager's for contiguous images only",
             f"graphs: {dict(sorted(collections.Counter(r['graphs'] for r in records).items()))}",
         ]
         logged = collections.Counter(re.sub(r"\d+", "N", line)[:150] for r in records for line in {*r["logged"]})
@@ -174,8 +183,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
 class Worker:
     """A process that checks programs, one after the other; a new one after one that crashed or took too long."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
+    def __init__(self, options: argparse.Namespace, plain: bool = False) -> None:
+        self._plain = options.plain or plain
         self._process: subprocess.Popen[str] | None = None
         self._count = 0
 
@@ -200,7 +209,7 @@ class Worker:
             process.wait()
         self.stop()
         kind, text = ("crash", f"the process ended with {process.returncode}") if ready else ("too slow", "killed")
-        return {"seed": job["seed"], "kind": kind, "text": text, "logged": [], "graphs": 0, "excused": [],
+        return {"seed": job["seed"], "kind": kind, "text": text, "logged": [], "graphs": 0, "excused": [], "disputed": [],
                 "seconds": time.perf_counter() - start}  # fmt: skip
 
     def stop(self) -> None:
@@ -211,8 +220,8 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve()), "--worker"]
-        command += ["--plain"] * self._options.plain
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        command += ["--plain"] * self._plain
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 # the processes that run programs -------------------------------------------------------------------------------
@@ -235,7 +244,7 @@ def _work(options: argparse.Namespace) -> None:
         report = check(Program.from_source(source), compiled=not options.plain)
         record = {
             "seed": job["seed"], "kind": "right", "text": "", "logged": sorted({*report.logged}), "graphs": report.graphs,
-            "excused": report.excused[:5], "seconds": time.perf_counter() - start,
+            "excused": report.excused[:5], "disputed": report.disputed[:5], "seconds": time.perf_counter() - start,
         }  # fmt: skip
         if report.finding is not None:
             record["kind"], record["text"] = report.finding.kind, report.finding.detail
@@ -249,11 +258,14 @@ def _work(options: argparse.Namespace) -> None:
 
 
 def _still_fails(source: str, finding: Any) -> bool:
-    """Whether a smaller program fails in the same way."""
+    """Whether a smaller program fails in the same way. What is left may be no program at all."""
     from training.check import check
     from training.execute import Program
 
-    found = check(Program.from_source(source)).finding
+    try:
+        found = check(Program.from_source(source)).finding
+    except Exception:
+        return False
     return found is not None and (found.kind, found.what) == (finding.kind, finding.what)
 
 

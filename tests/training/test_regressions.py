@@ -281,6 +281,25 @@ def test_gradient_through_what_is_outside_of_the_graph() -> None:
     assert finding is None, str(finding)
 
 
+def test_gradient_of_what_is_outside_of_the_graph() -> None:
+    """The loss itself was computed outside: the graph that begins with its gradient has no operator that uses it."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3).to(dtype)
+        parameters = [*model.parameters()]
+
+        def step(x: torch.Tensor) -> Any:
+            out = model(x)
+            loss = F.gaussian_nll_loss(out, x[:, :3], F.softplus(out) + 0.1)
+            return [g * 2 for g in torch.autograd.grad(loss, parameters, allow_unused=True) if g is not None]
+
+        return step, [(torch.randn(5, 4).to(dtype),)] * 2, {"model": model}
+
+    finding = check(Program(setup)).finding
+    assert finding is None, str(finding)
+
+
 def test_leaf_that_becomes_a_result() -> None:
     """The same tensor as a leaf, and then as the result of another: a gradient may flow on from there."""
 
@@ -402,3 +421,110 @@ def leaves_of(value: Any) -> list[torch.Tensor]:
     if isinstance(value, tuple | list):
         return [leaf for element in value for leaf in leaves_of(element)]
     return [value] if isinstance(value, torch.Tensor) else []
+
+
+def test_a_gradient_that_nobody_asked_for() -> None:
+    """A convolution of one pixel, whose frozen weight PyTorch computes a gradient of all the same, in another shape."""
+
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 16)
+            self.conv = nn.Conv1d(16, 16, 1)
+            self.conv.weight.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.conv(self.linear(x).transpose(1, 2)).float()
+
+    check_step(Frozen, lambda: torch.randn(4, 8, 8), mean_square, sgd, torch.float32)
+
+
+# steps with calls that stay as they are ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
+def test_fused_optimizer(optimizer: Any, autocast: bool) -> None:
+    """PyTorch's fused kernel is one call in the step; the model before it and the average behind it are compiled."""
+    made: list[Any] = []
+
+    def steps(compiler: Callable[..., Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 3))
+        updates = optimizer(model.parameters(), lr=0.01, fused=True)
+        average = [p.detach().clone() for p in model.parameters()]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            updates.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                loss = model(x).float().pow(2).mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            updates.step()
+            with torch.no_grad():
+                for a, p in zip(average, model.parameters(), strict=True):
+                    a.lerp_(p, 0.1)
+            return loss.detach()
+
+        made.append(compiler(step))
+        losses = [made[-1](torch.randn(4, 8)) for _ in range(3)]
+        parameters = [*model.parameters()]
+        return [*losses, *parameters, *average, *[p.grad for p in parameters if p.grad is not None]]
+
+    expected = steps(lambda step: step)
+    found = steps(lambda step: quickfuse.compile(step, fullgraph=True))
+    torch.testing.assert_close(found, expected)
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    assert all(s.kernels > 0 for s in made[1].specialisations)
+
+
+def test_recurrent_layer_under_autocast() -> None:
+    """The layer is a call between graphs, with the settings that hold there."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(8, 8, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.head(torch.tanh(self.lstm(x * 2)[0]) + x).float()
+
+    def steps(compiler: Callable[..., Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = Recurrent()
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            model.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.sub_(p.grad, alpha=0.1)
+            return loss.detach()
+
+        compiled = compiler(step)
+        return [*[compiled(torch.randn(2, 5, 8)) for _ in range(2)], *model.parameters()]
+
+    torch.testing.assert_close(steps(quickfuse.compile), steps(lambda step: step), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("allow_unused", [False, True])
+def test_gradient_through_more_than_one_graph(allow_unused: bool) -> None:
+    """A weight used before and behind a layer that stays a call has gradients from both."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        lstm, weight = nn.LSTM(8, 8, batch_first=True).to(dtype), nn.Parameter(torch.randn(8, 8).to(dtype))
+
+        def step(x: torch.Tensor) -> Any:
+            loss = (lstm(torch.tanh(x @ weight) * 2)[0] @ weight).pow(2).mean()
+            (gradient,) = torch.autograd.grad(loss, [weight], allow_unused=allow_unused)
+            return loss.detach(), gradient * 2
+
+        return step, [(torch.randn(2, 5, 8).to(dtype),)] * 2, {"lstm": lstm}
+
+    finding = check(Program(setup, torch.float32)).finding
+    assert finding is None or finding.kind == "native", str(finding)

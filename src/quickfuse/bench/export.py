@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from rich.table import Table
 
 from quickfuse.bench import zoo
 from quickfuse.bench.export_programs import PROGRAMS, verdict
-from quickfuse.bench.machine import describe_machine
+from quickfuse.bench.machine import describe_machine, show_machine
 from quickfuse.bench.report import SCHEMA
 from quickfuse.bench.run import Progress
 
 #: After so many seconds a peer is given up.
 PATIENCE = 300.0
+#: How often each exports a model, in turn, for the medians.
+ROUNDS = 5
 
 
 def _vision(name: str, size: int = 224, **settings: Any) -> Callable[[], tuple[Any, Any]]:
@@ -56,12 +59,21 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 @dataclass
 class Row:
-    """A model's export: seconds of the first and of a second one, by who exports; `failed` has reasons."""
+    """A model's export, by who exports: seconds of the first one in a fresh process, and the median of more that took
+    turns in one process; `failed` has reasons."""
 
     model: str
     first: dict[str, float] = field(default_factory=dict)
-    second: dict[str, float] = field(default_factory=dict)
+    median: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+
+    def cells(self) -> list[str]:
+        """What a table says: seconds of each, and quickfuse's share of the peer's."""
+        found = [self.model]
+        for seconds in (self.first, self.median):
+            found += [_seconds(seconds.get(who)) for who in WHO]
+            found.append(f"{seconds[WHO[0]] / seconds[WHO[1]]:.2f}" if len(seconds) == 2 else "-")
+        return found
 
 
 @dataclass
@@ -73,21 +85,38 @@ class Result:
     accepted: dict[str, dict[str, str]]
 
     def to_table(self) -> Table:
-        table = Table(title="Seconds to export, first and again", title_justify="left", box=box.SIMPLE)
-        for heading in ("model", "quickfuse", "again", "torch.export", "again", "share"):
+        table = Table(title="Seconds to export: the first time, and medians", title_justify="left", box=box.SIMPLE)
+        for heading in HEADINGS:
             table.add_column(heading, justify="left" if heading == "model" else "right")
         for row in self.rows:
-            cells = [_seconds(found.get(who)) for who in WHO for found in (row.first, row.second)]
-            share = row.first[WHO[0]] / row.first[WHO[1]] if len(row.first) == 2 else None
-            table.add_row(row.model, *cells, "-" if share is None else f"{share:.2f}")
+            table.add_row(*row.cells())
         return table
+
+    def summary(self) -> str:
+        """Geometric means of the shares, and the largest ones."""
+        parts = []
+        for name, found in (("first", [row.first for row in self.rows]), ("median", [row.median for row in self.rows])):
+            shares = [seconds[WHO[0]] / seconds[WHO[1]] for seconds in found if len(seconds) == 2]
+            if shares:
+                mean = statistics.geometric_mean(shares)
+                parts.append(f"{name}: {mean:.2f} of the peer's time (geometric mean; {max(shares):.2f} at most)")
+        return "; ".join(parts)
 
     def notes(self) -> list[str]:
         """What each accepts, one program in a line, and failures."""
         lines = []
         for name, found in self.accepted.items():
             lines.append(f"{name}: " + ", ".join(f"{who} {what}" for who, what in found.items()))
-        return lines + [f"{row.model}, {who}: {reason}" for row in self.rows for who, reason in row.failed.items()]
+        failures = [f"{row.model}, {who}: {why}" for row in self.rows for who, why in row.failed.items()]
+        return [self.summary(), *lines, *failures]
+
+    def markdown(self) -> str:
+        """The tables, for the documentation."""
+        times = [list(HEADINGS), ["---", *["---:"] * (len(HEADINGS) - 1)], *[row.cells() for row in self.rows]]
+        programs = [["program", *WHO], ["---"] * 3]
+        programs += [[name, *[found.get(who, "-") for who in WHO]] for name, found in self.accepted.items()]
+        tables = ["\n".join(f"| {' | '.join(cells)} |" for cells in rows) for rows in (times, programs)]
+        return f"{tables[0]}\n\n{self.summary()}. {show_machine(self.machine)}.\n\n{_PROGRAMS}\n\n{tables[1]}"
 
     def write(self, path: Path) -> None:
         data = {
@@ -97,32 +126,51 @@ class Result:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(data, indent=1) + "\n")
 
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        data = json.loads(path.read_text())
+        return cls(data["machine"], [Row(**row) for row in data["rows"]], data["accepted"])
+
 
 WHO = ("quickfuse", "torch.export")
+HEADINGS = ("model", "quickfuse, first", "torch.export", "share", "quickfuse, median", "torch.export", "share")
+_PROGRAMS = (
+    'What came of small programs in the same run. "Wrong" is another result than eager\'s without an error, "refused" an '
+    "error:"
+)
 
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def measure(names: list[str], *, peer: bool = True, progress: Progress = lambda what, fraction: None) -> Result:
-    """Export each model in a process of its own, by each who exports."""
+def measure(
+    names: list[str], *, peer: bool = True, rounds: int = ROUNDS, progress: Progress = lambda what, fraction: None
+) -> Result:
+    """Export each model once by each who exports, in processes of their own, and then `rounds` times in turn in one."""
     who = WHO if peer else WHO[:1]
     rows = []
     for k, name in enumerate(names):
         row = Row(name)
         for one in who:
             progress(f"{name}, {one}", k / len(names))
-            found = _child(f"answer({one!r}, {name!r})")
-            if "failed" in found:
-                row.failed[one] = found["failed"]
-            else:
-                row.first[one], row.second[one] = found["seconds"]
+            _note(_child(f"answer({[one]!r}, {name!r}, 0)"), [one], row, row.first)
+        progress(f"{name}, in turn", (k + 0.5) / len(names))
+        _note(_child(f"answer({list(who)!r}, {name!r}, {rounds})"), who, row, row.median)
         rows.append(row)
     progress("programs", 1.0)
     verdicts = {one: _child(f"answer_programs({one!r})") for one in who}
     accepted = {name: {one: verdicts[one].get(name, "failed") for one in who} for name in PROGRAMS}
     return Result(describe_machine("cpu"), rows, accepted)
+
+
+def _note(found: dict[str, Any], who: Sequence[str], row: Row, seconds: dict[str, float]) -> None:
+    """Put the medians of what a child process measured into a row, or the reason why there are none."""
+    for one in who:
+        if "failed" in found:
+            row.failed[one] = found["failed"]
+        else:
+            seconds[one] = statistics.median(found[one])
 
 
 def _child(call: str) -> dict[str, Any]:
@@ -141,16 +189,18 @@ def _child(call: str) -> dict[str, Any]:
     return found
 
 
-def answer(who: str, name: str) -> None:
-    """Export a model twice, and print the seconds."""
+def answer(who: Sequence[str], name: str, rounds: int) -> None:
+    """Export a model once by each, and then `rounds` times in turn; print the seconds, without the first if there are
+    more."""
     model, example = MODELS[name]()
     model.eval()
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        exported(who, model, (example,))
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps({"seconds": seconds}))
+    seconds: dict[str, list[float]] = {one: [] for one in who}
+    for _ in range(rounds + 1):
+        for one in who:
+            start = time.perf_counter()
+            exported(one, model, (example,))
+            seconds[one].append(time.perf_counter() - start)
+    print(json.dumps({one: found[1:] or found for one, found in seconds.items()}))
 
 
 def answer_programs(who: str) -> None:

@@ -20,11 +20,12 @@ from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Segment
 from ..ir.source import Source
 from . import autocast
+from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .inference import SuspendedInside, check_left
-from .interpreter import CO_COROUTINES, CO_GENERATOR, VISIBLE_ENDING, Interpreter, LongLoop
+from .inference import SuspendedInside
+from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .raising import Raised
@@ -82,8 +83,9 @@ def _segment(
     begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int
 ) -> Segment:
     pause: Break | None = None
+    only_moved: frozenset[int] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
-        i = Interpreter(stop_at, volatile)
+        i = BytecodeInterpreter(stop_at, volatile, only_moved)
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = True
@@ -91,6 +93,8 @@ def _segment(
             begin(i)
             try:
                 i.run()
+                if i.frames and not only_moved and (only_moved := i.loads_left()):
+                    continue  # without guards on what those are
                 return _finish(i, code, pause)
             except Unsupported as reason:
                 _locate(reason, i)
@@ -138,7 +142,7 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
         else:
             values.append(Unread(value, root))
     i.graph.reserved = frozenset(names[: len(bound)])
-    label_arguments(i, function, args, kwargs)
+    label_arguments(i.outside.roots, function, args, kwargs)
     i.push_frame(function, values, i.results.append, None)
 
 
@@ -163,14 +167,22 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
                 frame.locals[index] = _variable(i, value, source)
             elif name in live:  # it may have a value the next time
                 i.outside.guard("is", _slot(i, frames, depth, "locals", index, repr(name)), UNBOUND)
+        moved = depth == len(frames) - 1 and frame.decoded.instructions[frame.position].name in _TAKE_UNREAD
         for index, value in enumerate(state.stack):
             source = _slot(i, frames, depth, "stack", index, str(index))
-            frame.stack.append(NULL if value is NULL or value is UNBOUND else i.outside.wrap(value, source))
+            if moved and index == len(state.stack) - 1 and value is not NULL and value is not UNBOUND:
+                frame.stack.append(_variable(i, value, source))
+            else:
+                frame.stack.append(NULL if value is NULL or value is UNBOUND else i.outside.wrap(value, source))
         for index, exception in enumerate(state.handled):
             source = _slot(i, frames, depth, "handled", index, str(index))
             frame.exceptions.append(i.outside.wrap(exception, source))
         i.frames.append(frame)
         deliver = frame.stack.append
+
+
+#: Instructions that put the value on top of the stack into variables, without a look at it.
+_TAKE_UNREAD = ("STORE_FAST", "UNPACK_SEQUENCE")
 
 
 def _slot(i: Interpreter, frames: list[FrameState], depth: int, place: str, index: int, label: str) -> Source:
@@ -188,7 +200,7 @@ def _variable(i: Interpreter, value: Any, source: Source) -> Any:
 
 def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
-    check_left(i)
+    i.graph.inference.check_left()
     book = RecipeBook(i)
     stopped = bool(i.frames)
     frames = [book.frame(frame) for frame in i.frames]

@@ -6,10 +6,12 @@ Reads of the user's objects come with guards; writes to them are noted in `Outsi
 from __future__ import annotations
 
 import enum
+import threading
 import types
+import weakref
 from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -21,23 +23,27 @@ from .class_attributes import (
     TUPLE_FIELD,
     bind,
     class_source,
+    descriptor,
     guard_absent,
     guard_class_attribute,
     in_trusted_code,
     load_class_attribute,
     load_super,
     lookup_class,
+    name_of_code,
     special_method,
 )
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
-from .raising import Raised, raise_in_program, set_traceback, traceback_of
+from .raising import Raised, raise_in_program
+from .unwinding import set_traceback, traceback_of
 from .values import (
     ABSENT,
     CONTAINERS,
     DELETED,
     DICTS,
-    STAND_INS_OF_OBJECTS,
+    FromOutside,
     NativeHandler,
     ShadowDict,
     SuperProxy,
@@ -47,9 +53,6 @@ from .values import (
     real_of,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -68,8 +71,10 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
     kind = type(base)
     if kind is TensorProxy:
         tensor_attributes.load(i, base, name, then)
-    elif kind in STAND_INS_OF_OBJECTS:
-        if type(base.real) in DICTS or type(base.real) in CONTAINERS:
+    elif isinstance(base, FromOutside):
+        if name == "__class__":
+            then(type_of(base))
+        elif type(base.real) in DICTS or type(base.real) in CONTAINERS:
             then(container_methods.load_method(i, base, name))
         else:
             _object_attribute(i, base, name, then)
@@ -97,19 +102,13 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
         _member_attribute(i, base, name, then)
     elif name == "__class__" and kind in _NATIVE_KINDS:
         then(kind)
-    elif is_constant(base) or (kind in (list, dict, tuple, set) and not i.outside.is_outside(base)):
+    elif is_constant(base) or kind in (list, dict, tuple, set):
         then(i.native(getattr, base, name))
-    elif kind in (list, tuple, set):
-        then(MethodType(getattr(kind, name), base) if callable(getattr(kind, name, None)) else i.native(getattr, base, name))
     else:
         _object_attribute(i, base, name, then)
 
 
 def _module_attribute(i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
-    stored = i.outside.attributes.get((id(module), name), ABSENT)
-    if stored is not ABSENT:
-        then(stored)
-        return
     source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
     trusted = is_trusted_module(module.__name__) and in_trusted_code(i)
     if name in module.__dict__:
@@ -126,14 +125,12 @@ def _module_attribute(i: Interpreter, module: ModuleType, name: str, then: Then)
 
 
 def _missing_from_module(i: Interpreter, module: ModuleType, name: str, source: Source, then: Then) -> None:
-    from .calls import call
-
     if "__getattr__" not in module.__dict__:
         i.outside.guard("absent", source.attr("__dict__"), ("__getattr__",))
         raise_in_program(AttributeError(f"module '{module.__name__}' has no attribute '{name}'", name=name, obj=module))
     if is_trusted_module(module.__name__):
         raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
-    call(i, i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
+    i.call(i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
 
 
 class PeerModule:
@@ -149,8 +146,10 @@ def torch_lazy_module(module: ModuleType, name: str) -> PeerModule | None:
 
 
 def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
-    if name in CODE_DATA or name == "__class__":
-        return getattr(base, name)
+    if name in CODE_DATA:
+        return name_of_code(i, base, name, isinstance(base, FunctionType) and not is_trusted_module(base.__module__))
+    if name == "__class__":
+        return type(base)
     if name == "__func__" and isinstance(base, (classmethod, staticmethod)):
         return base.__func__
     if isinstance(base, FunctionType):
@@ -159,7 +158,7 @@ def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
         if name in base.__dict__:
             source = i.outside.source_of(base)
             if source is None:
-                if id(base) in i.created:
+                if i.is_created(base):
                     return base.__dict__[name]
                 source = i.outside.roots.constant(base.__qualname__, base)
             return i.outside.wrap(base.__dict__[name], source.attr(name))
@@ -172,7 +171,7 @@ _FUNCTION_PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__an
 
 
 def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> Any:
-    made = id(function) in i.created
+    made = i.is_created(function)
     source = i.outside.source_of(function) or i.outside.roots.constant(function.__qualname__, function)
     if name in _FUNCTION_PARTS and not (made and name == "__dict__"):
         found = getattr(function, name)
@@ -187,15 +186,21 @@ def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> An
 def _member_attribute(i: Interpreter, member: enum.Enum, name: str, then: Then) -> None:
     """An attribute of a member of an enumeration."""
     kind = type(member)
-    if name in ("name", "value", "_name_", "_value_") and is_constant(found := i.native(getattr, member, name)):
-        owner, raw = lookup_class(kind, name)
-        if raw is not ABSENT:
-            guard_class_attribute(i, kind.__mro__, owner, name, raw)
+    i.outside.note_place(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
+    own = {"name": "_name_", "value": "_value_"}.get(name, name)
+    owner, raw = lookup_class(kind, name)
+    native = own in ("_name_", "_value_") and (raw is ABSENT or owner.__module__ == "enum")
+    if native and is_constant(found := member.__dict__.get(own)):
+        guard_absent(i, kind.__mro__, name)
+        if not is_trusted_class(kind):
+            i.outside.guard("equal", i.outside.source_of(member).attr(own), found)  # type: ignore[union-attr]
         then(found)
         return
-    if i.outside.source_of(member) is None:
-        i.outside._remember(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
     _object_attribute(i, member, name, then)
+
+
+#: Native classes whose instances give attributes of other objects.
+_OTHER_GETTERS = (weakref.ProxyType, weakref.CallableProxyType, types.GenericAlias)
 
 
 def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
@@ -210,24 +215,26 @@ def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if isinstance(getter, FunctionType):
         _custom_attribute(i, base, name, getter, then)
         return
+    if issubclass(kind, _OTHER_GETTERS):
+        raise Unsupported(f"the attribute {name} of a {kind.__name__}")
+    if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
+        raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
     load_plain(i, base, name, then)
 
 
 def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType, then: Then) -> None:
     """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
-    from .calls import call
-
     special_method(i, base, "__getattribute__")
     fallback = special_method(i, base, "__getattr__")
     if not isinstance(fallback, FunctionType):
-        call(i, getter, (base, name), {}, then)
+        i.call(getter, (base, name), {}, then)
         return
     try:
         value = i.call_now(getter, (base, name))
     except Raised as raised:
         if not isinstance(raised.exception, AttributeError):
             raise
-        call(i, fallback, (base, name), {}, then)
+        i.call(fallback, (base, name), {}, then)
         return
     then(value)
 
@@ -235,10 +242,10 @@ def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType
 def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """`object.__getattribute__(base, name)`, and `__getattr__` where that finds nothing."""
     kind = type_of(base)
-    if isinstance(base, BaseException) and not i.outside.is_outside(base) and name in _EXCEPTION_DATA:
-        then(traceback_of(i, base) if name == "__traceback__" else i.native(getattr, base, name))
+    if isinstance(base, BaseException) and name in _EXCEPTION_DATA:
+        then(_of_exception(i, base, name))
         return
-    stored = i.outside.attributes.get((id(base), name), ABSENT)
+    stored = _stored(base, name)
     owner, raw = lookup_class(kind, name)
     if raw is not ABSENT and _is_data_descriptor(raw):
         _with_fallback(i, base, name, raw, then, _data_descriptor, i, base, name, owner, raw)
@@ -250,9 +257,9 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     if stored is not DELETED and instance is not None and name in _own_names(i, instance):
         then(_instance_value(i, base, instance, name))
         return
-    outside = i.outside.is_outside(base)
-    if outside and instance is not None and stored is not DELETED:
-        i.outside.guard("absent", _dict_source(i, base), (name,))
+    source = i.outside.source_of(base)
+    if source is not None and instance is not None and stored is not DELETED:
+        i.outside.guard("absent", source.attr("__dict__"), (name,))
     if raw is not ABSENT:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
@@ -267,13 +274,25 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     _missing(i, base, name, then)
 
 
+def _stored(base: Any, name: str) -> Any:
+    """The attribute as the captured code has set it, `ABSENT` where it left it alone."""
+    return base.attributes.get(name, ABSENT) if isinstance(base, FromOutside) else ABSENT
+
+
+def _of_exception(i: Interpreter, exception: BaseException, name: str) -> Any:
+    """What is in an exception that captured code made."""
+    if name == "__traceback__":
+        return traceback_of(i, exception)
+    found = i.native(getattr, exception, name)
+    stand_in = i.outside.stand_in(found)  # of another exception, from outside
+    return found if stand_in is None else stand_in
+
+
 def _missing(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """An attribute that was not found: `__getattr__` comes into play, or AttributeError."""
     fallback = special_method(i, base, "__getattr__")
     if isinstance(fallback, FunctionType):
-        from .calls import call
-
-        call(i, fallback, (base, name), {}, then)
+        i.call(fallback, (base, name), {}, then)
         return
     if fallback is not ABSENT:
         raise Unsupported(f"the attribute {name} of a {type_of(base).__name__}")
@@ -316,7 +335,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         return
     if isinstance(raw, (types.MemberDescriptorType, types.GetSetDescriptorType)):
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        stored = i.outside.attributes.get((id(base), name), ABSENT)
+        stored = _stored(base, name)
         if stored is not ABSENT:
             then(stored)
             return
@@ -339,25 +358,24 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
 def _namespace(i: Interpreter, base: Any) -> Any:
     """`base.__dict__`, with the attributes that the captured code has set."""
     real = real_of(base)
-    if id(base) in i.created:
-        namespace = i.mark_created(real.__dict__)
-        i.outside.views[id(namespace)] = (namespace, base, "__dict__")
-        return namespace
+    if i.is_created(base):
+        return i.outside.mark_made(real.__dict__, base, "__dict__")
     source = i.outside.source_of(base)
     if source is None:
         raise Unsupported(f"the __dict__ of a {type_of(base).__name__} without a path to it")
     known = i.outside.stand_in(real.__dict__)
     shadow = i.outside.wrap(real.__dict__, source.attr("__dict__"))
-    if known is None and type(shadow) is ShadowDict:
-        for (owner, name), value in i.outside.attributes.items():
-            if owner == id(base) and not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
-                dictionaries.mirror(i.outside, shadow, name, value)
+    if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
+        for name, value in base.attributes.items():
+            if not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
+                dictionaries.mirror(shadow, name, value)
     return shadow
 
 
 def _instance_dict(base: Any) -> dict[str, Any] | None:
+    getter = threading.local if isinstance(real_of(base), threading.local) else object  # one dictionary for each thread
     try:
-        found = object.__getattribute__(real_of(base), "__dict__")
+        found = getter.__getattribute__(real_of(base), "__dict__")
     except AttributeError:
         return None
     return found if type(found) is dict else None
@@ -366,7 +384,7 @@ def _instance_dict(base: Any) -> dict[str, Any] | None:
 def _dict_source(i: Interpreter, base: Any) -> Source:
     source = i.outside.source_of(base)
     if source is None:
-        raise Unsupported(f"a {type(base).__name__} without a path to it")
+        raise Unsupported(f"a {type_of(base).__name__} without a path to it")
     return source.attr("__dict__")
 
 
@@ -379,7 +397,7 @@ def _own_names(i: Interpreter, instance: dict[str, Any]) -> Any:
 def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: str) -> Any:
     source = i.outside.source_of(base)
     if source is None:
-        if id(base) in i.created:
+        if i.is_created(base):
             return instance[name]
         raise Unsupported(f"the attribute {name} of a {type_of(base).__name__} without a path to it")
     shadow = i.outside.stand_in(instance)
@@ -400,7 +418,7 @@ def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
     if kind is TensorProxy:
         tensor_attributes.store(i, base, name, value)
         return
-    if kind is FunctionType and id(base) in i.created:
+    if kind is FunctionType and i.is_created(base):
         i.read(setattr, base, name, value)
         return
     if isinstance(base, (type, ModuleType, FunctionType)) or kind is Symbol:
@@ -424,7 +442,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
-    if name == "__traceback__" and isinstance(base, BaseException) and id(base) in i.created:
+    if name == "__traceback__" and isinstance(base, BaseException) and i.is_created(base):
         set_traceback(i, base, value)
         return
     if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
@@ -432,12 +450,12 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         if not isinstance(setter, FunctionType):
             raise Unsupported(f"setting the attribute {name} through a descriptor")
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        i.call_now(setter, (raw, base, value))
+        i.call_now(setter, (descriptor(i, raw), base, value))
         return
-    if id(base) in i.created:
+    if i.is_created(base):
         i.read(object.__setattr__, base, name, value)
         return
-    if not i.outside.is_outside(base):
+    if not isinstance(base, FromOutside):
         raise Unsupported(f"setting an attribute of a {kind.__name__} without a path to it")
     if _instance_dict(base) is None and not (raw is not ABSENT and _is_data_descriptor(raw)):
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
@@ -446,9 +464,8 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         if name in shadow.changes:
             shadow.entries[name] = value
             return
-        dictionaries.mirror(i.outside, shadow, name, value)
-    i.outside.attributes[id(base), name] = value
-    i.outside.changed_attributes[id(base), name] = base
+        dictionaries.mirror(shadow, name, value)
+    i.outside.set_attribute(base, name, value)
 
 
 def delete(i: Interpreter, base: Any, name: str) -> None:
@@ -464,23 +481,22 @@ def delete(i: Interpreter, base: Any, name: str) -> None:
 def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     """`object.__delattr__(base, name)`."""
     raw = lookup_class(type_of(base), name)[1]
-    if id(base) in i.created:
+    if i.is_created(base):
         i.native(object.__delattr__, base, name)
         return
-    if not i.outside.is_outside(base) or (raw is not ABSENT and _is_data_descriptor(raw)):
+    if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(raw)):
         raise Unsupported(f"deleting an attribute of a {type_of(base).__name__}")
     _own_attribute_or_raise(i, base, name)
     shadow = i.outside.stand_in(_instance_dict(base))
     if type(shadow) is ShadowDict:
-        dictionaries.begin_change(i.outside, shadow, name)
-        dictionaries.mirror(i.outside, shadow, name, DELETED)
-    i.outside.attributes[id(base), name] = DELETED
-    i.outside.changed_attributes[id(base), name] = base
+        dictionaries.begin_change(shadow, name)
+        dictionaries.mirror(shadow, name, DELETED)
+    i.outside.set_attribute(base, name, DELETED)
 
 
 def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     """What `del base.name` needs: that the object itself has the attribute."""
-    stored = i.outside.attributes.get((id(base), name), ABSENT)
+    stored = _stored(base, name)
     instance = _instance_dict(base)
     if stored is ABSENT and instance is not None and name in _own_names(i, instance):
         _instance_value(i, base, instance, name)

@@ -7,19 +7,22 @@ import operator
 import types
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from . import container_methods, containers, torch_calls
+from . import container_methods, containers, native_methods, torch_calls
 from .class_attributes import lookup_class, python_method, special_method
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
+from .text import printable
 from .values import (
     ABSENT,
-    STAND_INS_OF_OBJECTS,
+    ForeignObject,
     ForeignScalar,
+    FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -29,9 +32,6 @@ from .values import (
     is_numpy,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -61,7 +61,7 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         left_kind, right_kind = type(left), type(right)
     if left_kind is ShadowContainer or right_kind is ShadowContainer:
         if function is operator.iadd and left_kind is ShadowContainer and left.cls is list:
-            container_methods.call_container_method(i, left, "extend", (right,), {})
+            native_methods.call_container_method(i, left, "extend", (right,), {})
             then(left)
             return
         _binary_on_contents(i, function, left, right, then)
@@ -85,6 +85,9 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     ):
         then(i.native(function, left, right))
         return
+    if left_kind in (str, bytes) and function in (operator.mod, operator.imod):
+        then(i.native(operator.mod, left, _written_into_text(i, right)))
+        return
     if torch.Size in (left_kind, right_kind) and _IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
         left, right = (_concrete_sizes(i, v) for v in (left, right))
         then(i.native(function, left, right))
@@ -99,6 +102,13 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     _object_operator(i, function, left, right, then)
 
 
+def _written_into_text(i: Interpreter, value: Any) -> Any:
+    """What stands right of `%`, with the texts of what is in a tuple or dictionary known."""
+    if type(value) is tuple:
+        return tuple([printable(i, v) for v in value])
+    return printable(i, value)
+
+
 def _concrete_sizes(i: Interpreter, value: Any) -> Any:
     """A size, or what may be added to one, in plain numbers."""
     found = containers.concrete_key(i, value)
@@ -110,7 +120,7 @@ def _concrete_sizes(i: Interpreter, value: Any) -> Any:
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
     """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
     containers and scalars of the user's, and of objects that derive from builtin classes."""
-    if not any(type(v) in STAND_INS_OF_OBJECTS for v in (left, right)):
+    if not any(isinstance(v, FromOutside) for v in (left, right)):
         return False
     names = _operator_names(function)
     return any(
@@ -147,7 +157,7 @@ def _binary_on_dict(i: Interpreter, function: Any, left: Any, right: Any, then: 
     """An operator on dictionaries of the user's."""
     if type(left) is ShadowDict and function in (operator.or_, operator.ior):
         name = "__or__" if function is operator.or_ else "__ior__"
-        then(container_methods.call_container_method(i, left, name, (right,), {}))
+        then(native_methods.call_container_method(i, left, name, (right,), {}))
         return
     if function in _IN_PLACE_OF and function is not operator.ior:
         raise Unsupported("a dictionary changed in place by an operator")
@@ -160,12 +170,14 @@ _NUMBERS = (int, float, bool, complex)
 
 
 def _has_operators(kind: type) -> bool:
-    """Whether a class is Python, so that it may say what operators do."""
+    """Whether a class is the user's, or Python, so that it may say what operators do."""
+    if kind is ForeignObject:
+        return True
     is_python = bool(kind.__flags__ & (1 << 9)) and kind not in _STAND_INS
     return is_python and not issubclass(kind, (*_NUMBERS, str, torch.Tensor))
 
 
-_STAND_INS = (Symbol, TensorProxy, *STAND_INS_OF_OBJECTS)
+_STAND_INS = (Symbol, TensorProxy, ShadowDict, ShadowContainer, ForeignScalar)
 
 
 def _is_a_type(value: Any) -> bool:
@@ -273,13 +285,16 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
             if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
                 continue
             if type(receiver) in (ShadowDict, ShadowContainer) and container_methods.is_container_method(receiver, method):
-                result = container_methods.call_container_method(i, receiver, method, (operand,), {})
+                result = native_methods.call_container_method(i, receiver, method, (operand,), {})
                 if result is not NotImplemented:
                     then(result)
                     return
                 continue
-            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand):
+            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
                 continue
+            if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in _COMPARISONS:
+                then(_compare_sequences(i, function, left, right))
+                return
             raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
         result = i.call_now(found, (receiver, operand))
         if result is not NotImplemented:
@@ -291,9 +306,12 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
     raise Unsupported(f"{name_of(function)} of a {type_of(left).__name__} and a {type_of(right).__name__}")
 
 
-def _is_derived(receiver: Any, operand: Any) -> bool:
-    """Whether a builtin class's operator does something with an operand: not with an object of another kind."""
-    kinds = (list, tuple, dict, set, frozenset, str, bytes, int, float)
+def _is_derived(receiver: Any, operand: Any, function: Any) -> bool:
+    """Whether a builtin class's operator does something with an operand: not with an object of another kind. Comparisons
+    are among one kind of container."""
+    kinds: tuple[type, ...] = (list, tuple, dict, set, frozenset, str, bytes, int, float)
+    if function in _COMPARISONS and isinstance(receiver, (list, tuple, dict, str)):
+        kinds = tuple([kind for kind in kinds if isinstance(receiver, kind)])
     return any(isinstance(receiver, kind) and issubclass(type_of(operand), kinds) for kind in kinds)
 
 
@@ -308,13 +326,19 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    left, right = (i.outside.replaced.get(id(v), v) for v in (left, right))  # a container, not what it has inside
+    left, right = (_itself(i, v) for v in (left, right))
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
     return False
+
+
+def _itself(i: Interpreter, value: Any) -> Any:
+    """The container of the user's, where a value is what it has inside."""
+    container = i.outside.container_of(value)
+    return value if container is None else container
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

@@ -8,35 +8,37 @@ from __future__ import annotations
 
 import collections
 import copy
-import enum
 import functools
 import itertools
 import operator
 import typing
-import warnings
 from collections.abc import Callable, Iterator
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
-from . import attributes, class_checks, construction, containers, copying, function_calls, number_calls
+from . import (
+    attributes,
+    class_checks,
+    construction,
+    containers,
+    context_variables,
+    copying,
+    function_calls,
+    messages,
+    number_calls,
+    pure_calls,
+)
 from .class_attributes import (
-    guard_class_attribute,
-    lookup_class,
     python_method,
     special_method,
 )
 from .containers import iterate, native_iterator
+from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .kinds import VIEW_TYPES
 from .raising import Raised, raise_in_program
+from .text import text_of
 from .values import (
     ABSENT,
     ForeignScalar,
@@ -49,9 +51,6 @@ from .values import (
     type_of,
 )
 
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
 
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:
     if rest:
@@ -59,25 +58,14 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
     return type_of(value)
 
 
-def _len(i: Interpreter, value: Any) -> Any:
-    length = containers.length_of(i, value)
-    if length is not None:
-        return length
-    method = python_method(i, value, "__len__")
-    if method is None:
-        raise Unsupported(f"len() of a {type_of(value).__name__}")
-    length = i.outside.concrete(i.call_now(method, (value,)))
-    if type(length) is not int or length < 0:
-        raise Unsupported("a __len__ that gives something else than a length")
-    return length
-
-
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
     name = i.outside.concrete(name)
+    if isinstance(name, str) and type(name) is not str:  # a member of an enumeration
+        name = str.__str__(name)
     if type(name) is not str:
         raise Unsupported("the name of an attribute that is no string")
     try:
-        return i.now(attributes.load, i, value, name)
+        return i.attribute_now(value, name)
     except Raised as raised:
         if default is ABSENT or not isinstance(raised.exception, AttributeError):
             raise
@@ -130,12 +118,12 @@ def _reversed(i: Interpreter, value: Any) -> Any:
     if (method := python_method(i, value, "__reversed__")) is not None:
         return i.call_now(method, (value,))
     if python_method(i, value, "__getitem__") is not None:
-        return iter([_item_now(i, value, k) for k in range(_len(i, value) - 1, -1, -1)])
+        return iter([_item_now(i, value, k) for k in range(i.length(value) - 1, -1, -1)])
     if not issubclass(type_of(value), (list, tuple, str, bytes, range, dict, collections.deque, *VIEW_TYPES)):
         raise Unsupported(f"reversed() of a {type_of(value).__name__}")
     contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
     native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
-    if isinstance(contents, native) and not i.outside.is_outside(contents):
+    if isinstance(contents, native):
         return i.native(reversed, contents)
     return iter(list(iterate(i, value))[::-1])
 
@@ -147,10 +135,25 @@ def _enumerate(i: Interpreter, value: Any, start: Any = 0) -> Any:
 def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     elements = list(iterate(i, values))
     keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
-    if not all(is_constant(k) for k in keys):
-        raise Unsupported("sorting by values that are not plain")
-    order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
+    if all(is_constant(k) for k in keys):
+        order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
+    else:
+        compared = [_Sorted(i, k) for k in keys]
+        order = i.read(sorted, range(len(keys)), key=compared.__getitem__, reverse=i.truth(reverse))
     return i.mark_created([elements[k] for k in order])  # type: ignore[no-any-return]
+
+
+class _Sorted:
+    """A value to be sorted, as `sorted` sees it: which of two comes first is asked as the captured program would."""
+
+    __slots__ = ("i", "value")
+
+    def __init__(self, i: Interpreter, value: Any) -> None:
+        self.i = i
+        self.value = value
+
+    def __lt__(self, other: _Sorted) -> bool:
+        return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
 
 
 def _list(i: Interpreter, values: Any = ()) -> list[Any]:
@@ -242,7 +245,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if type(value) is Symbol:
             return value if value.kind is kind else i.graph.number(kind, value)
         if not is_constant(value):
-            return i.outside.concrete(i.call_now(i.now(attributes.load, i, value, f"__{kind.__name__}__"), ()))
+            return i.outside.concrete(i.call_now(i.attribute_now(value, f"__{kind.__name__}__"), ()))
         return i.native(kind, value, *rest)
 
     return handler
@@ -252,30 +255,16 @@ def _bool(i: Interpreter, value: Any = False) -> bool:
     return i.truth(value)
 
 
-def printable(i: Interpreter, value: Any) -> Any:
-    """A value whose text is known during capture: constants, classes, exceptions with constant arguments."""
-    if type(value) is ForeignScalar or isinstance(value, enum.Enum):
-        for name in ("__str__", "__repr__", "__format__"):
-            owner, found = lookup_class(type_of(value), name)
-            guard_class_attribute(i, type_of(value).__mro__, owner, name, found)
-            if isinstance(found, FunctionType) and owner.__module__ != "enum":
-                raise Unsupported(f"the text of a {type_of(value).__name__}")
-    value = i.outside.concrete(value)
-    if is_constant(value) or isinstance(value, (type, MethodDescriptorType, WrapperDescriptorType)):
-        return value
-    if type(value) is BuiltinFunctionType and isinstance(value.__self__, (type, ModuleType)):
-        return value
-    if isinstance(value, BaseException) and is_constant(value.args) and not i.outside.is_outside(value):
-        return value
-    raise Unsupported(f"the text of a {type_of(value).__name__}")
-
-
 def _str(i: Interpreter, value: Any = "") -> str:
-    return str(i.native(str, printable(i, value)))
+    return text_of(i, value)
 
 
 def _repr(i: Interpreter, value: Any) -> str:
-    return str(i.native(repr, printable(i, value)))
+    return text_of(i, value, "repr")
+
+
+def _format(i: Interpreter, value: Any, spec: Any = "") -> str:
+    return text_of(i, value, "format", i.outside.concrete(spec))
 
 
 def _super(i: Interpreter, *args: Any) -> SuperProxy:
@@ -306,7 +295,7 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
 def _abs(i: Interpreter, value: Any) -> Any:
     if type(value) is Symbol:
         return i.graph.number(abs, value)
-    return i.native(abs, value) if is_constant(value) else i.call_now(i.now(attributes.load, i, value, "__abs__"), ())
+    return i.native(abs, value) if is_constant(value) else i.call_now(i.attribute_now(value, "__abs__"), ())
 
 
 def _partial(i: Interpreter, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -318,7 +307,7 @@ def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _item_now(i: Interpreter, base: Any, key: Any) -> Any:
-    return i.now(containers.get_item, i, base, key)
+    return i.now(i.item, base, key)
 
 
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
@@ -377,16 +366,12 @@ def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     attributes.set_plain(i, base, name, value)
 
 
-def _warn(i: Interpreter, *args: Any, **kwargs: Any) -> None:
-    raise Unsupported("a warning")
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    type: _type, **class_checks.HANDLERS, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter, next: _next,
-    zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted, list: _list,
-    tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all, any: _any,
-    min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool, str: _str,
-    repr: _repr, super: _super, callable: _callable, print: _print, warnings.warn: _warn, copy.copy: copying.shallow,
+    type: _type, **class_checks.HANDLERS, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
+    next: _next, zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted,
+    list: _list, tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all,
+    any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool,
+    str: _str, repr: _repr, format: _format, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
     copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
@@ -411,13 +396,17 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     operator.getitem: _item_now,
     **{
         getattr(operator, name): _operator(getattr(operator, name))
-        for name in "add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul iadd imul".split()
+        for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift "
+                     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
     },
     **number_calls.HANDLERS,
+    **pure_calls.HANDLERS,
+    **context_variables.HANDLERS,
+    **messages.HANDLERS,
     **function_calls.HANDLERS,
 }  # fmt: skip
 
 #: Native functions without side effects, whose result depends on their arguments alone.
 PURE: frozenset[Any] = frozenset(
-    {round, divmod, pow, ord, chr, hex, oct, bin, format, ascii, sum, hash, operator.index, operator.not_}
+    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, hash, operator.index, operator.not_}
 )

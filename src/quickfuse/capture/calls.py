@@ -14,19 +14,19 @@ from types import (
     MethodType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS, kept_from_peer, others_marked
 from . import (
-    attributes,
     builtin_calls,
-    container_methods,
     getters,
     library,
     lru_caches,
+    native_methods,
+    single_dispatch,
     torch_calls,
     transforms,
 )
@@ -35,15 +35,18 @@ from .class_attributes import guard_class_attribute, lookup_class
 from .construction import construct, make
 from .frame import Frame
 from .inlining import is_left_to_python
-from .kinds import is_trusted_module
+from .interpreter import Interpreter
+from .kinds import CODE_TYPES, is_trusted_module
 from .module_calls import call_object
 from .mutation import name_of
 from .native_methods import call_method
 from .raising import call_handler
 from .tensor_subclasses import own_member
+from .text import AROUND_REPR
 from .user_marks import call_marked, user_mark
 from .values import (
     ContainerMethod,
+    ForeignObject,
     NativeHandler,
     ShadowContainer,
     ShadowDict,
@@ -51,10 +54,8 @@ from .values import (
     TensorProxy,
     contains_symbolic,
     is_constant,
+    type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 #: From Python 3.14 on.
 _PLACEHOLDER = getattr(functools, "Placeholder", object())
@@ -69,17 +70,20 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     if kind is MethodType:
         _call_method(i, function, args, kwargs, then)
         return
+    if kind is ForeignObject:
+        _call_foreign(i, function, args, kwargs, then)
+        return
     handler = _handler_of(function)
     if handler is not None:
         then(call_handler(i, handler, name_of(function), args, kwargs))
     elif (equivalent := _equivalent_of(function)) is not None:
-        call(i, equivalent, args, kwargs, then)
+        i.call(equivalent, args, kwargs, then)
     elif kind in getters.KINDS:
         then(getters.call(i, function, args, kwargs))
     elif kind is TensorMethod:
         then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
     elif kind is ContainerMethod:
-        then(container_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
+        then(native_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
     elif torch_calls.is_operator(function):
         then(torch_calls.call_operator(i, function, args, kwargs))
     elif kind is FunctionType:
@@ -87,27 +91,19 @@ def call(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     elif kind is functools.partial:
         if any(argument is _PLACEHOLDER for argument in function.args):
             raise Unsupported("a functools.partial with placeholders")
-        call(i, function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
+        i.call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
     elif isinstance(function, type):
         construct(i, function, args, kwargs, then)
     elif kind is NativeHandler:
         then(function.run(i, *args, **kwargs))
-    elif kind is lru_caches.KIND:
-        then(lru_caches.call(i, function, args, kwargs))
-    elif kind is weakref.ref:
-        then(_referent(i, function))
     elif kind is PeerModule:
         then(_call_peer(i, function.name))
     elif kind in (MethodDescriptorType, WrapperDescriptorType) and args:
         then(_call_descriptor(i, function, args, kwargs))
-    elif kind is BuiltinFunctionType:
+    elif isinstance(function, BuiltinFunctionType):
         mark = others_marked().get(function)
         then(call_marked(i, mark, function, args, kwargs) if mark else _call_builtin(i, function, args, kwargs))
     else:
-        stands_for = getattr(kind, CAPTURED_AS, None)
-        if stands_for is not None:
-            attributes.load(i, function, stands_for, lambda original: call(i, original, args, kwargs, then))
-            return
         call_object(i, function, args, kwargs, then)
 
 
@@ -117,7 +113,7 @@ def _call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwarg
     if function is _TYPE_CALL and isinstance(instance, type):
         return i.now(make, i, instance, args[1:], kwargs)
     if type(instance) in (ShadowContainer, ShadowDict):
-        return container_methods.call_container_method(i, instance, function.__name__, args[1:], kwargs)
+        return native_methods.call_container_method(i, instance, function.__name__, args[1:], kwargs)
     if type(instance) is TensorProxy:
         return torch_calls.call_tensor_method(i, instance, function.__name__, args[1:], kwargs)
     return call_method(i, function, instance, args[1:], kwargs)
@@ -142,9 +138,9 @@ def _call_method(i: Interpreter, method: MethodType, args: tuple[Any, ...], kwar
     function, instance = method.__func__, method.__self__
     users = type(function) is FunctionType and not is_trusted_module(function.__module__)
     if type(instance) is TensorProxy and not users and own_member(instance.cls, function.__name__)[1] is not function:
-        call(i, TensorMethod(instance, function.__name__), args, kwargs, then)
+        i.call(TensorMethod(instance, function.__name__), args, kwargs, then)
     else:
-        call(i, function, (instance, *args), kwargs, then)
+        i.call(function, (instance, *args), kwargs, then)
 
 
 def _call_function(
@@ -160,25 +156,43 @@ def _call_function(
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(_call_peer(i, f"{function.__module__}.{function.__name__}"))
         return
+    if function.__code__ is single_dispatch.CODE:
+        then(single_dispatch.call(i, function, args, kwargs))
+        return
+    if function.__code__ is AROUND_REPR:
+        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
+        return
     if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
-        call(i, function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
+        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
     if (kept := kept_from_peer(function)) is not None:
-        call(i, _without_peer(function, kept), args, kwargs, then)
+        i.call(_without_peer(function, kept), args, kwargs, then)
         return
     if is_left_to_python(function):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
-    if i.outside.source_of(function) is None and id(function) not in i.created:
-        i.outside._remember(function, i.outside.roots.constant(function.__qualname__, function))
     torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
 
 
-def _referent(i: Interpreter, reference: weakref.ref[Any]) -> Any:
-    source = i.outside.source_of(reference)
-    if source is None:
-        raise Unsupported("a weak reference made by the captured code")
-    return i.outside.wrap(reference(), source.referent())
+def _call_foreign(
+    i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+) -> None:
+    """A call of an object of the user's. What native code does with one depends on which it is."""
+    real = function.real
+    kind = type(real)
+    if kind in getters.KINDS:
+        then(getters.call(i, function, args, kwargs))
+    elif kind is lru_caches.KIND:
+        then(lru_caches.call(i, function, args, kwargs))
+    elif kind is weakref.ref:
+        then(i.outside.wrap(real(), function.source.referent()))
+    elif torch_calls.is_operator(real) or _handler_of(real) is not None or _equivalent_of(real) is not None:
+        i.outside.guard("is", function.source, real)
+        i.call(real, args, kwargs, then)
+    elif (stands_for := getattr(kind, CAPTURED_AS, None)) is not None:
+        i.attribute(function, stands_for, lambda original: i.call(original, args, kwargs, then))
+    else:
+        call_object(i, function, args, kwargs, then)
 
 
 #: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
@@ -220,7 +234,7 @@ def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         args = tuple(i.outside.concrete(a) for a in args)
         if contains_symbolic(args) or contains_symbolic(kwargs):
             raise Unsupported(f"{name_of(function)} on tensors")
-        if all(is_constant(a) or isinstance(a, type) or not i.outside.is_outside(a) for a in args):
+        if all(is_constant(a) or isinstance(a, CODE_TYPES) for a in args):
             return i.native(function, *args, **kwargs)
     raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")
 
@@ -230,7 +244,7 @@ def _call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
 
 def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
     """BEFORE_WITH: push what leaves the context, then what entering gives."""
-    kind = type(manager)
+    kind = type_of(manager)
     methods = []
     for name in ("__enter__", "__exit__"):
         owner, method = lookup_class(kind, name)
@@ -239,4 +253,4 @@ def enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
         guard_class_attribute(i, kind.__mro__, owner, name, method)
         methods.append(method)
     f.stack.append(MethodType(methods[1], manager))
-    call(i, methods[0], (manager,), {}, f.stack.append)
+    i.call(methods[0], (manager,), {}, f.stack.append)

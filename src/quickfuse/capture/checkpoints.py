@@ -6,7 +6,7 @@ import dis
 import operator
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,11 +15,9 @@ from torch.utils import checkpoint as torch_checkpoint
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .frame import Frame
+from .interpreter import Interpreter
 from .transforms import Captured, capture_function, created, named, same_slots, tree
 from .values import TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _OPTIONS = ("determinism_check", "debug", "early_stop")
 
@@ -62,7 +60,7 @@ def _variables_change(i: Interpreter, function: Any) -> bool:
     """Whether a variable that an inner function shares with the running functions may be assigned to again: the backward
     pass calls the function once more, and finds what is there then."""
     cells = getattr(function, "__closure__", None) or () if type(function) is FunctionType else ()
-    shared = {id(cell) for cell in cells if id(cell) in i.created}
+    shared = {id(cell) for cell in cells if i.is_created(cell)}
     for frame in i.frames if shared else ():
         for index, cell in enumerate(frame.locals):
             if id(cell) in shared and _is_assigned_later(frame, index, frame.names[index]):

@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 import collections
+import enum
+import functools
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .values import ABSENT, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
 #: What reads a field of a namedtuple.
 TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
 
+#: A function behind `functools.lru_cache`.
+_CACHED: type = type(functools.lru_cache(lambda: None))
+
 #: Attributes of functions, classes and modules that are plain data.
 CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
 
 def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
-    if name in CODE_DATA or name in ("__class__", "__mro__", "__bases__"):
+    if name in ("__mro__", "__bases__", "__base__"):
+        guard_order(i, cls)
         then(getattr(cls, name))
+        return
+    if name == "__class__":
+        then(type(cls))
+        return
+    if name in CODE_DATA:
+        then(name_of_code(i, cls, name, is_changeable(cls) and not is_trusted_class(cls)))
         return
     if name == "__dict__":
         raise Unsupported("the __dict__ of a class")
     owner, raw = lookup_class(cls, name)
+    if raw is not ABSENT and is_changeable(type(cls)):
+        over, descriptor = lookup_class(type(cls), name)
+        if isinstance(descriptor, property):
+            _of_metaclass(i, cls, name, over, descriptor, then)
+            return
+        if descriptor is ABSENT:
+            guard_absent(i, type(cls).__mro__, name)
     if raw is ABSENT:
         owner, raw = lookup_class(type(cls), name)
         guard_absent(i, cls.__mro__, name)
@@ -43,10 +60,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
                 then(i.call_now(fallback, (cls, name)))
                 return
             raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
-        if isinstance(raw, FunctionType):
-            then(MethodType(raw, cls))
-            return
-        then(i.native(getattr, cls, name))
+        _of_metaclass(i, cls, name, owner, raw, then)
         return
     guard_class_attribute(i, cls.__mro__, owner, name, raw)
     if isinstance(raw, staticmethod):
@@ -59,6 +73,30 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         then(i.native(getattr, cls, name))
     else:
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+
+
+def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, then: Then) -> None:
+    """An attribute that a class has from its metaclass."""
+    guard_class_attribute(i, type(cls).__mro__, owner, name, raw)
+    if cls.__class__ is enum.EnumMeta and name == "__members__":
+        then(i.outside.mark_made(dict(cls.__members__), cls, name))  # type: ignore[attr-defined]
+    elif isinstance(raw, FunctionType):
+        then(MethodType(raw, cls))
+    elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
+        bind(i, raw, cls, type(cls), then)
+    elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
+        then(i.native(getattr, cls, name))
+    else:
+        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+
+
+def name_of_code(i: Interpreter, code: Any, name: str, changeable: bool) -> Any:
+    """A name or text that belongs to a function or class, which the user may give it anew."""
+    found = getattr(code, name)
+    if changeable and not i.is_created(code):
+        source = i.outside.source_of(code) or i.outside.roots.constant(code.__qualname__, code)
+        return i.outside.wrap(found, source.attr(name))
+    return found
 
 
 def in_trusted_code(i: Interpreter) -> bool:
@@ -74,16 +112,13 @@ def class_source(i: Interpreter, cls: type) -> Source:
 def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
     """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
     may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
+    guard_order(i, order[0])
     guard_absent(i, order[: order.index(owner)], name)
     if not is_changeable(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
-    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)):
+    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_read_by_identity(raw):
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
-    elif _is_python_descriptor(raw) and id(raw) not in i.created and not i.outside.is_outside(raw):
-        source = class_source(i, owner).attr("__dict__").item(name)
-        i.outside.guard("is", source, raw)
-        i.outside._remember(raw, source)
 
 
 def is_changeable(cls: type) -> bool:
@@ -123,13 +158,31 @@ _OWN_PACKAGE = __name__.rpartition(".")[0]
 _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
+def _is_read_by_identity(raw: Any) -> bool:
+    """Whether a class attribute is an object that does something when it is read, or called."""
+    return type(raw) is _CACHED or _is_python_descriptor(raw)
+
+
+def descriptor(i: Interpreter, raw: Any) -> Any:
+    """The object of a class attribute that a guard holds in its place, as the methods of its class see it."""
+    return i.outside.constant_object(raw, type(raw).__qualname__)
+
+
 def _is_python_descriptor(raw: Any) -> bool:
     """Whether a class attribute is an object whose class says in Python how it is read or set."""
     return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
 
 
+def guard_order(i: Interpreter, cls: type) -> None:
+    """Require that a class of the user's keeps its base classes, and theirs."""
+    if is_changeable(cls) and not is_trusted_class(cls):
+        i.outside.guard("is", class_source(i, cls).attr("__mro__"), cls.__mro__)
+
+
 def guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
     """Require that none of the user's classes among these gets an attribute."""
+    if classes:
+        guard_order(i, classes[0])
     for cls in classes:
         if is_changeable(cls) and not is_trusted_class(cls):
             i.outside.guard("absent", class_source(i, cls).attr("__dict__"), (name,))
@@ -146,6 +199,7 @@ def lookup_class(cls: type, name: str) -> tuple[type, Any]:
 def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
     kind = instance if isinstance(instance, type) and issubclass(instance, cls) else type_of(instance)
     order = kind.__mro__
+    guard_order(i, kind)
     if cls not in order:
         raise_in_program(TypeError("super(type, obj): obj must be an instance or subtype of type"))
     for owner in order[order.index(cls) + 1 :]:
@@ -159,23 +213,23 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
 
 def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
     """What reading a class attribute through an instance gives."""
-    from .calls import call
-
     if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(raw, instance))
     elif isinstance(raw, property):
         if raw.fget is None:
             raise_in_program(AttributeError("unreadable attribute"))
-        call(i, raw.fget, (instance,), {}, then)
+        i.call(raw.fget, (instance,), {}, then)
     elif isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
         then(MethodType(raw.__func__, kind))
     elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
+    elif type(raw) is _CACHED:
+        then(MethodType(descriptor(i, raw), instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
-        call(i, getter, (raw, instance, kind), {}, then)
+        i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
     elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):

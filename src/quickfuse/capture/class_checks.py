@@ -6,16 +6,15 @@ import abc
 import typing
 from collections.abc import Callable
 from types import FunctionType, GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from .class_attributes import guard_absent, guard_class_attribute, is_changeable, lookup_class
+from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .kinds import is_trusted_class
-from .values import STAND_INS_OF_OBJECTS, Symbol, TensorProxy, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .raising import raise_in_program
+from .values import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
@@ -27,20 +26,58 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     kind = type_of(value)
     if kind is wanted:
         return True
+    guard_order(i, kind)
     metaclass = type(wanted)
     owner, check = lookup_class(metaclass, "__instancecheck__")
     if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
         guard_class_attribute(i, metaclass.__mro__, owner, "__instancecheck__", check)
         return i.truth(i.call_now(check, (wanted, value)))
-    if type(value) in (TensorProxy, Symbol, GeneratorValue, *STAND_INS_OF_OBJECTS):
+    if type(value) in (TensorProxy, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
         outcome = _is_subclass_of(kind, wanted)
     else:
-        outcome = bool(i.read(isinstance, value, wanted))
+        outcome = bool(i.read(isinstance, real_of(value), wanted))
+    if getattr(wanted, "_is_protocol", False):
+        _guard_members(i, value, kind, wanted)
     if isinstance(metaclass, type) and issubclass(metaclass, abc.ABCMeta):
         _guard_virtual(i, kind, wanted, outcome)
     elif metaclass is not type and isinstance(wanted, type):
         guard_absent(i, metaclass.__mro__, "__instancecheck__")
     return outcome
+
+
+def _guard_members(i: Interpreter, value: Any, kind: type, protocol: Any) -> None:
+    """What a class needs to have for its instances to be of a protocol: in the classes, or in the instance itself."""
+    if not is_changeable(kind) or is_trusted_class(kind):
+        return
+    source, own = i.outside.source_of(value), getattr(real_of(value), "__dict__", {})
+    for name in sorted(_members_of(protocol)):
+        owner, found = lookup_class(kind, name)
+        if found is not ABSENT:
+            guard_class_attribute(i, kind.__mro__, owner, name, found)
+            continue
+        guard_absent(i, kind.__mro__, name)
+        if source is not None and name in own:
+            i.outside.wrap(own[name], source.attr(name))
+        elif source is not None and type(own) is dict:
+            i.outside.guard("absent", source.attr("__dict__"), (name,))
+
+
+#: What classes have that is no member which a protocol asks for.
+_OF_CLASSES = frozenset(
+    "__init__ __new__ __module__ __dict__ __weakref__ __doc__ __annotations__ __parameters__ __slots__ __subclasshook__ "
+    "__class_getitem__ __orig_bases__ __annotate__ __annotate_func__ __annotations_cache__ __static_attributes__ "
+    "__firstlineno__ __abstractmethods__ __protocol_attrs__ __non_callable_proto_members__ __match_args__ "
+    "__type_params__".split()
+)
+
+
+def _members_of(protocol: Any) -> set[str]:
+    """The names that a protocol and those that it is derived from speak of."""
+    found: set[str] = set()
+    for cls in protocol.__mro__[:-1]:
+        if cls.__module__ != "typing":
+            found |= {*cls.__dict__, *cls.__dict__.get("__annotations__", {})}
+    return {name for name in found - _OF_CLASSES if not name.startswith(("_abc_", "_is_"))}
 
 
 #: Whose metaclasses' checks are asked as they are.
@@ -56,6 +93,8 @@ def _guard_virtual(i: Interpreter, kind: type, wanted: type, outcome: bool) -> N
 def _is_subclass_of(kind: type, wanted: Any) -> bool:
     if typing.get_origin(wanted) is not None:
         raise Unsupported("isinstance with a generic type")
+    if not isinstance(wanted, type):
+        raise_in_program(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union"))
     if type(wanted).__name__ == "tensortype":
         raise Unsupported("isinstance with a tensor type of one dtype")
     if wanted.__module__ == "torch.nn.parameter":
@@ -86,6 +125,7 @@ def _is_derived(i: Interpreter, cls: type, wanted: Any) -> bool:
     if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
         guard_class_attribute(i, metaclass.__mro__, owner, "__subclasscheck__", check)
         return i.truth(i.call_now(check, (wanted, cls)))
+    guard_order(i, cls)
     outcome = bool(i.native(issubclass, cls, wanted))
     if isinstance(wanted, abc.ABCMeta):
         _guard_virtual(i, cls, wanted, outcome)

@@ -7,18 +7,17 @@ import enum
 import types
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from . import getters
-from .class_attributes import guard_class_attribute, lookup_class
+from .class_attributes import guard_class_attribute, lookup_class, special_method
+from .containers import iterate
 from .frame import Constructed
-from .values import ABSENT, contains_symbolic, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
+from .values import ABSENT, contains_symbolic, is_constant, type_of
 
 Then = Callable[[Any], None]
 
@@ -41,6 +40,9 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         instance.__dict__.update(kwargs)
         then(instance)
         return
+    if cls is MethodType and len(args) == 2 and not kwargs:
+        then(MethodType(*args))
+        return
     if cls in getters.KINDS:
         then(getters.make(i, cls, args, kwargs))
         return
@@ -59,16 +61,12 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         then(i.native(cls, value))
         return
     if metaclass not in (type, abc.ABCMeta):
-        caller = lookup_class(metaclass, "__call__")[1]
+        caller = special_method(i, cls, "__call__")
         if caller is dict:  # a TypedDict
-            from .builtin_calls import HANDLERS
-
-            then(HANDLERS[dict](i, *args, **kwargs))
+            i.call(dict, args, kwargs, then)
             return
         if isinstance(caller, FunctionType):
-            from .calls import call
-
-            call(i, caller, (cls, *args), kwargs, then)
+            i.call(caller, (cls, *args), kwargs, then)
             return
     if cls.__flags__ & (1 << 20):  # an abstract class
         raise Unsupported(f"making a {cls.__name__}")
@@ -77,8 +75,6 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
 
 def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     """`type.__call__(cls, *args, **kwargs)`."""
-    from .calls import call
-
     if hasattr(cls, "__del__"):
         raise Unsupported(f"making a {cls.__name__}, which has a finalizer")
     owner, new = lookup_class(cls, "__new__")
@@ -87,7 +83,7 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
         new = new.__func__
     if isinstance(new, FunctionType):
         instance = i.call_now(new, (cls, *args), kwargs)
-        if not isinstance(instance, cls):
+        if not issubclass(type_of(instance), cls):
             then(instance)
             return
     elif new in _NATIVE_NEW:
@@ -97,10 +93,10 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
     owner, init = lookup_class(cls, "__init__")
     if isinstance(init, FunctionType):
         guard_class_attribute(i, cls.__mro__, owner, "__init__", init)
-        call(i, init, (instance, *args), kwargs, Constructed(instance, then))
+        i.call(init, (instance, *args), kwargs, Constructed(instance, then))
         return
     if isinstance(instance, (list, dict, set)) and type(instance) is not owner and (args or kwargs):
-        call(i, MethodType(init, instance), args, kwargs, Constructed(instance, then))
+        i.call(MethodType(init, instance), args, kwargs, Constructed(instance, then))
         return
     if (args or kwargs) and not isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
         raise Unsupported(f"making a {cls.__name__} with arguments")
@@ -116,22 +112,18 @@ def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
     """`tuple.__new__(cls, values)`: how namedtuples make themselves."""
-    from .containers import iterate
-
     return i.native(tuple.__new__, cls, tuple(iterate(i, values)))
 
 
 def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     """Exceptions are real ones, made natively; a Python `__init__` runs symbolically on the object."""
-    from .calls import call
-
     init = lookup_class(cls, "__init__")[1]
     if isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
         raise Unsupported(f"making a {cls.__name__}")
     concrete = tuple(i.outside.concrete(a) for a in args)
     if isinstance(init, FunctionType):
         instance = i.mark_created(i.read(cls.__new__, cls, *concrete))
-        call(i, init, (instance, *args), kwargs, Constructed(instance, then))
+        i.call(init, (instance, *args), kwargs, Constructed(instance, then))
         return
     if contains_symbolic(kwargs):
         raise Unsupported(f"a {cls.__name__} with tensors among its keywords")

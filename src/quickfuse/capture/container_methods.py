@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from . import dictionaries
@@ -17,18 +17,15 @@ from .containers import (
     as_plain_dict,
     delete_native_item,
     dict_view,
-    hashable,
     is_dict,
-    iterate,
     key_value_pairs,
+    lookup_key,
     set_native_item,
     shadow_item,
 )
-from .raising import call_handler, raise_in_program
-from .values import DELETED, ContainerMethod, ShadowContainer, ShadowDict
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
+from .raising import raise_in_program
+from .values import DELETED, ContainerMethod, ShadowDict
 
 
 def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:
@@ -40,7 +37,7 @@ def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:
 
 def _value(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """The value at a key, `DELETED` if there is none."""
-    return dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, hashable(i, key)))
+    return dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, lookup_key(i, key)))
 
 
 def _get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
@@ -161,52 +158,9 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
     "__ior__": _merged_into,
 }
 
-#: Methods of ordered dictionaries that call others, which a class may define anew.
-_CALL_OTHERS = {"setdefault": "__setitem__", "pop": "__delitem__", "popitem": "__delitem__"}
-
-
 def is_container_method(shadow: Any, name: str) -> bool:
     """Whether `name` is a method of the builtin class of a container of the user's."""
     return name in DICT_METHODS if type(shadow) is ShadowDict else callable(getattr(shadow.cls, name, None))
-
-
-def call_container_method(i: Interpreter, shadow: ShadowDict | ShadowContainer, name: str, args: Any, kwargs: Any) -> Any:
-    """A method of the builtin class of a dictionary, list, set or deque of the user's."""
-    from .native_methods import call_method, of_any_object
-
-    if (general := of_any_object(name)) is not None and not (type(shadow) is ShadowDict and name in DICT_METHODS):
-        return call_handler(i, general, name, (shadow, *args), kwargs)
-    if type(shadow) is ShadowDict:
-        if name not in DICT_METHODS:
-            raise Unsupported(f"the method {name} of a dictionary")
-        called = _CALL_OTHERS.get(name)
-        if called is not None and shadow.cls is collections.OrderedDict and python_method(i, shadow, called) is not None:
-            raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
-        return call_handler(i, DICT_METHODS[name], name, (shadow, *args), kwargs)
-    cls = shadow.cls
-    if shadow.items is None and getattr(shadow.real, "maxlen", None) is None and len(args) == 1:
-        if name == ("add" if cls is set else "append"):
-            shadow.added.append(args[0])
-            return None
-        if name == ("update" if cls is set else "extend"):
-            shadow.added.extend(iterate(i, args[0]))
-            return None
-    if cls not in (list, tuple) and type(shadow.real) is not cls and name in _OF_ITS_CLASS:
-        raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
-    if cls is set and name in ("pop", "__iter__"):
-        if name == "pop":
-            raise Unsupported("which element a set from outside gives")
-        if i.outside.is_changed_set(i.outside.open(shadow)):
-            raise Unsupported("the order of a set that was changed")
-    result = call_method(i, getattr(cls, name), i.outside.open(shadow), args, kwargs)
-    return shadow if result is shadow.items else result
-
-
-#: Methods of sets and deques that give another one of the same class.
-_OF_ITS_CLASS = frozenset(
-    "copy union intersection difference symmetric_difference __or__ __and__ __sub__ __xor__ __ror__ __rand__ __rsub__ "
-    "__rxor__ __add__ __mul__ __rmul__ __copy__".split()
-)
 
 
 def load_method(i: Interpreter, shadow: Any, name: str) -> ContainerMethod:

@@ -10,21 +10,24 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable, Iterator
-from types import GenericAlias, UnionType
-from typing import TYPE_CHECKING, Any
+from types import FunctionType, GenericAlias, UnionType
+from typing import Any
 
 from ..errors import Unsupported
 from . import dictionaries, generators, symbolic_keys
-from .class_attributes import python_method, special_method
+from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
-from .kinds import VIEW_TYPES
+from .kinds import VIEW_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .torch_function import call_torch
 from .values import (
     ABSENT,
     DELETED,
+    ForeignObject,
     ForeignScalar,
+    FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -32,12 +35,10 @@ from .values import (
     contains_symbolic,
     is_constant,
     is_numpy,
+    opened,
     real_of,
     type_of,
 )
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 Then = Callable[[Any], None]
 
@@ -51,8 +52,9 @@ SETS = (set, frozenset)
 
 def make_iterator(i: Interpreter, value: Any) -> Any:
     """`iter(value)`: a native iterator over stand-ins."""
+    value = opened(value)
     kind = type(value)
-    if kind is GeneratorValue or isinstance(value, ITERATORS):
+    if kind is GeneratorValue or isinstance(real_of(value), ITERATORS):
         return value
     if kind is Symbol:
         raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
@@ -70,9 +72,7 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     value = i.outside.contents(value)
     if i.outside.is_changed_set(value):
         raise Unsupported("the order of a set that was changed")
-    if isinstance(value, SEQUENCES) or (
-        isinstance(value, (*DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)) and not i.outside.is_outside(value)
-    ):
+    if isinstance(value, (*SEQUENCES, *DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)):
         return iter(value)
     if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
         return ItemIterator(i, value, method)
@@ -91,7 +91,7 @@ def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
     iterator = make_iterator(i, value)
     if type(iterator) is GeneratorValue:
         return GeneratorIterator(i, iterator)
-    if i.outside.is_outside(iterator) and not _is_python_iterator(i, iterator):
+    if isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator):
         raise Unsupported("advancing an iterator from outside")
     return iterator if isinstance(iterator, ITERATORS) else ObjectIterator(i, iterator)
 
@@ -100,11 +100,11 @@ def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
     """(True, element) or, at the end, (False, None)."""
     if type(iterator) is GeneratorValue:
         return generators.resume(i, iterator)
-    if i.outside.is_outside(iterator) and not _is_python_iterator(i, iterator):
+    if isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator):
         raise Unsupported("advancing an iterator from outside")
     if not isinstance(iterator, ITERATORS):
         if not _is_python_iterator(i, iterator):
-            raise Unsupported(f"advancing a {type(iterator).__name__}")
+            raise Unsupported(f"advancing a {type_of(iterator).__name__}")
         iterator = ObjectIterator(i, iterator)
     try:
         return True, next(iterator)
@@ -132,17 +132,17 @@ def is_dict(value: Any) -> bool:
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
+    value = opened(value)
     if type(value) is ShadowDict and not _is_read_by_keys(i, value):
         dictionaries.keys(i.outside, value)
         return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
-    if isinstance(value, dict) and not i.outside.is_outside(value) and not _is_read_by_keys(i, value):
+    if isinstance(value, dict) and not _is_read_by_keys(i, value):
         return value
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
-    from . import attributes
 
-    keys = list(iterate(i, i.call_now(i.now(attributes.load, i, value, "keys"), ())))
-    return {hashable(i, key): i.now(get_item, i, value, key) for key in keys}
+    keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
+    return {hashable(i, key): i.now(i.item, value, key) for key in keys}
 
 
 def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
@@ -200,7 +200,15 @@ def as_index(i: Interpreter, value: Any) -> Any:
 
 
 def hashable(i: Interpreter, value: Any) -> Any:
-    """A value as an element of a set or a key of a dictionary that captured code makes."""
+    """A value as an element of a set or a key of a dictionary that captured code makes or changes."""
+    value = lookup_key(i, value)
+    if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
+        i.outside.hashed[value.source] = None
+    return value
+
+
+def lookup_key(i: Interpreter, value: Any) -> Any:
+    """A value as a key to look up in a dictionary of the user's."""
     value = i.outside.concrete(value)
     kind = type(value)
     if isinstance(value, tuple):
@@ -211,8 +219,9 @@ def hashable(i: Interpreter, value: Any) -> Any:
         raise Unsupported(f"hashing a {type_of(value).__name__}")
     if is_constant(value) or kind is TensorProxy:
         return value
-    if python_method(i, value, "__hash__") is not None or python_method(i, value, "__eq__") is not None:
-        raise Unsupported(f"hashing a {kind.__name__}")
+    own = any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__"))
+    if own or (kind is ForeignObject and not value.is_hashed_by_identity):
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
     return value
 
 
@@ -220,9 +229,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
     kind = type(base)
     if kind is not TensorProxy and (method := python_method(i, base, "__getitem__")) is not None:
-        from .calls import call
-
-        call(i, method, (base, key), {}, then)
+        i.call(method, (base, key), {}, then)
         return
     number = symbolic_keys.item(i, base, key)
     if number is not ABSENT:
@@ -239,10 +246,12 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
     elif isinstance(base, SEQUENCES):
         then(_created(i, i.native(operator.getitem, base, as_index(i, key))))
-    elif isinstance(base, collections.deque) and not i.outside.is_outside(base):
+    elif isinstance(base, collections.deque):
         then(i.native(operator.getitem, base, as_index(i, key)))
-    elif isinstance(base, dict) and not i.outside.is_outside(base):
+    elif isinstance(base, dict):
         then(_inside_item(i, base, hashable(i, key)))
+    elif isinstance(base, type) and (method := _class_getitem(i, base)) is not None:
+        then(i.call_now(method, (base, key)))
     elif is_constant(base) or (isinstance(base, type) and _is_type_argument(key)):
         then(i.native(operator.getitem, base, key))
     else:
@@ -268,6 +277,17 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     return plain
 
 
+def _class_getitem(i: Interpreter, cls: type) -> FunctionType | None:
+    """What a class of the user's says `cls[...]` is, None where it says nothing or leaves it to the standard library."""
+    owner, found = lookup_class(cls, "__class_getitem__")
+    if found is ABSENT or is_trusted_class(owner):
+        return None
+    guard_class_attribute(i, cls.__mro__, owner, "__class_getitem__", found)
+    if not isinstance(found, classmethod) or not isinstance(found.__func__, FunctionType):
+        raise Unsupported(f"__class_getitem__ of {cls.__name__}")
+    return found.__func__
+
+
 def _is_type_argument(key: Any) -> bool:
     """What may stand in the brackets of a generic type, or of an enumeration."""
     if isinstance(key, tuple):
@@ -276,7 +296,7 @@ def _is_type_argument(key: Any) -> bool:
 
 
 def _created(i: Interpreter, value: Any) -> Any:
-    return i.mark_created(value) if type(value) is list and not i.outside.is_outside(value) else value
+    return i.mark_created(value) if type(value) is list else value
 
 
 def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
@@ -291,7 +311,7 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
 
 def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """`dict.__getitem__(d, key)` of a dictionary of the user's."""
-    stored = dictionaries.stored_key(i.outside, hashable(i, key))
+    stored = dictionaries.stored_key(i.outside, lookup_key(i, key))
     value = dictionaries.get(i.outside, shadow, stored)
     if value is not DELETED:
         return value
@@ -327,11 +347,11 @@ def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     kind = type(base)
     if kind is ShadowDict:
         stored = dictionaries.stored_key(i.outside, hashable(i, key))
-        dictionaries.begin_change(i.outside, base, stored)
+        dictionaries.begin_change(base, stored)
         dictionaries.get(i.outside, base, stored)
         base.entries[stored] = value
         base.changes[stored] = None
-    elif kind is list or (isinstance(base, (dict, collections.deque)) and not i.outside.is_outside(base)):
+    elif kind is list or isinstance(base, (dict, collections.deque)):
         if isinstance(base, dict):
             key = hashable(i, key)
         if isinstance(key, slice):
@@ -341,7 +361,7 @@ def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
         cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
         i.read(cls.__setitem__, base, key, value)
     else:
-        raise Unsupported(f"setting an item of a {kind.__name__}")
+        raise Unsupported(f"setting an item of a {type_of(base).__name__}")
 
 
 def delete_item(i: Interpreter, base: Any, key: Any) -> None:
@@ -359,15 +379,15 @@ def delete_native_item(i: Interpreter, base: Any, key: Any) -> None:
         stored = dictionaries.stored_key(i.outside, hashable(i, key))
         if dictionaries.get(i.outside, base, stored) is DELETED:
             raise_in_program(KeyError(key))
-        dictionaries.begin_change(i.outside, base, stored)
+        dictionaries.begin_change(base, stored)
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None
-    elif type(base) is list or (isinstance(base, (list, dict, collections.deque)) and not i.outside.is_outside(base)):
+    elif isinstance(base, (list, dict, collections.deque)):
         cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
         i.read(cls.__delitem__, base, hashable(i, key) if isinstance(base, dict) else as_index(i, key))
     else:
-        raise Unsupported(f"deleting an item of a {type(base).__name__}")
+        raise Unsupported(f"deleting an item of a {type_of(base).__name__}")
 
 
 def contains(i: Interpreter, container: Any, element: Any) -> bool:
@@ -380,11 +400,11 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     container = i.outside.contents(container)
     kind = type(container)
     if kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, hashable(i, element))
+        stored = dictionaries.stored_key(i.outside, lookup_key(i, element))
         return dictionaries.get(i.outside, container, stored) is not DELETED
     if kind is ForeignScalar:
         return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
-    if isinstance(container, DICT_LIKE + SETS) and not i.outside.is_outside(container):
+    if isinstance(container, DICT_LIKE + SETS):
         cls = next(cls for cls in (dict, set, frozenset) if isinstance(container, cls))
         return bool(i.read(cls.__contains__, container, hashable(i, element)))
     if isinstance(container, (str, bytes, range)):
@@ -410,6 +430,20 @@ def _is_known_number(value: Any) -> bool:
     return type(value) in (int, float, bool) or (type(value) is Symbol and not value.from_tensor)
 
 
+def length(i: Interpreter, value: Any) -> Any:
+    """`len(value)`."""
+    found = length_of(i, value)
+    if found is not None:
+        return found
+    method = python_method(i, value, "__len__")
+    if method is None:
+        raise Unsupported(f"len() of a {type_of(value).__name__}")
+    found = i.outside.concrete(i.call_now(method, (value,)))
+    if type(found) is not int or found < 0:
+        raise Unsupported("a __len__ that gives something else than a length")
+    return found
+
+
 def length_of(i: Interpreter, value: Any) -> int | None:
     """`len(value)` of a container, None where `value` has no length that capture knows."""
     if type(value) is TensorProxy:
@@ -418,6 +452,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
         return int(value.meta.shape[0])
     if python_method(i, value, "__len__") is not None:
         return None
+    value = opened(value)
     if type(value) is ShadowDict:
         return dictionaries.length(i.outside, value)
     value = i.outside.contents(value)
@@ -426,7 +461,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
     if isinstance(value, SEQUENCES):
         return len(value)
     for cls in (dict, set, frozenset, collections.deque, *VIEW_TYPES):
-        if isinstance(value, cls) and not i.outside.is_outside(value):
+        if isinstance(value, cls):
             return int(cls.__len__(value))
     return None
 
@@ -438,8 +473,7 @@ def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
         for key in list(shadow.entries):
             dictionaries.get(i.outside, shadow, key)
     if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: dictionaries.stored_key(i.outside, hashable(i, key)) for key in keys}
+        stored = {key: dictionaries.stored_key(i.outside, lookup_key(i, key)) for key in keys}
         return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
-    i.outside.views[id(view)] = (view, shadow, name)
-    return view
+    return i.outside.mark_made(view, shadow, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,12 +19,10 @@ from ..errors import Unsupported
 from ..ir.guard import NumberExpr, float32
 from ..ir.source import Source
 from ..ir.values import NumberMeta, TensorMeta
+from .builder import Builder
 from .mutation import changed_tensors, name_of, returns_new_memory
 from .number_operators import template_of
 from .values import Symbol, TensorProxy
-
-if TYPE_CHECKING:
-    from .graph import GraphBuilder
 
 #: After so many changes in place a tensor's number is not followed any more: a loop that counts is better left rolled.
 _MOST_CHANGES = 2
@@ -64,7 +62,7 @@ class Change(NamedTuple):
 class Contents:
     """Follows the one-element tensors of one graph. `clock` counts the calls that changed a tensor."""
 
-    def __init__(self, graph: GraphBuilder) -> None:
+    def __init__(self, graph: Builder) -> None:
         self._graph = graph
         self.clock = 0
         self._changes: dict[torch.fx.Node, list[Change]] = {}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from . import attributes, container_methods, containers
 from .class_attributes import is_changeable, python_method
-from .values import DICTS, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
+from .values import DICTS, ForeignObject, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
 
 #: What a class may say about copying its objects.
 _SAY_HOW = (
@@ -28,7 +26,7 @@ def shallow(i: Interpreter, value: Any) -> Any:
         return container_methods.copy_of(i, value)
     if type(value) is ShadowContainer and type(value.real) is list:
         return i.mark_created(list(i.outside.open(value)))
-    if type(value) in (list, dict) and not i.outside.is_outside(value):
+    if type(value) in (list, dict):
         return i.mark_created(type(value)(value))
     if type(value) is TensorProxy or type(value) is tuple:
         raise Unsupported(f"copying a {type_of(value).__name__}")
@@ -87,7 +85,8 @@ def _empty(i: Interpreter, value: Any) -> Any:
         Unsupported: where its class says how it is copied, or it holds more than attributes.
     """
     kind = type_of(value)
-    plain = is_changeable(kind) and kind.__basicsize__ <= _Example.__basicsize__ and real_of(value) is value
+    itself = real_of(value) is value or type(value) is ForeignObject
+    plain = is_changeable(kind) and kind.__basicsize__ <= _Example.__basicsize__ and itself
     if not plain or any(python_method(i, value, name) is not None for name in _SAY_HOW) or hasattr(kind, "__del__"):
         raise Unsupported(f"copying a {kind.__name__}")
     return i.mark_created(i.native(object.__new__, kind))

@@ -7,17 +7,14 @@ it and throwing the nodes away.
 from __future__ import annotations
 
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from .class_attributes import lookup_class
+from .interpreter import Interpreter
 from .values import Symbol, TensorProxy, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
 
 _DEFAULT_SETUP = torch.autograd.Function.setup_context
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from ..errors import Unsupported
+from ..ir.source import Source
 from .kinds import CODE_TYPES
-from .values import DELETED, LAZY, ShadowDict, TensorProxy, is_constant
+from .values import DELETED, LAZY, ForeignObject, ShadowDict, TensorProxy, is_constant
 
-if TYPE_CHECKING:
-    from .outside import Outside
+
+class Outside(Protocol):
+    """What dictionaries ask of `outside.Outside`."""
+
+    def guard(self, kind: str, source: Source | None, value: Any) -> None: ...
+
+    def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any: ...
+
+    def concrete(self, value: Any) -> Any: ...
+
+    def source_of(self, value: Any) -> Source | None: ...
+
+    def stand_in(self, value: Any) -> Any: ...
+
 
 
 def get(outside: Outside, shadow: ShadowDict, key: Any, default: Any = DELETED) -> Any:
@@ -22,24 +35,24 @@ def get(outside: Outside, shadow: ShadowDict, key: Any, default: Any = DELETED) 
         value = outside.wrap(dict.__getitem__(shadow.real, key), shadow.source.item(_key_source(outside, key)))
         shadow.entries[key] = value
     elif value is DELETED:
-        if key not in shadow.changes and (id(shadow), key) not in outside.mirrored:
+        if key not in shadow.changes and key not in shadow.mirrored:
             outside.guard("absent", shadow.source, (_key_source(outside, key),))
         return default
     return value
 
 
-def mirror(outside: Outside, shadow: ShadowDict, name: str, value: Any) -> None:
+def mirror(shadow: ShadowDict, name: str, value: Any) -> None:
     """Let the stand-in of an object's `__dict__` show an attribute that was set, or deleted."""
     if value is DELETED:
         shadow.entries.pop(name, None)
     else:
         shadow.entries[name] = value
-    outside.mirrored.add((id(shadow), name))
+    shadow.mirrored.add(name)
 
 
-def begin_change(outside: Outside, shadow: ShadowDict, key: Any) -> None:
+def begin_change(shadow: ShadowDict, key: Any) -> None:
     """The captured code is about to set or to delete an entry."""
-    if outside.mirrored and (id(shadow), key) in outside.mirrored:
+    if key in shadow.mirrored:
         raise Unsupported("changing an attribute in two ways")
 
 
@@ -83,12 +96,12 @@ def _is_plain_class(value: Any) -> bool:
 
 def key_value(outside: Outside, key: Any) -> Any:
     """A stored key as the captured code sees it."""
-    if isinstance(key, torch.Tensor):
-        proxy = outside.stand_in(key)
-        if proxy is None:
-            raise Unsupported("a dictionary key that is a tensor without a path to it")
-        return proxy
-    return key
+    if is_constant(key) or isinstance(key, CODE_TYPES):
+        return key
+    stand_in = outside.stand_in(key)
+    if stand_in is None and not isinstance(key, tuple):
+        raise Unsupported(f"a dictionary key of type {type(key).__name__} without a path to it")
+    return key if stand_in is None else stand_in
 
 
 def stored_key(outside: Outside, key: Any) -> Any:
@@ -97,4 +110,4 @@ def stored_key(outside: Outside, key: Any) -> Any:
         if key.real is None:
             raise Unsupported("a new tensor as a dictionary key")
         return key.real
-    return outside.concrete(key)
+    return key.real if type(key) is ForeignObject else outside.concrete(key)

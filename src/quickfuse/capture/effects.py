@@ -6,7 +6,7 @@ import collections
 import functools
 import types
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -31,15 +31,18 @@ from ..ir.segment import (
 from ..ir.source import Source
 from . import dictionaries, getters, library
 from .class_attributes import lookup_class
+from .context_changes import ContextToken, token_recipe
 from .frame import Constructed, Frame, GeneratorValue
+from .interpreter import Interpreter
 from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
-from .kinds import CODE_TYPES
+from .kinds import CODE_TYPES, VIEW_TYPES
 from .liveness import live_locals
 from .revival import call_with, call_with_keywords, ended_generator, make_exception, make_function, make_partial
 from .values import (
     DELETED,
-    STAND_INS_OF_OBJECTS,
     ContainerMethod,
+    FromOutside,
+    Made,
     NativeHandler,
     ShadowContainer,
     ShadowDict,
@@ -53,9 +56,7 @@ from .values import (
     type_of,
 )
 
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
+_NATIVE = (list, tuple, dict, set, frozenset, collections.deque)
 _CONTAINERS = (list, tuple, set, frozenset)
 _DICTS = (dict, collections.OrderedDict, collections.Counter)
 
@@ -88,27 +89,30 @@ class RecipeBook:
             return Existing(value.source) if value.source is not None else self._output(value)
         if kind is Symbol:
             return self._number(value)
-        if kind is Unread or kind in STAND_INS_OF_OBJECTS:
+        if kind is Unread or isinstance(value, FromOutside):
             return Existing(value.source)
-        namespace = self.i.outside.views.get(id(value)) if kind is dict else None
-        if namespace is not None:
-            return Call(getattr, [self.recipe(namespace[1]), Constant("__dict__")])
-        shadow = self.i.outside.replaced.get(id(value))
-        if shadow is not None:
-            return Existing(shadow.source)
+        made = self.i.outside.made(value)
+        if made is not None and made.name:
+            return self._given(made)
         source = self.i.outside.source_of(value)
-        if source is not None and id(value) not in self.i.created:
+        if source is not None and not self.i.is_created(value):
             by_path = not isinstance(value, CODE_TYPES) or self.i.outside.is_by_code(value)
             return Existing(source) if by_path else Constant(value)
         if is_constant(value):
             return Constant(value)
-        if kind is FunctionType and id(value) in self.i.created:
+        if kind is FunctionType and self.i.is_created(value):
             return self._function(value)
-        if kind is BuiltinFunctionType and isinstance(value.__self__, (list, dict, set, collections.deque)):
+        if kind is BuiltinFunctionType and isinstance(value.__self__, _NATIVE):
             return Call(getattr, [self.recipe(value.__self__), Constant(value.__name__)])
         if isinstance(value, (*CODE_TYPES, CodeType, types.GenericAlias, types.UnionType)):
             return Constant(value)
         return self._made_here(value, kind)
+
+    def _given(self, made: Made) -> Recipe:
+        """What an attribute of an object, or a method without arguments, gives."""
+        if isinstance(made.value, VIEW_TYPES):
+            return Call(getattr(type_of(made.owner), made.name), [self.recipe(made.owner)])
+        return Call(getattr, [self.recipe(made.owner), Constant(made.name)])
 
     def _made_here(self, value: Any, kind: type) -> Recipe:
         """An object that the captured code made."""
@@ -125,10 +129,10 @@ class RecipeBook:
         if kind in getters.KINDS:
             maker, arguments, keywords = getters.parts(value)
             return Call(call_with, [Constant(maker), self.recipe(arguments), self.recipe(keywords)])
-        if kind is types.SimpleNamespace and id(value) in self.i.created:
+        if kind is types.SimpleNamespace and self.i.is_created(value):
             keywords = self.recipe(dict(value.__dict__))
             return Call(call_with, [Constant(kind), Constant(()), keywords])
-        if kind is bytearray and id(value) in self.i.created:
+        if kind is bytearray and self.i.is_created(value):
             return Call(bytearray, [Constant(bytes(value))])
         if kind in _DICTS:
             return self._dict(value)
@@ -153,19 +157,20 @@ class RecipeBook:
             function, first, options = value.made_by
             keywords = self.recipe(dict(options))
             return Call(call_with_keywords, [Constant(function), self.recipe(first), keywords])
+        if kind is ContextToken:
+            if value not in self.i.outside.context.tokens:
+                raise Unsupported("a token of a context variable that outlives the captured code")
+            return token_recipe(value, self.recipe)
         if kind is SuperProxy:
             return Call(super, [Constant(value.cls), self.recipe(value.instance)])
         if isinstance(value, BaseException):
             return self._exception(value)
         if kind is types.TracebackType and id(value) in self.i.tracebacks:
             return self._traceback(value)
-        if isinstance(value, (type({}.keys()), type({}.values()), type({}.items()))):
-            known = self.i.outside.views.get(id(value))
-            if known is None:
-                raise Unsupported("a view of a dictionary that outlives the captured code")
-            return Call(getattr(type_of(known[1]), known[2]), [self.recipe(known[1])])
+        if isinstance(value, VIEW_TYPES):
+            raise Unsupported("a view of a dictionary that outlives the captured code")
         own = kind is NativeHandler or kind.__module__ == library.__name__
-        if id(value) in self.i.created and kind.__flags__ & (1 << 9) and not own:
+        if self.i.is_created(value) and kind.__flags__ & (1 << 9) and not own:
             return self._object(value)
         raise Unsupported(f"a {type_of(value).__name__} that outlives the captured code")
 
@@ -224,7 +229,7 @@ class RecipeBook:
         return made
 
     def _cell(self, cell: CellType) -> Recipe:
-        if id(cell) not in self.i.created:
+        if not self.i.is_created(cell):
             return Constant(cell)  # of a function that is the same in every call
         made = Cell()
         self._recipes[id(cell)] = made
@@ -343,10 +348,12 @@ class RecipeBook:
         effects = [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
+        self.i.outside.guard_hashed()
         graph = self.i.graph
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
+        effects += [Effect("do", None, None, made) for made in self.i.outside.context.recipes(self.recipe)]
         for function, arguments in self.i.outside.cached_calls:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:
@@ -356,8 +363,8 @@ class RecipeBook:
     def _attributes(self) -> list[Effect]:
         outside = self.i.outside
         effects = []
-        for (_, name), owner in outside.changed_attributes.items():
-            value = outside.attributes[id(owner), name]
+        for owner, name in outside.changed_attributes:
+            value = owner.attributes[name]
             self._changed_types.append(type(owner) if type(owner) is TensorProxy else type_of(owner))
             if value is DELETED:
                 if has_own(owner, name):
@@ -370,9 +377,7 @@ class RecipeBook:
 
     def _dictionaries(self) -> list[Effect]:
         effects = []
-        for shadow in self.i.outside._stand_ins.values():
-            if type(shadow) is not ShadowDict:
-                continue
+        for shadow in self.i.outside.dictionaries:
             if shadow.changes:
                 self._changed_types.append(ShadowDict)
             target = Existing(shadow.source)

@@ -8,18 +8,16 @@ graph ends in front of an operator that may fail once it has changed something i
 from __future__ import annotations
 
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..bytecode.decoding import decode
 from ..ir.segment import Segment
+from .builder import Builder
 from .contents import owners
 from .mutation import name_of
 from .values import TensorProxy
-
-if TYPE_CHECKING:
-    from .graph import GraphBuilder
 
 REASON = "an operator that may fail in a try statement, behind a change in place"
 
@@ -34,7 +32,7 @@ _INDEXING = frozenset({"getitem", "setitem"})
 _DIVISIONS = frozenset("floor_divide floordiv ifloordiv remainder mod imod fmod div divide".split())
 
 
-def may_fail(graph: GraphBuilder, target: Any, changed: list[TensorProxy], operands: list[TensorProxy]) -> bool:
+def may_fail(graph: Builder, target: Any, changed: list[TensorProxy], operands: list[TensorProxy]) -> bool:
     """Whether an operator may refuse operands that capture found to fit."""
     name = (target if isinstance(target, str) else name_of(target)).strip("_")
     if name in _MAY_FAIL or name.startswith("linalg_") or (name in _INDEXING and len(operands) > 1):

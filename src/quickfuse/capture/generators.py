@@ -5,15 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from .frame import Frame, GeneratorValue
-from .raising import Raised, raise_in_program, unwind
+from .interpreter import Interpreter
+from .raising import Raised, raise_in_program
+from .unwinding import unwind
 from .values import NativeHandler
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 
 def make(i: Interpreter, frame: Frame, function: FunctionType) -> GeneratorValue:

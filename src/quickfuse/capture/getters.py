@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from . import attributes
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
+from .values import FromOutside, type_of
 
 KINDS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
@@ -30,10 +28,10 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
 def call(i: Interpreter, getter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a getter. One of the user's is guarded to stay the same object: nothing else tells what is in it."""
     if len(args) != 1 or kwargs:
-        raise Unsupported(f"a call of an {type(getter).__name__} with these arguments")
-    source = i.outside.source_of(getter)
-    if source is not None:
-        i.outside.guard("is", source, getter)
+        raise Unsupported(f"a call of an {type_of(getter).__name__} with these arguments")
+    if isinstance(getter, FromOutside):
+        i.outside.guard("is", getter.source, getter.real)
+        getter = getter.real
     _, wanted, named = parts(getter)
     if type(getter) is operator.methodcaller:
         return i.call_now(_attribute(i, args[0], wanted[0]), wanted[1:], named)
@@ -48,5 +46,5 @@ def _item(i: Interpreter, value: Any, key: Any) -> Any:
 
 def _attribute(i: Interpreter, value: Any, path: str) -> Any:
     for name in path.split("."):
-        value = i.now(attributes.load, i, value, name)
+        value = i.attribute_now(value, name)
     return value

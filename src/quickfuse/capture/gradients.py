@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from . import tensor_attributes
 from .elementwise import is_dense
+from .interpreter import Interpreter
 from .stand_ins import is_leaf
 from .values import TENSOR_TYPES, TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 
 def backward(

@@ -49,8 +49,7 @@ from .results import (
     tensors_in,
 )
 from .shadow import Shadow
-from .tensor_subclasses import class_of_results, give_class, is_function_class
-from .torch_function import without_torch_function
+from .tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from .values import Symbol, TensorProxy, is_numpy, symbolic_leaves, tensors_among
 from .view_groups import ViewGroups
 
@@ -263,8 +262,9 @@ class GraphBuilder:
     ) -> Effects:
         """Note which tensors the call of `node` changed, and how."""
         changed = self.contents.note_call(node, target, args, kwargs)
+        known = {id(tensor) for tensor in changed}
         for index in result.written:
-            if not any(tensor is tensors[index] for tensor in changed):  # no schema says so
+            if id(tensors[index]) not in known:  # no schema says so
                 changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
         for tensor in changed:
             if tensor.meta.is_expanded:

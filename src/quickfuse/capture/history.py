@@ -67,10 +67,12 @@ class History:
         return found
 
     def ends(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> list[TensorProxy]:
-        """The inputs and the new leaves that gradients of `outputs` may flow to."""
+        """The inputs and the new leaves that gradients of `outputs` may flow to; such an output itself, which no operator
+        may have used so far."""
         order = {node: k for k, node in enumerate(graph.nodes)}
         _, found = self._reached(order, outputs, strict=False)
-        return [self._tensors[node] for node in sorted(found, key=order.__getitem__)]
+        unused = [tensor for tensor in outputs if tensor.node is None and tensor.meta.requires_grad]
+        return [*unused, *[self._tensors[node] for node in sorted(found, key=order.__getitem__)]]
 
     def _reached(
         self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy], follow: Follow | None = None, strict: bool = True

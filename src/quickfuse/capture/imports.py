@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from . import attributes
 from .attributes import PeerModule
-
-if TYPE_CHECKING:
-    from .frame import Frame
-    from .interpreter import Interpreter
+from .frame import Frame
+from .interpreter import Interpreter
+from .kinds import is_trusted_module
 
 _PEER = ("torch._dynamo", "torch._inductor")
 
@@ -27,7 +25,10 @@ def import_name(i: Interpreter, f: Frame, name: str, names: Any, level: int) -> 
     module = sys.modules.get(name)
     if module is None:
         raise Unsupported(f"the first import of {name}", "import it at the top of the file")
-    found = module if names else sys.modules[name.partition(".")[0]]
+    name = name if names else name.partition(".")[0]
+    found = sys.modules[name]
+    if not is_trusted_module(name):
+        return i.outside.wrap(found, i.outside.roots.constant("sys.modules", sys.modules).item(name))
     source = i.outside.roots.constant(found.__name__, found)
     return i.outside.wrap(found, source, trusted=True)
 
@@ -41,4 +42,4 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
         if submodule is None:
             raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
         return submodule
-    return i.now(attributes.load, i, module, name)
+    return i.attribute_now(module, name)

@@ -6,17 +6,13 @@ Where all operators of a graph are inside, the graph runs inside as a whole; oth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.modes import enter_inference, leave_inference
-from . import library
-
-if TYPE_CHECKING:
-    from .graph import GraphBuilder
-    from .interpreter import Interpreter
+from .builder import Builder
 
 
 class Inference:
@@ -33,13 +29,13 @@ class Inference:
         #: The grad modes of the running graph around the blocks that it is in: leaving one brings its own back.
         self._emitted: list[bool] = []
 
-    def enter(self, graph: GraphBuilder, mode: bool) -> None:
+    def enter(self, graph: Builder, mode: bool) -> None:
         self._before.append((self.on, graph.grad_enabled))
         self.entered_at.append(self.made_at)
         self.on, graph.grad_enabled = mode, not mode
         self._pending.append((enter_inference, (mode,)))
 
-    def leave(self, graph: GraphBuilder) -> None:
+    def leave(self, graph: Builder) -> None:
         if not self._before:
             raise Unsupported("leaving an inference mode that began outside")
         self.on, graph.grad_enabled = self._before.pop()
@@ -49,12 +45,17 @@ class Inference:
         else:
             self._pending.append((leave_inference, ()))
 
-    def sync(self, graph: GraphBuilder) -> None:
+    def check_left(self) -> None:
+        """A segment cannot end inside: what leads out again is an object of PyTorch's that only a native call makes."""
+        if self.entered_at:
+            raise SuspendedInside(self.entered_at[0])
+
+    def sync(self, graph: Builder) -> None:
         """Make nodes of what is pending: an operator comes next."""
         self._flush(graph)
         self._operators.add(self.on)
 
-    def _flush(self, graph: GraphBuilder) -> None:
+    def _flush(self, graph: Builder) -> None:
         for function, arguments in self._pending:
             graph.mode_node(function, arguments)
             if function is enter_inference:
@@ -64,7 +65,7 @@ class Inference:
                 graph.emitted_grad = self._emitted.pop()
         self._pending.clear()
 
-    def finish(self, graph: GraphBuilder) -> bool:
+    def finish(self, graph: Builder) -> bool:
         """The graph is complete. Returns whether it is to run in inference mode as a whole."""
         self._flush(graph)
         if self._at_start or True not in self._operators:
@@ -84,28 +85,3 @@ class SuspendedInside(Unsupported):
     def __init__(self, stop_at: int) -> None:
         super().__init__("a break in inference mode")
         self.stop_at = stop_at
-
-
-def check_left(i: Interpreter) -> None:
-    """A segment cannot end inside: what leads out again is an object of PyTorch's that only a native call makes."""
-    if i.graph.inference.entered_at:
-        raise SuspendedInside(i.graph.inference.entered_at[0])
-
-
-def _enter(i: Interpreter, mode: Any) -> None:
-    if i.graph.nested:
-        raise Unsupported("inference mode inside of a functional transform or checkpoint")
-    i.graph.inference.enter(i.graph, i.truth(mode))
-
-
-def _make(i: Interpreter, mode: Any) -> Any:
-    i.graph.inference.made_at = i.performed
-    return i.call_now(library.InferenceMode, (mode,))
-
-
-HANDLERS: dict[Any, Callable[..., Any]] = {
-    torch._C._InferenceMode: _make,
-    torch.is_inference_mode_enabled: lambda i: i.graph.inference.on,
-    enter_inference: _enter,
-    leave_inference: lambda i: i.graph.inference.leave(i.graph),
-}

@@ -10,14 +10,13 @@ import collections
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import generators
+from .frame import GeneratorValue
+from .interpreter import Interpreter
 from .raising import Raised
-
-if TYPE_CHECKING:
-    from .frame import GeneratorValue
-    from .interpreter import Interpreter
+from .values import type_of
 
 
 class CallingIterator:
@@ -104,7 +103,7 @@ class ObjectIterator(CallingIterator):
     def __next__(self) -> Any:
         instance = self.parts[0]
         try:
-            return self.i.call_now(type(instance).__next__, (instance,))
+            return self.i.call_now(type_of(instance).__next__, (instance,))
         except Raised as raised:
             if isinstance(raised.exception, StopIteration):
                 raise StopIteration(raised.exception.value) from None
@@ -135,7 +134,8 @@ class ItemIterator(CallingIterator):
 #: Iterators that captured code makes: they run natively, and pull stand-ins out of what they iterate over.
 ITERATORS: tuple[type, ...] = (
     *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
-    type(reversed([])), type(reversed({})), type(iter(collections.OrderedDict())), zip, enumerate, reversed,
+    type(reversed([])), type(reversed({})), type(iter(collections.deque())),
+    type(iter(collections.OrderedDict())), zip, enumerate, reversed,
     CallingIterator, itertools.chain, itertools.count, itertools.repeat, itertools.islice, itertools.cycle,
     itertools.product, itertools.zip_longest, itertools.combinations, itertools.permutations, itertools.pairwise,
     itertools.compress, itertools.combinations_with_replacement,

@@ -5,8 +5,11 @@ They do what the documentation of `itertools`, `operator` and `functools` says, 
 
 from __future__ import annotations
 
+import collections
 import functools
+import heapq
 import itertools
+import logging
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -165,11 +168,39 @@ def _iconcat(a: Any, b: Any, /) -> Any:
     return a
 
 
+def _count_elements(mapping: Any, iterable: Iterable[Any], /) -> None:
+    for element in iterable:
+        mapping[element] = mapping.get(element, 0) + 1
+
+
+def _largest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
+    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
+
+
+def _smallest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
+    return sorted(iterable, key=key)[: max(n, 0)]
+
+
 def _vars(obj: Any, /) -> Any:
     try:
         return obj.__dict__
     except AttributeError:
         raise TypeError("vars() argument must have __dict__ attribute") from None
+
+
+def _effective_level(logger: Any) -> Any:
+    while logger is not None:
+        if logger.level:
+            return logger.level
+        logger = logger.parent
+    return 0
+
+
+def level_enables(logger: Any, level: Any) -> bool:
+    """`logger.isEnabledFor(level)`, without what the logger remembers."""
+    if logger.disabled or logger.manager._disable >= level:
+        return False
+    return bool(level >= _effective_level(logger))
 
 
 class InferenceMode:
@@ -202,8 +233,10 @@ def ask_no_class(begins: bool) -> None:
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
-    operator.neg: _neg, operator.pos: _pos, operator.invert: _invert, operator.truth: _truth, operator.is_: _is,
+    operator.neg: _neg, operator.pos: _pos, operator.invert: _invert, operator.inv: _invert, operator.truth: _truth,
+    operator.is_: _is,
     operator.is_not: _is_not, operator.contains: _contains, operator.setitem: _setitem, operator.delitem: _delitem,
     operator.countOf: _count_of, operator.concat: _concat, operator.iconcat: _iconcat,
-    vars: _vars,
+    logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
+    collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
 }  # fmt: skip

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.modules import module as torch_module
 
 from ..errors import Unsupported
 from .class_attributes import guard_class_attribute, lookup_class
-from .values import ShadowDict
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .interpreter import Interpreter
+from .values import FromOutside, ShadowDict, type_of
 
 Then = Callable[[Any], None]
 
@@ -33,9 +31,7 @@ _CALLED = ("_call_impl", "_compiled_call_impl", "forward")
 
 def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     """`instance(*args, **kwargs)` for an object whose class is Python."""
-    from .calls import call
-
-    kind = type(instance)
+    kind = type_of(instance)
     owner, method = lookup_class(kind, "__call__")
     if not isinstance(method, FunctionType):
         raise Unsupported(f"a call of a {kind.__name__}")
@@ -43,21 +39,20 @@ def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: di
         owner, forward = lookup_class(kind, "forward")
         if isinstance(forward, FunctionType):
             guard_class_attribute(i, kind.__mro__, owner, "forward", forward)
-            call(i, forward, (instance, *args), kwargs, then)
+            i.call(forward, (instance, *args), kwargs, then)
             return
     guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
-    call(i, method, (instance, *args), kwargs, then)
+    i.call(method, (instance, *args), kwargs, then)
 
 
-def _is_plain_module(i: Interpreter, module: torch.nn.Module) -> bool:
+def _is_plain_module(i: Interpreter, module: Any) -> bool:
     """Whether calling a module of the user's comes down to its `forward`, guarded to stay so."""
     outside = i.outside
-    source = outside.source_of(module)
-    if source is None or type(module)._call_impl is not torch.nn.Module._call_impl:
+    if not isinstance(module, FromOutside) or type(module.real)._call_impl is not torch.nn.Module._call_impl:
         return False
-    if any((id(module), name) in outside.attributes for name in (*_OWN_HOOKS, *_CALLED)):
+    if any(name in module.attributes for name in (*_OWN_HOOKS, *_CALLED)):
         return False
-    state = module.__dict__
+    source, state = module.source, module.real.__dict__
     if any(name in state for name in _CALLED) or any(state.get(name) for name in _OWN_HOOKS):
         return False
     if any(getattr(torch_module, name) for name in _GLOBAL_HOOKS):

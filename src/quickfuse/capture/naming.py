@@ -5,14 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ..ir.source import Source
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from ..ir.source import Source, SourceRoots
 
 _NOT_IDENTIFIER = re.compile(r"\W+")
 
@@ -52,7 +49,7 @@ def user_function(function: FunctionType, args: tuple[Any, ...]) -> FunctionType
     return _behind(function, args)[0]
 
 
-def label_arguments(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def label_arguments(roots: SourceRoots, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Let the arguments of a wrapper print by the names that they have in the function behind it: `args[0]` of a
     decorated method is `self`."""
     code = function.__code__
@@ -65,9 +62,9 @@ def label_arguments(i: Interpreter, function: FunctionType, args: tuple[Any, ...
     rest = taken[own]
     for k, name in enumerate(names[skipped : inner.__code__.co_argcount]):
         if k < len(args) - first and name not in taken:
-            i.outside.roots.local(rest).item(k).label = f"L[{name!r}]"
+            roots.local(rest).item(k).label = f"L[{name!r}]"
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        keywords = i.outside.roots.local(taken[own + 1])
+        keywords = roots.local(taken[own + 1])
         for name in kwargs:
             if name in names and name not in taken:
                 keywords.item(name).label = f"L[{name!r}]"

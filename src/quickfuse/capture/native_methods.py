@@ -9,18 +9,19 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from . import attributes
-from .class_attributes import lookup_class
+from .class_attributes import lookup_class, python_method
+from .container_methods import DICT_METHODS
 from .containers import as_index, equal, hashable, iterate, key_value_pairs
+from .interpreter import Interpreter
 from .kinds import VIEW_TYPES
+from .plain import adopt, plain_copy
 from .raising import call_handler, raise_in_program
-from .values import contains_symbolic, is_constant, symbolic_leaves
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .text import printable
+from .values import ForeignObject, ShadowContainer, ShadowDict, contains_symbolic, is_constant, opened
 
 #: Methods that never look at the elements.
 _BLIND: dict[type, frozenset[str]] = {
@@ -57,10 +58,12 @@ def _overrides(cls: type) -> bool:
 def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`function(instance, *args, **kwargs)`, where `function` is a method of a built-in type."""
     name = function.__name__
+    if (shadow := opened(instance)) is not instance:
+        return call_container_method(i, shadow, name, args, kwargs)
     kind = next((k for k in _BLIND if isinstance(instance, k)), None)
     if name in _ANY_OBJECT and (kind is None or name == "__init__" or name in ("__setattr__", "__getattribute__")):
         return call_handler(i, _ANY_OBJECT[name], name, (instance, *args), kwargs)
-    ours = id(instance) in i.created or id(instance) in i.outside.replaced or isinstance(instance, (tuple, frozenset))
+    ours = i.outside.made(instance) is not None or isinstance(instance, (tuple, frozenset))
     if kind is None or not ours:
         return _of_constant(i, function, instance, args, kwargs)
     rule = _RULES.get((kind, name))
@@ -86,7 +89,7 @@ def call_method(i: Interpreter, function: Any, instance: Any, args: tuple[Any, .
     run = i.read if name in _BLIND[kind] or name in _TAKE_ITERABLES else i.native  # elements are only put in or taken out
     result = run(function, instance, *args, **kwargs)
     if isinstance(result, VIEW_TYPES):
-        i.outside.views[id(result)] = (result, instance, name)
+        i.outside.mark_made(result, instance, name)
     if isinstance(result, (list, dict, set, collections.deque)) and name in ("copy", *_TAKE_ITERABLES):
         i.mark_created(result)
     return result
@@ -102,27 +105,20 @@ def _of_constant(i: Interpreter, function: Any, instance: Any, args: tuple[Any, 
             plain = (list(iterate(i, plain[0])),)
             return i.native(instance.join, [i.outside.concrete(p) for p in plain[0]])
         if isinstance(instance, str) and name == "format":
-            from .builtin_calls import printable
-
             plain = tuple(printable(i, a) for a in plain)
             options = {key: printable(i, v) for key, v in options.items()}
             return i.native(instance.format, *plain, **options)
-        if not any(True for _ in symbolic_leaves((plain, list(options.values())))) and all(map(_is_plain, plain)):
-            return i.native(function, instance, *plain, **options)
+        what = f"the method {name} of a {type(instance).__name__}"
+        copied = [plain_copy(i, value, what) for value in plain]
+        return adopt(i, i.native(function, instance, *copied, **{k: plain_copy(i, v, what) for k, v in options.items()}))
     raise Unsupported(f"the method {name} of a {type(instance).__name__}")
-
-
-def _is_plain(value: Any) -> bool:
-    return is_constant(value) or (type(value) in (list, dict) and all(map(is_constant, value)))
 
 
 # rules ----------------------------------------------------------------------------------------------------------
 
 
 def _sort(i: Interpreter, instance: list[Any], *, key: Any = None, reverse: Any = False) -> None:
-    from .builtin_calls import HANDLERS
-
-    instance[:] = HANDLERS[sorted](i, instance, key=key, reverse=reverse)
+    instance[:] = i.call_now(sorted, (instance,), {"key": key, "reverse": reverse})
 
 
 def _index(i: Interpreter, instance: Any, wanted: Any, *bounds: Any) -> int:
@@ -147,8 +143,6 @@ def _remove(i: Interpreter, instance: Any, wanted: Any) -> None:
 
 
 def _update(i: Interpreter, instance: dict[Any, Any], other: Any = (), /, **kwargs: Any) -> None:
-    if isinstance(instance, collections.Counter):
-        raise Unsupported("Counter.update")
     for key, value in [*key_value_pairs(i, other), *kwargs.items()]:
         _fill_item(i, instance, hashable(i, key), value)
 
@@ -177,12 +171,12 @@ _RULES: dict[tuple[type, str], Callable[..., Any]] = {
 
 def _init(i: Interpreter, instance: Any, *args: Any, **kwargs: Any) -> None:
     """`__init__` of a built-in base class, called by that of a Python class."""
+    if type(instance) is ForeignObject and isinstance(instance.real, BaseException):
+        raise Unsupported("__init__ of an exception from outside")
     if isinstance(instance, BaseException):
         i.read(BaseException.__init__, instance, *args)
     elif isinstance(instance, dict):
-        from .builtin_calls import HANDLERS
-
-        for key, value in HANDLERS[dict](i, *args, **kwargs).items():
+        for key, value in i.call_now(dict, args, kwargs).items():
             _fill_item(i, instance, key, value)
     elif isinstance(instance, list):
         instance[:] = [v for a in args for v in iterate(i, a)]
@@ -215,3 +209,46 @@ _ANY_OBJECT: dict[str, Callable[..., Any]] = {
     "__ne__": _not_equal,
     "__init_subclass__": lambda i, *args: None,
 }
+
+
+# containers of the user's ----------------------------------------------------------------------------------------
+
+#: Methods of ordered dictionaries that call others, which a class may define anew.
+_ASKS = {"setdefault": "__setitem__", "pop": "__delitem__", "popitem": "__delitem__"}
+
+
+def call_container_method(i: Interpreter, shadow: ShadowDict | ShadowContainer, name: str, args: Any, kwargs: Any) -> Any:
+    """A method of the builtin class of a dictionary, list, set or deque of the user's."""
+    if (general := of_any_object(name)) is not None and not (type(shadow) is ShadowDict and name in DICT_METHODS):
+        return call_handler(i, general, name, (shadow, *args), kwargs)
+    if type(shadow) is ShadowDict:
+        if name not in DICT_METHODS:
+            raise Unsupported(f"the method {name} of a dictionary")
+        called = _ASKS.get(name)
+        if called is not None and shadow.cls is collections.OrderedDict and python_method(i, shadow, called) is not None:
+            raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
+        return call_handler(i, DICT_METHODS[name], name, (shadow, *args), kwargs)
+    cls = shadow.cls
+    if shadow.items is None and getattr(shadow.real, "maxlen", None) is None and len(args) == 1:
+        if name == ("add" if cls is set else "append"):
+            shadow.added.append(args[0])
+            return None
+        if name == ("update" if cls is set else "extend"):
+            shadow.added.extend(iterate(i, args[0]))
+            return None
+    if cls not in (list, tuple) and type(shadow.real) is not cls and name in _OF_ITS_CLASS:
+        raise Unsupported(f"the method {name} of a {type(shadow.real).__name__}")
+    if cls is set and name in ("pop", "__iter__"):
+        if name == "pop":
+            raise Unsupported("which element a set from outside gives")
+        if i.outside.is_changed_set(i.outside.open(shadow)):
+            raise Unsupported("the order of a set that was changed")
+    result = call_method(i, getattr(cls, name), i.outside.open(shadow), args, kwargs)
+    return shadow if result is shadow.items else result
+
+
+#: Methods of sets and deques that give another one of the same class.
+_OF_ITS_CLASS = frozenset(
+    "copy union intersection difference symmetric_difference __or__ __and__ __sub__ __xor__ __ror__ __rand__ __rsub__ "
+    "__rxor__ __add__ __mul__ __rmul__ __copy__".split()
+)

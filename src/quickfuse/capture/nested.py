@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
+from .builder import Builder
 from .values import Symbol, TensorProxy
-
-if TYPE_CHECKING:
-    from .graph import GraphBuilder
 
 
 class Nested:
@@ -52,7 +50,7 @@ class Nested:
 
 
 @contextmanager
-def nested_graph(builder: GraphBuilder, transforms: bool) -> Iterator[Nested]:
+def nested_graph(builder: Builder, transforms: bool) -> Iterator[Nested]:
     """What is captured meanwhile goes to a graph of its own. `transforms`: its tensors are not what they seem, but
     wrapped by a functional transform."""
     builder.sync_modes()
@@ -67,7 +65,7 @@ def nested_graph(builder: GraphBuilder, transforms: bool) -> Iterator[Nested]:
         builder.graph, builder.emitted_grad = graph, emitted
 
 
-def bring_in(builder: GraphBuilder, value: TensorProxy | Symbol, node: torch.fx.Node) -> torch.fx.Node:
+def bring_in(builder: Builder, value: TensorProxy | Symbol, node: torch.fx.Node) -> torch.fx.Node:
     """A node of an enclosing graph, as an input of the current one.
 
     Raises:

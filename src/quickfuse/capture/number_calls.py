@@ -7,16 +7,13 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
-from . import attributes
+from .interpreter import Interpreter
 from .number_operators import template_of
 from .results import OperatorFailed
 from .values import Symbol, TensorProxy, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _NUMBERS = (Symbol, int, float, bool)
 
@@ -44,7 +41,7 @@ def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
         raise Unsupported("round() of a tensor")
     if type(value) is Symbol or is_constant(value):
         return _function(round)(i, value, *digits)
-    return i.call_now(i.now(attributes.load, i, value, "__round__"), digits)
+    return i.call_now(i.attribute_now(value, "__round__"), digits)
 
 
 def _compared(i: Interpreter, left: Any, right: Any) -> bool:
@@ -55,15 +52,13 @@ def _bisected(goes_left: Callable[[Interpreter, Any, Any], bool]) -> Callable[..
     """Where `x` belongs in a sorted list, by halving it: `goes_left(i, x, element)` tells on which side to go on."""
 
     def handler(i: Interpreter, a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
-        from .containers import get_item, length_of
-
         low = i.outside.concrete(lo)
-        high = length_of(i, a) if hi is None else i.outside.concrete(hi)
+        high = i.length(a) if hi is None else i.outside.concrete(hi)
         if high is None or type(low) is not int or low < 0:
             raise Unsupported("bisect with these arguments")
         while low < high:
             middle = (low + high) // 2
-            element = i.now(get_item, i, a, middle)
+            element = i.now(i.item, a, middle)
             if key is not None:
                 element = i.call_now(key, (element,))
             if goes_left(i, x, element):

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import operator
 from types import CellType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
-from . import attributes, binary_operators, calls, containers, imports, variables
+from . import attributes, binary_operators, containers, imports, variables
 from .frame import Frame, new_cell
+from .interpreter import Interpreter
 from .raising import raise_in_program
 from .torch_function import call_torch
-from .values import Symbol, TensorProxy, Unread, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
+from .values import Symbol, TensorProxy, Unread, is_constant, type_of
 
 # nothing to do, and the stack -----------------------------------------------------------------------------------
 
@@ -70,8 +67,18 @@ def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
             UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
         )
     if type(local) is Unread:
+        if i.performed in i.only_moved and not i.nesting:
+            f.stack.append(local)
+            return
+        plain = type(local.value) in _COMPARED and not i.nesting
         local = f.locals[arg] = i.outside.read(local)
+        if plain:
+            i.loads[i.performed] = (f, len(f.stack), local)
     f.stack.append(local)
+
+
+#: What a guard compares as soon as it is read.
+_COMPARED = (str, bytes, tuple)
 
 
 op_LOAD_FAST_CHECK = op_LOAD_FAST
@@ -96,7 +103,7 @@ def op_DELETE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     old = f.locals[arg]
     if old is UNBOUND:
         op_LOAD_FAST(i, f, arg, value)
-    if hasattr(type(old.value if type(old) is Unread else old), "__del__"):
+    if hasattr(type(old.value) if type(old) is Unread else type_of(old), "__del__"):
         raise Unsupported("deleting an object that has a finalizer")
     f.locals[arg] = UNBOUND
     if i.ending:
@@ -143,7 +150,7 @@ def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_DELETE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     cell: CellType = f.locals[arg]
-    if id(cell) not in i.created:
+    if not i.is_created(cell):
         raise Unsupported("deleting a variable of an enclosing function")
     del cell.cell_contents
 
@@ -155,7 +162,7 @@ def op_LOAD_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     base = f.stack.pop()
     if arg & 1:
         f.stack.append(NULL)
-    attributes.load(i, base, value, f.stack.append)
+    i.attribute(base, value, f.stack.append)
 
 
 def op_LOAD_SUPER_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -178,7 +185,7 @@ def op_DELETE_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_BINARY_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     key = f.stack.pop()
-    containers.get_item(i, f.stack.pop(), key, f.stack.append)
+    i.item(f.stack.pop(), key, f.stack.append)
 
 
 def op_STORE_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -194,7 +201,7 @@ def op_DELETE_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_BINARY_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     stop, start = f.stack.pop(), f.stack.pop()
-    containers.get_item(i, f.stack.pop(), slice(start, stop), f.stack.append)
+    i.item(f.stack.pop(), slice(start, stop), f.stack.append)
 
 
 def op_STORE_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -253,7 +260,7 @@ def _unary(i: Interpreter, f: Frame, function: Any, tensor_method: str) -> None:
     elif is_constant(operand):
         f.stack.append(i.native(function, operand))
     else:
-        attributes.load(i, operand, tensor_method, lambda method: calls.call(i, method, (), {}, f.stack.append))
+        i.attribute(operand, tensor_method, lambda method: i.call(method, (), {}, f.stack.append))
 
 
 def op_UNARY_NEGATIVE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -284,9 +291,9 @@ def op_CALL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.keyword_names = ()
     if names:
         split = len(values) - len(names)
-        calls.call(i, function, tuple(values[:split]), dict(zip(names, values[split:], strict=True)), stack.append)
+        i.call(function, tuple(values[:split]), dict(zip(names, values[split:], strict=True)), stack.append)
     else:
-        calls.call(i, function, tuple(values), {}, stack.append)
+        i.call(function, tuple(values), {}, stack.append)
 
 
 def _called(stack: list[Any], values: list[Any]) -> Any:
@@ -306,7 +313,7 @@ def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     keywords = containers.as_plain_dict(i, kwargs)
     if not all(type(name) is str for name in keywords):
         raise Unsupported("a call with a keyword that is no string")
-    calls.call(i, function, tuple(args), keywords, f.stack.append)
+    i.call(function, tuple(args), keywords, f.stack.append)
 
 
 def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

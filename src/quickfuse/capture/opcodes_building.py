@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL
-from . import builtin_calls, container_methods, containers
+from . import builtin_calls, containers, native_methods
 from .frame import Frame
+from .interpreter import Interpreter
 from .raising import raise_in_program
-from .values import ShadowContainer, ShadowDict, type_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
+from .text import printable, text_of
+from .values import ShadowContainer, ShadowDict, Unread, type_of
 
 # building and matching --------------------------------------------------------------------------------------------
 
@@ -85,14 +83,23 @@ def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     spec = f.stack.pop() if arg & 0x04 else ""
-    operand = builtin_calls.printable(i, f.stack.pop())
-    convert = (None, str, repr, ascii)[arg & 0x03]
-    text = i.native(convert, operand) if convert else operand
-    f.stack.append(i.native(format, text, spec))
+    convert = (None, "str", "repr", "ascii")[arg & 0x03]
+    operand = f.stack.pop()
+    if convert:
+        f.stack.append(i.native(format, _converted(i, operand, convert), spec))
+    else:
+        f.stack.append(text_of(i, operand, "format", spec))
 
 
 def op_CONVERT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.native((str, repr, ascii)[arg - 1], builtin_calls.printable(i, f.stack.pop())))
+    f.stack.append(_converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]))
+
+
+def _converted(i: Interpreter, value: Any, how: str) -> str:
+    """What `!s`, `!r` and `!a` make of a value."""
+    if how == "ascii":
+        return str(i.native(ascii, printable(i, value)))
+    return text_of(i, value, how)
 
 
 def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -128,7 +135,7 @@ def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
     """Add to a list or set that is being built."""
     if type(target) is ShadowContainer:
-        container_methods.call_container_method(i, target, method, (operand,), {})
+        native_methods.call_container_method(i, target, method, (operand,), {})
     elif type(target) is set:
         operand = containers.hashable(i, operand) if method == "add" else [containers.hashable(i, v) for v in operand]
         i.read(getattr(target, method), operand)
@@ -161,12 +168,30 @@ def _unpackable(i: Interpreter, value: Any) -> Any:
 
 
 def op_UNPACK_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    elements = _unpackable(i, f.stack.pop())
+    top = f.stack.pop()
+    if type(top) is Unread:
+        if type(top.value) is tuple and len(top.value) == arg:
+            i.outside.guard("type", top.source, tuple)
+            i.outside.guard("length", top.source, arg)
+            f.stack.extend(reversed(_unread_elements(i, f, top)))
+            return
+        top = i.outside.read(top)
+    elements = _unpackable(i, top)
     if len(elements) != arg:
         problem = "too many" if len(elements) > arg else "not enough"
         detail = f"expected {arg}" if len(elements) > arg else f"expected {arg}, got {len(elements)}"
         raise_in_program(ValueError(f"{problem} values to unpack ({detail})"))
     f.stack.extend(reversed(elements))
+
+
+def _unread_elements(i: Interpreter, f: Frame, top: Unread) -> list[Any]:
+    """The elements of a tuple: those that the next instructions put into variables are not looked at."""
+    elements = [Unread(value, top.source.item(k)) for k, value in enumerate(top.value)]
+    following = [instruction.name for instruction in f.decoded.instructions[f.position : f.position + len(elements)]]
+    unread = next((k for k, name in enumerate(following) if name != "STORE_FAST"), len(elements))
+    if unread < len(elements) and following[unread] == "UNPACK_SEQUENCE":
+        unread += 1
+    return elements[:unread] + [i.outside.read(element) for element in elements[unread:]]
 
 
 def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
 from . import calls, containers, generators
 from .frame import Frame, GeneratorValue
-from .raising import raise_in_program, traceback_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
+from .interpreter import Interpreter
+from .raising import raise_in_program
+from .unwinding import traceback_of
+from .values import FromOutside, real_of, type_of
 
 # jumps ----------------------------------------------------------------------------------------------------------
 
@@ -148,10 +147,12 @@ def op_BEFORE_WITH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_WITH_EXCEPT_START(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     exception = f.stack[-1]
-    outside = i.outside.is_outside(exception)
-    traceback = exception.__traceback__ if outside else traceback_of(i, exception)
+    if isinstance(exception, FromOutside):
+        traceback = i.outside.wrap(exception.real.__traceback__, exception.source.attr("__traceback__"))
+    else:
+        traceback = traceback_of(i, exception)
     function, *rest = (value for value in f.stack[-3 - TABLE.with_values : -3] if value is not operator.call)
-    calls.call(i, function, (*rest, type(exception), exception, traceback), {}, f.stack.append)
+    i.call(function, (*rest, type_of(exception), exception, traceback), {}, f.stack.append)
 
 
 def op_PUSH_EXC_INFO(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -173,7 +174,7 @@ def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     kinds = wanted if isinstance(wanted, tuple) else (wanted,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-    f.stack.append(i.read(isinstance, f.stack[-1], wanted))
+    f.stack.append(issubclass(type_of(f.stack[-1]), tuple(kinds)))
 
 
 def op_RERAISE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -189,14 +190,16 @@ def op_RAISE_VARARGS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     exception = f.stack.pop()
     if isinstance(exception, type) and issubclass(exception, BaseException):
         exception = i.call_now(exception, ())
+    if isinstance(exception, FromOutside):
+        raise Unsupported("raising an exception from outside")  # its traceback gets an entry for each frame
     if not isinstance(exception, BaseException):
         raise_in_program(TypeError("exceptions must derive from BaseException"))
     if arg == 2:
         if isinstance(cause, type) and issubclass(cause, BaseException):
             cause = i.call_now(cause, ())
-        if i.outside.is_outside(exception) or not (cause is None or isinstance(cause, BaseException)):
-            raise Unsupported("the cause of an exception from outside")
-        exception.__cause__ = cause
+        if not (cause is None or isinstance(real_of(cause), BaseException)):
+            raise Unsupported("the cause of an exception that is none")
+        exception.__cause__ = real_of(cause)
     raise_in_program(exception)
 
 

@@ -6,20 +6,18 @@ import enum
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from . import gradients
 from .class_attributes import python_method
+from .interpreter import Interpreter
 from .results import OperatorFailed
-from .tensor_subclasses import as_subclass, is_function_class
-from .torch_function import call_torch
-from .values import ForeignScalar, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy, real_of
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .tensor_subclasses import is_function_class
+from .torch_function import as_subclass, call_torch
+from .values import ForeignScalar, FromOutside, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy, real_of, type_of
 
 
 def _builtins_of(owner: Any) -> set[Any]:
@@ -193,13 +191,13 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
         return value.value
     if is_constant(value):
         return value
-    if kind is torch.Generator:
+    if type_of(value) is torch.Generator:
         return value
     if kind is type and value in _DTYPES:
         return _DTYPES[value]
     if kind is _TENSOR_TYPE:
         return f"{value.__module__}.{value.__name__}"
-    raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+    raise Unsupported(f"a {type_of(value).__name__} as an operand of a PyTorch function")
 
 
 #: How PyTorch reads a sequence.
@@ -212,13 +210,12 @@ def _guard_current_device(i: Interpreter, wanted: Any) -> None:
         i.outside.guard("state", None, ("torch.cuda.current_device()", torch.cuda.current_device()))
 
 
-def _generator_input(i: Interpreter, generator: torch.Generator) -> torch.fx.Node:
+def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
     """A generator of random numbers that belongs to the user, as an input of the graph."""
-    source = i.outside.source_of(generator)
-    if source is None:
+    if not isinstance(generator, FromOutside):
         raise Unsupported("a generator of random numbers without a path to it")
-    i.outside.guard("equal", source.attr("device"), generator.device)
-    return i.graph.object_input(source, generator)
+    i.outside.guard("equal", generator.source.attr("device"), generator.real.device)
+    return i.graph.object_input(generator.source, generator.real)
 
 
 def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -289,7 +286,7 @@ def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any
         raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
     for operand in (left, right):
         if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
-            raise Unsupported(f"{function.__name__} of a tensor and a {type(operand).__name__}")
+            raise Unsupported(f"{function.__name__} of a tensor and a {type_of(operand).__name__}")
     args, kwargs = _operands(i, function, (left, right), {})
     return call_torch(i, "call_function", function, args, kwargs)
 
@@ -300,7 +297,7 @@ def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs:
         extra["generator"] = _generator_input(i, kwargs["generator"])
         kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
         i.graph.only_pytorch = "random numbers of a generator"
-    if any(type(a) is torch.Generator for a in args):
+    if any(type_of(a) is torch.Generator for a in args):
         raise Unsupported("a generator of random numbers that is no keyword argument")
     result = call_torch(i, kind, target, args, kwargs, extra)
     return i.mark_created(result) if type(result) is list else result
@@ -311,8 +308,8 @@ def _is_operand(i: Interpreter, value: Any) -> bool:
     value = i.outside.contents(value)
     if isinstance(value, (list, tuple)):
         return all(_is_operand(i, v) for v in value)
-    known = (TensorProxy, Symbol, ForeignScalar, dict, slice, torch.Generator, type, _TENSOR_TYPE)
-    return type(value) in known or isinstance(value, enum.Enum) or is_constant(value)
+    known = (TensorProxy, Symbol, ForeignScalar, dict, slice, type, _TENSOR_TYPE)
+    return type(value) in known or type_of(value) is torch.Generator or isinstance(value, enum.Enum) or is_constant(value)
 
 
 def as_tensor(i: Interpreter, data: Any, dtype: Any = None, device: Any = None) -> Any:

@@ -15,6 +15,7 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
+    MappingProxyType,
     MethodType,
 )
 from typing import Any
@@ -27,6 +28,7 @@ from ..ir.guard import Guard, NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from . import dictionaries
+from .context_changes import ContextChanges
 from .frame import Frame
 from .kinds import (
     CODE_TYPES,
@@ -41,19 +43,25 @@ from .results import meta_of
 from .tensor_subclasses import is_function_class, is_plain_subclass
 from .values import (
     PLAIN_TYPES,
-    STAND_INS_OF_OBJECTS,
     TENSOR_TYPES,
     ContainerMethod,
+    ForeignObject,
     ForeignScalar,
+    FromOutside,
+    Made,
+    MappingProxy,
+    Place,
     ShadowContainer,
     ShadowDict,
     Symbol,
     TensorMethod,
     TensorProxy,
     Unread,
+    dictionary_behind,
     is_constant,
     is_numpy,
     numpy_class,
+    opened,
     scalar_class,
 )
 
@@ -73,26 +81,26 @@ class Outside:
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
         self.function_classes = False
         self._volatile = volatile
-        self._by_code: set[int] = set()
         self.guards: list[Guard] = []
         self._location = location
         self.frames: list[Frame] = []
-        self._sources: dict[int, Source] = {}
-        self._stand_ins: dict[int, Any] = {}
+        #: What stands for each object of the user's that was found, by the object's identity.
+        self.known: dict[int, FromOutside | TensorProxy] = {}
         self._keep: list[Any] = []
         self._seen: set[Any] = set()
         self.containers: list[ShadowContainer] = []
-        self.attributes: dict[tuple[int, str], Any] = {}
-        self.changed_attributes: dict[tuple[int, str], Any] = {}
-        #: Entries of the stand-ins of objects' `__dict__`s that are attributes which the captured code has set.
-        self.mirrored: set[tuple[int, str]] = set()
+        self.dictionaries: list[ShadowDict] = []
+        #: Objects and tensors that are elements of sets and keys of dictionaries, by identity.
+        self.hashed: dict[Source, None] = {}
+        #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
+        self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.cell_stores: dict[int, tuple[CellType, Any]] = {}
         #: Calls through caches, to be made afterwards: see `lru_caches`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
-        self.replaced: dict[int, Any] = {}
-        #: Views of dictionaries: the view, the dictionary, and the method that gave it.
-        self.views: dict[int, tuple[Any, Any, str]] = {}
+        self.context = ContextChanges()
+        #: What capture made, by identity.
+        self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
         self._keys: dict[str, NumberExpr] = {}
 
@@ -127,26 +135,27 @@ class Outside:
         """Require that the objects of one kind stay different objects: the captured code changes some of them, and
         reads each as if it were not one of those."""
         if kind is TensorProxy:
-            tensors = [p.source for p in self._stand_ins.values() if type(p) is TensorProxy and p.source is not None]
+            tensors = [p.source for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
             sources = [source for source in tensors if ("attr", "grad") in source.children]
         elif kind is ShadowDict:
-            sources = [s.source for s in self._stand_ins.values() if type(s) is ShadowDict]
+            sources = [s.source for s in self.dictionaries]
         elif any(type(shadow.real) is kind for shadow in self.containers):
             sources = [shadow.source for shadow in self.containers if type(shadow.real) is kind]
-        elif kind is CellType:
-            sources = [s for cell in self._keep if type(cell) is CellType and (s := self._sources.get(id(cell))) is not None]
-            sources = list(dict.fromkeys(sources))
         else:
-            found = {id(o): o for o in self._keep if type(o) is kind and id(o) in self._sources}
-            sources = [self._sources[key] for key in found]
+            sources = [s.source for s in self.known.values() if isinstance(s, FromOutside) and type(s.real) is kind]
         if len(sources) > 1:
             self.guard("unique", None, tuple(sources))
+
+    def guard_hashed(self) -> None:
+        """Require that what was hashed by identity stays different objects."""
+        if len(self.hashed) > 1:
+            self.guard("unique", None, tuple(self.hashed))
 
     def guard_function(self, function: FunctionType, source: Source) -> None:
         """Require that nobody gives a function of the user's another body or other defaults."""
         if is_trusted_module(function.__module__):
             return
-        if id(function) in self._by_code:
+        if self.is_by_code(function):
             for name in ("__defaults__", "__kwdefaults__"):
                 self.wrap(getattr(function, name), source.attr(name))
             return
@@ -157,45 +166,57 @@ class Outside:
             self.guard("keys", source.attr("__kwdefaults__"), tuple(function.__kwdefaults__))
 
     def default(self, function: FunctionType, source: Source | None, name: str, key: Any) -> Any:
-        """A default argument: constants as they are, what the user could change by its path."""
+        """A default argument: constants as they are, what the user could change by its path. `source` is None for a function
+        that the captured code made."""
         value = getattr(function, name)[key]
-        if source is not None and id(function) in self._by_code:
+        if source is None:
+            return value
+        if self.is_by_code(function):
             table = self.wrap(getattr(function, name), source.attr(name))
             return dictionaries.get(self, table, key) if type(table) is ShadowDict else table[key]
-        if source is not None and name == "__kwdefaults__" and not is_trusted_module(function.__module__):
-            return self.wrap(value, source.attr(name).item(key))
-        if source is None or is_constant(value) or isinstance(value, CODE_TYPES) or is_trusted_module(function.__module__):
+        trusted = is_trusted_module(function.__module__)
+        if (trusted or name == "__defaults__") and (is_constant(value) or isinstance(value, CODE_TYPES)):
             return value
-        return self.wrap(value, source.attr(name).item(key))
+        return self.wrap(value, source.attr(name).item(key), trusted)
 
     def effect_count(self) -> int:
         """How many changes of the user's objects were noted so far."""
-        shadows = [s for s in self._stand_ins.values() if type(s) is ShadowDict]
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
         stores = len(self.changed_attributes) + len(self.global_stores) + len(self.cell_stores)
-        return stores + contents + sum(len(s.changes) for s in shadows)
+        stores += len(self.context.tokens)
+        return stores + contents + sum(len(s.changes) for s in self.dictionaries)
 
     def release(self) -> None:
         """Let go of the user's objects."""
-        for table in (self._stand_ins, self._sources, self.containers, self.attributes, self.changed_attributes,
-                      self.global_stores, self.cell_stores, self._keep, self._symbols, self.views,
-                      self.replaced, self.cached_calls):  # fmt: skip
+        for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
+                      self.global_stores, self.cell_stores, self._keep, self._symbols, self._made,
+                      self.cached_calls, self.context.tokens):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
-        if type(value) is TensorProxy or type(value) in STAND_INS_OF_OBJECTS:
-            return value.source  # type: ignore[no-any-return]
-        source = self._sources.get(id(value))
-        return source
+        if type(value) is TensorProxy or isinstance(value, FromOutside):
+            return value.source
+        known = self.known.get(id(value))
+        if known is None:
+            known = self.container_of(value)
+        return None if known is None else known.source
 
-    def is_outside(self, value: Any) -> bool:
-        return id(value) in self._sources or type(value) in STAND_INS_OF_OBJECTS
+    # what capture made ------------------------------------------------------------------------------------------
 
-    def is_foreign(self, value: Any) -> bool:
-        """Whether a value is an object of the user's that is known by its type alone: native code must not see it."""
-        known = (tuple, frozenset, enum.Enum, *CODE_TYPES, *CONSTANT_TYPES)
-        return type(value) in STAND_INS_OF_OBJECTS or (id(value) in self._sources and not isinstance(value, known))
+    def mark_made(self, value: Any, owner: Any = None, name: str = "") -> Any:
+        """Note how an object came to be: see `Made`."""
+        self._made[id(value)] = Made(value, owner, name)
+        return value
+
+    def made(self, value: Any) -> Made | None:
+        """How an object came to be, None if capture did not make it."""
+        return self._made.get(id(value))
+
+    def container_of(self, value: Any) -> FromOutside | None:
+        """The container of the user's whose contents these are."""
+        made = self._made.get(id(value))
+        return made.owner if made is not None and not made.name else None
 
     # reading ----------------------------------------------------------------------------------------------------
 
@@ -229,25 +250,32 @@ class Outside:
             return value
         if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
-            self._remember(value, source)
+            return value
+        if kind is CodeType:
+            self.guard("is", source, value)
+            return value
+        if kind is CellType:
+            self.guard("type", source, kind)
+            self.remember_cell(value, source)
             return value
         if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
         if isinstance(value, enum.Enum):
             self.guard("is", source, value)
-            self._remember(value, source)
             return value
         if isinstance(value, CODE_TYPES):
-            if kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source):
-                self._function_by_code(value, source)
+            by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
+            if by_code:
+                self._guard_code(value, source)
             elif not trusted:
                 self.guard("is", source, value)
-            self._remember(value, source)
+            self.note_place(value, source, by_code)
             return value
         if isinstance(value, torch.Tensor):
             return self._tensor(value, source)
-        if id(value) in self._sources:
-            return self._again(value, source)
+        known = self.known.get(id(value))
+        if known is not None:
+            return self._again(known, source)
         if kind is MethodType:
             self.guard("type", source, kind)
             function = self.wrap(value.__func__, source.attr("__func__"), trusted)
@@ -257,15 +285,20 @@ class Outside:
         self.guard("type", source, kind)
         if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
-        self._remember(value, source)
-        made = self._stand_in_for(value, source)
-        if made is not value:
-            self._stand_ins[id(value)] = made
-        return made
+        return self._stand_in_for(value, source)
 
-    def _stand_in_for(self, value: Any, source: Source) -> Any:
+    def constant_object(self, value: Any, label: str) -> FromOutside:
+        """What stands for an object that a guard requires to be this very one."""
+        known = self.known.get(id(value))
+        return self._stand_in_for(value, self.roots.constant(label, value)) if known is None else known  # type: ignore[return-value]
+
+    def _stand_in_for(self, value: Any, source: Source) -> FromOutside:
         """What stands for an object: containers and scalars, those of classes of the user's too. Others are looked into by
         their attributes, each with its guards."""
+        made = self.known[id(value)] = self._new_stand_in(value, source)
+        return made
+
+    def _new_stand_in(self, value: Any, source: Source) -> FromOutside:
         if isinstance(value, (list, set, collections.deque, tuple, frozenset)):
             if isinstance(value, collections.deque):  # decides what appending does
                 self.guard("is" if value.maxlen is None else "equal", source.attr("maxlen"), value.maxlen)
@@ -273,20 +306,26 @@ class Outside:
             self.containers.append(container)
             return container
         if isinstance(value, dict):
-            return ShadowDict(value, source)
+            shadow = ShadowDict(value, source)
+            self.dictionaries.append(shadow)
+            return shadow
+        if type(value) is MappingProxyType and (behind := dictionary_behind(value)) is not None:
+            return MappingProxy(value, source, ShadowDict(behind, source))
         cls = scalar_class(value)
-        return value if cls is None else ForeignScalar(value, cls, source)
+        return ForeignObject(value, source) if cls is None else ForeignScalar(value, cls, source)
 
-    def _remember(self, value: Any, source: Source) -> None:
-        self._sources.setdefault(id(value), source)
-        self._keep.append(value)
+    def note_place(self, value: Any, source: Source, by_code: bool = False) -> None:
+        """Note where something was found that lies on the stack as it is."""
+        if id(value) not in self.known:
+            self.known[id(value)] = Place(value, source, by_code)
 
-    def _again(self, value: Any, source: Source) -> Any:
+    def _again(self, known: FromOutside | TensorProxy, source: Source) -> Any:
         """An object found by a second path: both paths must keep leading to one object."""
-        first = self._sources[id(value)]
-        if first is not source:
-            self.guard("same", source, first)
-        return self._stand_ins.get(id(value), value)
+        if known.source is not source:
+            self.guard("same", source, known.source)
+        if type(known) is not Place:
+            return known
+        return known.contents if known.contents is not None else known.real
 
     def _number(self, value: Any, kind: type, source: Source) -> Any:
         symbol = self._symbols.get(source)
@@ -298,11 +337,9 @@ class Outside:
         return symbol
 
     def _tensor(self, value: torch.Tensor, source: Source) -> TensorProxy:
-        proxy = self._stand_ins.get(id(value))
-        if proxy is not None:
-            if proxy.source is not source:
-                self.guard("same", source, proxy.source)
-            return proxy  # type: ignore[no-any-return]
+        known = self.known.get(id(value))
+        if known is not None:
+            return self._again(known, source)  # type: ignore[no-any-return]
         cls = type(value)
         self.function_classes |= is_function_class(cls)
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
@@ -314,8 +351,7 @@ class Outside:
         meta = meta_of(value)
         self.guard("tensor", source, (cls, meta))
         proxy = TensorProxy(meta, source=source, real=value, cls=cls)
-        self._stand_ins[id(value)] = proxy
-        self._keep.append(value)
+        self.known[id(value)] = proxy
         self.tensors_read += 1
         return proxy
 
@@ -324,10 +360,15 @@ class Outside:
         elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
         made = tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
         if value:  # there is one empty tuple
-            self._remember(value, source)
-            self._remember(made, source)
-            self._stand_ins[id(value)] = made
+            self._note_replacement(value, source, made)
         return made
+
+    def _note_replacement(self, value: Any, source: Source, made: Any) -> None:
+        """Note an object of stand-ins that is in the place of one of the user's, which nobody changes."""
+        place = Place(value, source)
+        place.contents = made
+        self.known[id(value)] = place
+        self.mark_made(made, place)
 
     def _bound_method(self, method: Any, source: Source) -> Any:
         """A method of a built-in type that is bound to an object of the user's."""
@@ -343,28 +384,28 @@ class Outside:
             return getattr(owner, name)
         if isinstance(method.__self__, OWNERS_OF_METHODS):
             raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
-        self._by_code.add(id(method))
-        self._remember(method, source)
+        self.note_place(method, source, by_code=True)
         return method
 
-    def _function_by_code(self, function: FunctionType, source: Source) -> None:
+    def _guard_code(self, function: FunctionType, source: Source) -> None:
         """A function that the program makes anew each time: what counts is its code, and what it closes over."""
         self.guard("type", source, FunctionType)
         self.guard("is", source.attr("__code__"), function.__code__)
         self.guard("is", source.attr("__globals__"), function.__globals__)
-        self._by_code.add(id(function))
 
     def is_by_code(self, value: Any) -> bool:
         """Whether a function is known by its code, or a method by its object, so that another function object may stand
         at its source."""
-        return id(value) in self._by_code
+        known = self.known.get(id(value))
+        return type(known) is Place and known.by_code
 
     def remember_cell(self, cell: CellType, source: Source) -> None:
         """A cell of a suspended frame."""
-        first = self._sources.get(id(cell))
-        if first is not None and first is not source:
-            self.guard("same", source, first)
-        self._remember(cell, source)
+        known = self.known.get(id(cell))
+        if known is None:
+            self.note_place(cell, source)
+        else:
+            self._again(known, source)
 
     def read(self, value: Any) -> Any:
         """The stand-in of a variable of a suspended frame, now that it is read."""
@@ -395,8 +436,7 @@ class Outside:
                 shadow.items = cls(shadow.original)
             if shadow.added:
                 shadow.items.extend(shadow.added)
-        self.replaced[id(shadow.items)] = shadow
-        self._keep.append(shadow.items)
+        self.mark_made(shadow.items, shadow)
         return shadow.items
 
     def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
@@ -413,12 +453,12 @@ class Outside:
     def is_changed_set(self, items: Any) -> bool:
         """Whether these are the elements of a set of the user's that captured code changed: in what order it has them is
         not known."""
-        shadow = self.replaced.get(id(items))
-        return shadow is not None and shadow.cls is set and shadow.items != set(shadow.original)
+        shadow = self.container_of(items)
+        return type(shadow) is ShadowContainer and shadow.cls is set and shadow.items != set(shadow.original)
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""
-        return self.open(value) if type(value) is ShadowContainer else value
+        return self.open(value) if type(value) is ShadowContainer else opened(value)
 
     def _partial(self, value: functools.partial[Any], source: Source) -> Any:
         self.guard("type", source, functools.partial)
@@ -426,7 +466,10 @@ class Outside:
         args = self.wrap(value.args, source.attr("args"))
         keywords = self.wrap(value.keywords, source.attr("keywords"))
         given = {k: dictionaries.get(self, keywords, k) for k in dictionaries.keys(self, keywords)}
-        return functools.partial(function, *args, **given)
+        made = functools.partial(function, *args, **given)
+        made.__dict__.update(value.__dict__)
+        self._note_replacement(value, source, made)
+        return made
 
     # numbers ----------------------------------------------------------------------------------------------------
 
@@ -491,7 +534,14 @@ class Outside:
 
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""
-        return self._stand_ins.get(id(value))
+        known = self.known.get(id(value))
+        return None if type(known) is Place else known
+
+    def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
+        """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""
+        if name not in owner.attributes:
+            self.changed_attributes.append((owner, name))
+        owner.attributes[name] = value
 
 
 def _identity(source: Source) -> str:

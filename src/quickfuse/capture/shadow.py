@@ -6,19 +6,17 @@ Which gradients there are, how they are laid out, and whether they have a histor
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.modes import MODE_CHANGES
 from ..ir.values import NumberMeta, TensorMeta
+from .builder import Builder
 from .results import check_plain, meta_of
 from .stand_ins import call, is_leaf, stand_in_for
 from .values import TensorProxy
-
-if TYPE_CHECKING:
-    from .graph import GraphBuilder
 
 _META = torch.device("meta")
 
@@ -31,7 +29,7 @@ class Shadow:
         self._grad = grad
 
     def gradients(
-        self, graph: GraphBuilder, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any],
+        self, graph: Builder, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any],
         options: dict[str, Any],
     ) -> tuple[Any, list[int | None]]:  # fmt: skip
         """The metadata of what `torch.autograd.grad` returns, and for each result the place of its first occurrence.
@@ -52,14 +50,14 @@ class Shadow:
         metas = [None if r is None else _meta(r, tensor.meta.device) for r, tensor in zip(results, inputs, strict=True)]
         return tuple(metas), places
 
-    def _of(self, graph: GraphBuilder, tensors: list[TensorProxy]) -> list[torch.Tensor]:
+    def _of(self, graph: Builder, tensors: list[TensorProxy]) -> list[torch.Tensor]:
         nodes = [graph.node_of(tensor) for tensor in tensors]
         for node, tensor in zip(nodes, tensors, strict=True):
             if node not in self._values:
                 self._values[node] = self._placeholder(graph, node, tensor)
         return [self._values[node] for node in nodes]
 
-    def _catch_up(self, graph: GraphBuilder) -> None:
+    def _catch_up(self, graph: Builder) -> None:
         """Run the nodes that were added since the last time."""
         with torch.set_grad_enabled(self._grad):
             for node in graph.graph.nodes:
@@ -67,7 +65,7 @@ class Shadow:
                     self._values[node] = self._run(graph, node)
             self._grad = torch.is_grad_enabled()
 
-    def _run(self, graph: GraphBuilder, node: torch.fx.Node) -> Any:
+    def _run(self, graph: Builder, node: torch.fx.Node) -> Any:
         if node.op == "placeholder":
             return self._placeholder(graph, node, graph.history.tensor(node))
         meta = node.meta.get("val")
@@ -91,7 +89,7 @@ class Shadow:
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad in a graph that does not run without data: {error}") from error
 
-    def _placeholder(self, graph: GraphBuilder, node: torch.fx.Node, tensor: TensorProxy | None) -> Any:
+    def _placeholder(self, graph: Builder, node: torch.fx.Node, tensor: TensorProxy | None) -> Any:
         meta = node.meta["val"]
         if isinstance(meta, TensorMeta):
             return stand_in_for(meta, tensor is not None and is_leaf(tensor))

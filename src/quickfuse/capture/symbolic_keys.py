@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
+from .interpreter import Interpreter
 from .values import ABSENT, ShadowContainer, ShadowDict, Symbol
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 #: Dictionaries that look a key up without adding it.
 _PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)

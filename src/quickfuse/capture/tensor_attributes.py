@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .class_attributes import bind, class_source, guard_class_attribute, lookup_class
+from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_module
 from .raising import raise_in_program
 from .results import View
 from .stand_ins import is_leaf
 from .tensor_subclasses import is_function_class, own_member
 from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 #: Attributes that follow from the metadata that is guarded anyway.
 _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
@@ -180,14 +178,10 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
     if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
-        proxy.attributes[name] = value
-        i.outside.changed_attributes[id(proxy), name] = proxy
-        i.outside.attributes[id(proxy), name] = value
+        i.outside.set_attribute(proxy, name, value)
         return
     if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")
     if value is not None and type(value) is not TensorProxy:
         raise Unsupported("a gradient that is not a tensor")
-    proxy.attributes["grad"] = value
-    i.outside.changed_attributes[id(proxy), name] = proxy
-    i.outside.attributes[id(proxy), name] = value
+    i.outside.set_attribute(proxy, "grad", value)

@@ -10,17 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from .results import View
 from .values import ABSENT, TENSOR_TYPES, TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
-
 
 #: Special names that may stand in such a class. Others say what operators and attributes do.
 _HARMLESS = frozenset(
@@ -74,32 +69,21 @@ def give_class(value: Any, cls: type, operands: list[TensorProxy]) -> None:
             give_class(element, cls, operands)
 
 
-def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
-    """`tensor.as_subclass(cls)`: a view of the same memory, of another class."""
-    if cls is not torch.Tensor and not (isinstance(cls, type) and (is_plain_subclass(cls) or is_function_class(cls))):
-        raise Unsupported(f"a tensor of type {getattr(cls, '__qualname__', cls)}")
-    made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
-    made.cls = cls
-    i.outside.function_classes |= is_function_class(cls)
-    i.graph.only_pytorch = "a subclass of torch.Tensor"
-    return made
-
-
-@functools.cache
-def _converter(cls: type) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function for the graph, under a name that tells the class."""
-
-    def convert(tensor: torch.Tensor) -> torch.Tensor:
-        with torch._C.DisableTorchFunctionSubclass():
-            return tensor.as_subclass(cls)
-
-    convert.__name__ = convert.__qualname__ = f"as_{cls.__name__}"
-    return convert
-
-
 def own_member(cls: type, name: str) -> tuple[type, Any]:
     """What a subclass itself defines: the class and the raw value, `ABSENT` where it leaves a name to `torch.Tensor`."""
     for owner in cls.__mro__[: cls.__mro__.index(torch.Tensor)]:
         if name in owner.__dict__:
             return owner, owner.__dict__[name]
     return cls, ABSENT
+
+
+@functools.cache
+def without_torch_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator for the graph that asks no class."""
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+    plain.__name__ = plain.__qualname__ = str(getattr(function, "__name__", "operator"))
+    return plain

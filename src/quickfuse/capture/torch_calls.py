@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.signatures import signature
-from . import autocast, checkpoints, custom_functions, gradients, inference, torch_function, transforms
+from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
+from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .values import TensorProxy
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .values import FromOutside, TensorProxy
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -84,7 +82,7 @@ def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
 
 def _set_frame_name(i: Interpreter, function: Any, name: str) -> None:
     """What `torch.no_grad` and its like do to the function that they put around another one, from PyTorch 2.15 on."""
-    if id(function) not in i.created:
+    if not i.is_created(function):
         raise Unsupported("giving a function from outside another name")
     _SET_FRAME_NAME(function, name)
 
@@ -115,10 +113,10 @@ _HEALTH_CHECK: Callable[..., None] = getattr(
 
 def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
     """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two."""
-    if function.__name__ != "step" or not args or not isinstance(args[0], torch.optim.Optimizer):
+    if function.__name__ != "step" or not args or not isinstance(args[0], FromOutside):
         return
-    optimizer = args[0]
-    if not i.outside.is_outside(optimizer) or i.outside.stand_in(optimizer.state) is not None:
+    optimizer = args[0].real
+    if not isinstance(optimizer, torch.optim.Optimizer) or i.outside.stand_in(optimizer.state) is not None:
         return
     if not type(optimizer).__module__.startswith("torch.optim"):
         return
@@ -189,9 +187,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
-    **autocast.HANDLERS,
+    **mode_calls.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
-    **inference.HANDLERS,
     **torch_function.HANDLERS,
 }

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from . import library
 from .class_attributes import guard_class_attribute
-from .tensor_subclasses import as_subclass, is_function_class, own_member
+from .interpreter import Interpreter
+from .results import View
+from .tensor_subclasses import is_function_class, is_plain_subclass, own_member
 from .values import Symbol, TensorProxy, symbolic_leaves
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -128,16 +127,27 @@ def _converted(i: Interpreter, value: Any, cls: Any) -> Any:
     return value
 
 
+def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
+    """`tensor.as_subclass(cls)`: a view of the same memory, of another class."""
+    if cls is not torch.Tensor and not (isinstance(cls, type) and (is_plain_subclass(cls) or is_function_class(cls))):
+        raise Unsupported(f"a tensor of type {getattr(cls, '__qualname__', cls)}")
+    made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
+    made.cls = cls
+    i.outside.function_classes |= is_function_class(cls)
+    i.graph.only_pytorch = "a subclass of torch.Tensor"
+    return made
+
+
 @functools.cache
-def without_torch_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator for the graph that asks no class."""
+def _converter(cls: type) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function for the graph, under a name that tells the class."""
 
-    def plain(*args: Any, **kwargs: Any) -> Any:
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunctionSubclass():
-            return function(*args, **kwargs)
+            return tensor.as_subclass(cls)
 
-    plain.__name__ = plain.__qualname__ = str(getattr(function, "__name__", "operator"))
-    return plain
+    convert.__name__ = convert.__qualname__ = f"as_{cls.__name__}"
+    return convert
 
 
 def _disable(i: Interpreter) -> Any:

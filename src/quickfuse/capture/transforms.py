@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
@@ -19,14 +19,12 @@ from torch.utils import _pytree as pytree
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .containers import as_plain_dict
+from .interpreter import Interpreter
 from .metadata import result_device
 from .nested import nested_graph
 from .results import SameTensor, View, tensors_in
 from .stand_ins import outside_inference_mode, run_without_data
-from .values import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
+from .values import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, type_of
 
 #: (the function's graph as a function, arguments, keyword arguments) -> what the transform returns.
 Run = Callable[[Callable[..., Any], Any, Any], Any]
@@ -55,7 +53,7 @@ def tree(i: Interpreter, value: Any) -> Any:
         return value._make([tree(i, v) for v in value])
     if kind in (TensorProxy, Symbol) or is_constant(value):
         return value
-    raise Unsupported(f"a functional transform with a {kind.__name__} among its values")
+    raise Unsupported(f"a functional transform with a {type_of(value).__name__} among its values")
 
 
 def created(i: Interpreter, tree: Any) -> Any:

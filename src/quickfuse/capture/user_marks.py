@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import sys
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..errors import Unsupported
 from ..ir.marks import Mark, mark_of
 from . import torch_calls
+from .interpreter import Interpreter
 from .kinds import is_trusted_module
 from .metadata import result_device, structure_of
 from .mutation import name_of
 from .results import SameTensor
 from .stand_ins import empty_like_meta, outside_inference_mode
 from .values import TensorProxy, symbolic_leaves
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _IN_GRAPH = Mark("in graph")
 
@@ -61,7 +59,7 @@ def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...]
 
 def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One node of the graph. What it returns is found out by running it on tensors without data."""
-    if id(function) in i.created or i.outside.is_by_code(function):
+    if i.is_created(function) or i.outside.is_by_code(function):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
     args, kwargs = torch_calls.plain_operands(i, args), torch_calls.plain_operands(i, kwargs)
     tensors = [leaf for leaf in symbolic_leaves((args, kwargs)) if type(leaf) is TensorProxy]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from types import CellType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported
 from ..ir.source import Source
 from .frame import Frame
+from .interpreter import Interpreter
 from .kinds import is_trusted_module
 from .raising import raise_in_program
 from .values import DELETED
-
-if TYPE_CHECKING:
-    from .interpreter import Interpreter
 
 _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
 
@@ -66,7 +64,7 @@ def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
         value = cell.cell_contents
     except ValueError:
         name = f.names[index]
-        if id(cell) not in i.created:
+        if not i.is_created(cell):
             raise Unsupported("a variable of an enclosing function without a value") from None
         if name in f.code.co_cellvars:
             raise_in_program(
@@ -75,7 +73,7 @@ def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
         raise_in_program(
             NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
         )
-    if id(cell) in i.created:
+    if i.is_created(cell):
         return value
     source, trusted = _cell_source(i, f, index)
     return i.outside.wrap(value, source, trusted)
@@ -103,14 +101,14 @@ def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
 def note_shared_cell(i: Interpreter, f: Frame, index: int) -> None:
     """A cell that a function of the user's closes over becomes one of an inner function too: note the path to it."""
     cell, name = f.locals[index], f.names[index]
-    if f.function_source is None or id(cell) in i.created or i.outside.source_of(cell) is not None:
+    if f.function_source is None or i.is_created(cell) or i.outside.source_of(cell) is not None:
         return
     if name in f.code.co_freevars:
         i.outside.remember_cell(cell, f.function_source.attr("__closure__").item(f.code.co_freevars.index(name)))
 
 
 def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
-    if id(cell) in i.created:
+    if i.is_created(cell):
         cell.cell_contents = value
     else:
         i.outside.cell_stores[id(cell)] = (cell, value)

@@ -149,6 +149,12 @@ class Recorder(TorchDispatchMode):
         schema = function._schema
         if schema.is_mutable:
             return self._in_place(function, args, kwargs)
+        if function is aten.cudnn_batch_norm.default:
+            return self._without_cudnn(types, args)
+        if function is aten.cudnn_batch_norm_backward.default:
+            input_, grad, weight, *statistics, eps, _ = args
+            function = aten.native_batch_norm_backward.default
+            args = (grad, input_, weight, *statistics, True, eps, [True, True, True])
         if function is aten.native_batch_norm.default and args[5] and args[3] is not None:
             return self._batch_norm(args)
         if is_view(function):
@@ -324,7 +330,7 @@ class Recorder(TorchDispatchMode):
 
     def _in_memory_order(self, function: Any, target: TracedTensor, *args: Any) -> Node:
         """Random numbers for the elements in the order in which they lie in memory, by an operator that goes by index."""
-        order = _order_in_memory(target.meta)
+        order = order_in_memory(target.meta)
         drawn = self.emit(function, self.emit(aten.permute.default, self.node_of(target), order), *map(self._operand, args))
         return self.emit(aten.permute.default, drawn, [order.index(k) for k in range(len(order))])
 
@@ -356,6 +362,13 @@ class Recorder(TorchDispatchMode):
         if not tensor.path:
             tensor.known, tensor.seen = node, memory.version
 
+    def _without_cudnn(self, types: Any, args: Any) -> Any:
+        """Batch normalisation as it is without cuDNN, which needs no memory of its own for backward: kernels compute it."""
+        made = self.__torch_dispatch__(aten.native_batch_norm.default, types, args)
+        with self:
+            reserve = torch.empty(0, dtype=torch.uint8, device=args[0].device)
+        return (*made, reserve)
+
     def _batch_norm(self, args: Any) -> Any:
         """Batch normalisation in training changes the running statistics, although its schema does not say so."""
         function = aten._native_batch_norm_legit_functional.default
@@ -377,7 +390,7 @@ def mask_in(indices: Any) -> TracedTensor | None:
     return first if is_mask else None
 
 
-def _order_in_memory(meta: TensorMeta) -> list[int]:
+def order_in_memory(meta: TensorMeta) -> list[int]:
     """The axes of a tensor, from those whose neighbours are farthest apart."""
     return sorted(range(meta.ndim), key=lambda k: (meta.shape[k] == 1, -meta.stride[k]))
 

@@ -33,8 +33,13 @@ def key_of(frames: list[FrameState]) -> Key:
     """What tells one beginning of a segment from another: where suspended frames stand in the program, and where they
     have objects that a segment must not let go of."""
     endings = visible_endings(frames)
-    places = tuple([(id(frame.code), frame.position) for frame in frames]) if len(frames) > 1 else place_of(frames[0])
+    places = places_of(frames)
     return (places, tuple([slot for slot, _ in endings])) if endings else places
+
+
+def places_of(frames: list[FrameState]) -> Key:
+    """Where suspended frames stand in the program."""
+    return tuple([(id(frame.code), frame.position) for frame in frames]) if len(frames) > 1 else place_of(frames[0])
 
 
 def place_of(frame: FrameState) -> Key:
@@ -65,6 +70,8 @@ class Driver:
         self.left_to_python: dict[Key, int | None] = {}
         #: Places from which CPython cannot go on.
         self._refused: set[Key] = set()
+        #: Where no segment begins, whatever the frames hold: the next instruction is performed at once.
+        self.without_segment: set[Key] = set()
         self._said: set[tuple[str, int, int | None]] = set()
         #: How many segments were compiled so far.
         self.compiled = 0
@@ -99,15 +106,15 @@ class Driver:
             returned = self._advance(frames)
             if returned is not None:
                 return returned.value
-            key = key_of(frames)
             barren += 1
             top = frames[-1]
             place = place_of(top)
             if barren > PATIENCE and place not in self.left_to_python and place not in self._refused:
                 self._leave_to_python(top)
                 barren = 0
-            if place in self.left_to_python:
+            if place in self.left_to_python or places_of(frames) in self.without_segment:
                 continue
+            key = key_of(frames)
             compiled = self.compiled
             outcome = self._run_segment(key, frames)
             barren += COMPILED_IN_VAIN * (self.compiled - compiled)

@@ -59,6 +59,10 @@ def _fits(name: str) -> str:
     return f"if not {-(1 << 63)} <= {name} <= {(1 << 63) - 1}: return _MISS"
 
 
+#: What generated code notes before its first kernel that stores to an input.
+_CHANGED = "_changed = True"
+
+
 def _is_constant(value: Any) -> bool:
     """Whether a tuple holds plain numbers only, so that every call may get the same object."""
     return type(value) is tuple and all(type(v) in (int, float, bool) for v in value)
@@ -109,6 +113,9 @@ class KernelBodyWriter:
     tables when addresses changed, and tells whether inputs overlap, in which case the statement `eager` runs instead.
     `inputs` are the expressions of the graph's inputs, `names` the variables that get its outputs.
     """
+
+    #: Exceptions that the caller of the generated code handles.
+    passed_on = "()"
 
     def __init__(
         self,
@@ -161,6 +168,8 @@ class KernelBodyWriter:
                 if buffer in made:  # a call of PyTorch may be the first use of a tensor without elements
                     self._allocate(buffer)
             if isinstance(step, KernelCall):
+                if self._restarts() and step.changed_inputs and _CHANGED not in self.lines:
+                    self.lines.append(_CHANGED)
                 self._launch(step, call)
                 call += 1
             else:
@@ -190,21 +199,28 @@ class KernelBodyWriter:
             self.lines.append(f"_set_versions(({', '.join([self.names[k] for k, _ in versions])},), ({counts},))")
 
     def _handle_failures(self) -> None:
-        """Where a call fails the program runs natively: with the same random numbers, and no input has changed."""
+        """Where a call fails the program runs natively, with the same random numbers, unless an input has changed. None has
+        where PyTorch's operator refuses its operands; but memory may run out at any time."""
         handler = ["    raise"]
-        if self.changes_inputs and any(isinstance(step, Extern) and step.may_fail for step in self.schedule.steps):
-            handler = ["    raise _RunNatively from _error1"]
+        before = []
+        if self._restarts():
+            before = ["_changed = False"]
+            handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
+            handler.append("    raise _RunNatively from _error1")
         elif not self._draws():
             return
-        before = []
         if self._draws():
             generator = torch.default_generator
             self.constants["_random_state"], self.constants["_set_random_state"] = generator.get_state, generator.set_state
-            before = ["_random = _random_state()"]
+            before.append("_random = _random_state()")
             handler = ["    _set_random_state(_random)", *handler]
         self.constants["_Exception"] = Exception
         inner = [f"    {line}" for line in self.lines]
         self.lines = [*before, "try:", *inner, "except _Exception as _error1:", *handler]
+
+    def _restarts(self) -> bool:
+        """Whether the program runs natively from its beginning where a call of PyTorch fails."""
+        return self.changes_inputs and any(isinstance(step, Extern) and step.may_fail for step in self.schedule.steps)
 
     def _draws(self) -> bool:
         return any(isinstance(step, Extern) and step.draws for step in self.schedule.steps)
@@ -221,9 +237,9 @@ class KernelBodyWriter:
         self.lines = ["_grad = _grad_mode()", "_set_grad_mode(False)", "try:", *inner, "finally: _set_grad_mode(_grad)"]
 
     def _last_flag(self) -> int:
-        """The last step that may set the program's flag; -1 if there is none."""
-        flags = [number for number, step in enumerate(self.schedule.steps)
-                 if isinstance(step, KernelCall) and any(slot.access == "flag" for slot in step.body.slots)]  # fmt: skip
+        """The last step that may set the program's flag; -1 if there is none. Kernels on a GPU fail of themselves."""
+        flags = [number for number, step in enumerate(self.schedule.steps) if isinstance(step, KernelCall)
+                 and step.device.type == "cpu" and any(slot.access == "flag" for slot in step.body.slots)]  # fmt: skip
         return max(flags, default=-1)
 
     def _unless_flagged(self) -> list[str]:

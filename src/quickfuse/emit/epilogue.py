@@ -127,7 +127,7 @@ class Epilogue:
             return f"{place} = {value}" if effect.kind == "setglobal" else f"del {place}"
         if effect.kind == "do":
             assert isinstance(effect.value, Call)
-            return self._call_expression(effect.value)
+            return self.value(effect.value)
         return f"{target}.cell_contents = {value}"
 
     def _class_of(self, target: Recipe | None) -> Any:

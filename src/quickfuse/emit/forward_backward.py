@@ -34,6 +34,7 @@ class _FunctionWriter(KernelBodyWriter):
     `consumes`: the list of tensors is for this call alone, and each is taken out of it after its last use."""
 
     consumes = False
+    passed_on = "_Unfit"
 
     def _dying(self) -> dict[int, list[Buffer]]:
         dying = super()._dying()
@@ -87,7 +88,23 @@ def kernel_function(
     lines = [line.replace("return _MISS", refuse) for line in body.numbers]
     lines += [*writer.statements, f"return [{', '.join(names)}]"]
     exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
-    return _function(name, numbers, lines, {**body.constants, **exceptions})
+    made = _function(name, numbers, lines, {**body.constants, **exceptions})
+    made.__dict__["changes_early"] = _changed_before_a_call(schedule)
+    return made
+
+
+def _changed_before_a_call(schedule: Schedule) -> list[int]:
+    """The inputs, by their positions among the tensors, that kernels store to before the last call of PyTorch, which may
+    turn out to return another shape than it says."""
+    tensors = [buffer for buffer in schedule.program.inputs if buffer is not None]
+    changed: dict[Buffer, None] = {}
+    early: list[Buffer] = []
+    for step in schedule.steps:
+        if isinstance(step, Extern):
+            early = [*changed]
+        else:
+            changed.update(step.changed_inputs)
+    return [tensors.index(buffer) for buffer in early]
 
 
 def _inputs(graph: Graph) -> tuple[list[str], list[str]]:

@@ -45,6 +45,9 @@ class Plan:
     -> (slot, the pass that computes it). Softmax keeps its exponentials where their quotients will be.
     """
 
+    #: Whether float32 values are added up a few at a time, and values kept in memory between passes: see above.
+    widens = keeps = True
+
     def __init__(self, body: KernelBody) -> None:
         self.body = body
         self.nodes: list[Node] = []
@@ -54,13 +57,16 @@ class Plan:
         self.roots = [tuple([numbers[id(root)] for root in store.roots]) for store in body.stores]
         self.widened: set[int] = set()
         for k, (store, (*_, root)) in enumerate(zip(body.stores, self.roots, strict=True)):
-            if store.kind is StoreKind.REDUCE and store.combine == "sum" and self.varies(root) and self._is_cast(root):
+            summed = store.kind is StoreKind.REDUCE and store.combine == "sum" and self.widens
+            if summed and self.varies(root) and self._is_cast(root):
                 (before,) = self.nodes[root].args
                 if (self.nodes[before].expr.dtype, store.value.dtype) == (torch.float32, torch.float64):
                     self.widened.add(k)
                     self.roots[k] = (before,)
         #: Not across rows: a block of them is far apart in memory, and computing again is quicker.
-        self.kept = {} if body.across or body.ordered else self._kept_for_later()
+        self.kept = self._kept_for_later() if self.keeps and not (body.across or body.ordered) else {}
+        #: The scatters whose values are added to what is there, in any order: their root is what is added.
+        self.added: set[int] = set()
 
     def _number_values(self) -> dict[int, int]:
         """Equal expressions get one node. They are told apart by their arguments' numbers: comparing the trees themselves

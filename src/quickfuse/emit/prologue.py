@@ -262,6 +262,10 @@ class Prologue:
         base = self.name(source.base)
         if source.kind == "referent":
             return f"{base}()"
+        if source.kind == "context":
+            return f"{base}.get(_MISSING)"
+        if source.kind == "default":
+            return f"{base}.get()"
         if source.kind == "contents":
             return f"{base}.item()"
         if source.kind == "plain":
@@ -438,7 +442,9 @@ class Prologue:
             keys = [self._key(k) for k in value]
             return " or ".join(self._asked(guard.source, "__contains__", f"{key} in {name}", key) for key in keys)
         if guard.kind == "cached":
-            return f"not _cached_holds({name}, {self.constant(value[0])}, {self.constant(value[1])})"
+            return f"not _cached_holds({name}, {', '.join(map(self.constant, value))})"
+        if guard.kind == "filters":
+            return f"tuple({name}) != {self.constant(value)}"
         if guard.kind == "unset":
             return f"_is_set({self.constant(value, 'slot')}, {name})"
         if guard.kind == "requires_grad":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import logs
-from ..ir.kernel import KernelBody
+from ..ir.kernel import Form, KernelBody
 from .llvm import emit as emit_llvm
 
 
@@ -14,10 +14,10 @@ def emit_cpu(body: KernelBody, name: str) -> str:
     return source
 
 
-def emit_gpu(body: KernelBody, name: str) -> str:
+def emit_gpu(body: KernelBody, name: str, form: Form) -> str:
     """Triton code of a kernel."""
     from .triton import emit as emit_triton
 
-    source = emit_triton(body, name)
+    source = emit_triton(body, name, form)
     logs.emit("kernels", source)
     return source

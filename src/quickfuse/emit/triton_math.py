@@ -128,3 +128,25 @@ def sqrt(x):  # type: ignore[no-untyped-def]
         return tl.sqrt_rn(x)
     else:
         return tl.sqrt(x)
+
+
+@triton.jit
+def add(x, y):  # type: ignore[no-untyped-def]
+    return x + y
+
+
+@triton.jit
+def mul(x, y):  # type: ignore[no-untyped-def]
+    return x * y
+
+
+@triton.jit
+def maximum(x, y):  # type: ignore[no-untyped-def]
+    """NaN if either is NaN, which is the one value that differs from itself."""
+    return tl.where((x > y) | (x != x), x, y)
+
+
+@triton.jit
+def minimum(x, y):  # type: ignore[no-untyped-def]
+    """NaN if either is NaN."""
+    return tl.where((x < y) | (x != x), x, y)

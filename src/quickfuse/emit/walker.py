@@ -85,6 +85,10 @@ class Builder(Generic[V]):
         """Store to the element `offset` behind a slot's current one where `inside` holds."""
         raise _missing(self, "scatters")
 
+    def scatter_added(self, slot: int, value: V, offset: V, inside: V) -> None:
+        """Add to the element `offset` behind a slot's current one where `inside` holds."""
+        raise _missing(self, "scatters that add in any order")
+
     def set_flag(self, slot: int, value: V) -> None:
         """Set a slot where a value holds."""
         raise _missing(self, "checked indices")
@@ -305,7 +309,8 @@ class Walker(Generic[V]):
             elif store.kind is StoreKind.REDUCE:
                 ends.append(self.values[root])
             elif store.kind is StoreKind.SCATTER:
-                self.builder.scatter(store.slot, self.values[root], self.values[rest[0]], self.values[rest[1]])
+                scatter = self.builder.scatter_added if k in self.plan.added else self.builder.scatter
+                scatter(store.slot, self.values[root], self.values[rest[0]], self.values[rest[1]])
             elif store.kind is StoreKind.FLAG:
                 self.builder.set_flag(store.slot, self.values[root])
             else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import ExportError
+from ..garbage import collected_later
 from .archive import read
 from .building import build
 from .exported import Exported
@@ -48,7 +49,8 @@ def export(
         raise ExportError("dynamic_shapes: sizes are fixed to those of the example, since they are not symbols yet")
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"args is a tuple of the arguments, not a {type(args).__name__}: export(model, (x,))")
-    return Exported(build(model, tuple(args), dict(kwargs or {}), strict))
+    with collected_later():
+        return Exported(build(model, tuple(args), dict(kwargs or {}), strict))
 
 
 def load(path: str | os.PathLike[str], *, namespaces: Collection[str] = ()) -> Exported:

@@ -14,7 +14,7 @@ from ..ir.values import TensorMeta
 from .nesting import PLAIN
 from .numbers import Ref, Unknown, depends, expression_of, text_of
 from .program import Assumption, Check, Condition
-from .sources import Call
+from .sources import Call, Unreachable
 
 #: Settings that every capture looks at, and that say nothing about a program which was exported in their usual state.
 _USUAL = {
@@ -173,25 +173,20 @@ class Relied:
             if owner.key != "__dict__":
                 steps.append(f"[{owner.key!r}]" if owner.kind == "item" else f".{owner.key}")
             owner = owner.base
-            prefix = self._prefixes.get(id(self._value(owner)))
+            prefix = self._prefix(owner)
             if prefix is not None:
                 path = "".join(reversed(steps)).removeprefix(".")
                 where = self._found.setdefault((f"{_plain(path)} == {value!r}", ""), [])
                 if prefix not in where:
                     where.append(prefix)
                 return
-        self._found.setdefault((f"{self._described(source)} == {value!r}", location), [])
+        self._found.setdefault((f"{self.call.described(source, self.names)} == {value!r}", location), [])
 
-    def _described(self, source: Source) -> str:
+    def _prefix(self, source: Source) -> str | None:
+        """The name of the module at a path; None where there is none."""
         try:
-            return self.call.described(source, self.names)
-        except Exception:  # a path that only capture can follow
-            return str(source)
-
-    def _value(self, source: Source) -> Any:
-        try:
-            return self.call.value_at(source)
-        except Exception:
+            return self._prefixes.get(id(self.call.value_at(source)))
+        except Unreachable:
             return None
 
 

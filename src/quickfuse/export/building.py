@@ -26,6 +26,7 @@ from ..module import CompiledModule
 from .arguments import arguments_of
 from .assumptions import Relied
 from .effects import Changes
+from .first_step import make_state
 from .nesting import Container, leaves_of
 from .program import Program, Returned
 from .results import Results
@@ -49,12 +50,11 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if plain is None:
         raise ExportError(f"a {type(function).__name__} is no Python function, whose bytecode could be read")
     _check_marks(plain)
-    with logs.stage("capture"):
-        try:
-            segment = capture(plain, (*bound, *args), kwargs, whole=True)
-        except Unsupported as reason:
-            raise _graph_break(reason, plain) from None
     call = Call(plain, (*bound, *args), kwargs, len(bound), paths)
+    segment = _captured(plain, (*bound, *args), kwargs)
+    if make_state(call, segment.effects):
+        call = Call(plain, (*bound, *args), kwargs, len(bound), paths)
+        segment = _captured(plain, (*bound, *args), kwargs)
     building = _Building(segment, call, dict(zip(arguments.leaves, values, strict=True)))
     with logs.stage("export"):
         try:
@@ -63,6 +63,14 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             raise _graph_break(reason, plain) from None
     program.training = bool(getattr(function, "training", False))
     return program
+
+
+def _captured(plain: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:
+    with logs.stage("capture"):
+        try:
+            return capture(plain, args, kwargs, whole=True)
+        except Unsupported as reason:
+            raise _graph_break(reason, plain) from None
 
 
 def _user_callable(function: Any) -> Any:

@@ -11,8 +11,9 @@ from ..ir.modes import leave_autocast
 from ..ir.segment import Call as CallRecipe
 from ..ir.segment import Constant, Effect, Existing, Output, Recipe
 from ..ir.source import Source
+from .first_step import optimizer_of
 from .program import Assumption
-from .sources import Call
+from .sources import Call, Unreachable
 
 #: What ends a block of autocast: the function, and what tells the setting that was there before.
 _RESTORING: dict[Any, Any] = {
@@ -35,6 +36,7 @@ _HINT = (
     "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer); strict=False leaves "
     "it out of the exported program"
 )
+_FIRST_STEP = "If it is the first step that makes an optimizer's state, take one step of the optimizer before"
 
 
 class Changes:
@@ -63,31 +65,13 @@ class Changes:
         Raises:
             ExportError: naming all that a graph cannot do, if `strict`.
         """
-        refused = []
-        for effect in effects:
-            if not self._as_output(effect):
-                refused.append(self._described(effect))
-        if not refused:
-            return
-        if self.strict and any(self._is_optimizers(effect) for effect in effects):
-            names = "; ".join(dict.fromkeys(refused))
-            hint = "If it is the first step that makes an optimizer's state, take one step of the optimizer before"
-            raise ExportError(f"the program changes Python objects: {names}. {hint}")
-        if self.strict:
-            raise ExportError(f"the program changes Python objects: {'; '.join(dict.fromkeys(refused))}. {_HINT}")
-        self.assumptions += [Assumption(f"left out: {text}") for text in dict.fromkeys(refused)]
-
-    def _is_optimizers(self, effect: Effect) -> bool:
-        """Whether it is about the state of an optimizer."""
-        source = effect.target.source if isinstance(effect.target, Existing) else None
-        while source is not None and effect.kind == "setitem":
-            if source.key == "state" and source.base is not None:
-                try:
-                    return isinstance(self.call.value_at(source.base), torch.optim.Optimizer)
-                except Exception:  # a path that only capture can follow
-                    return False
-            source = source.base
-        return False
+        refused = [effect for effect in effects if not self._as_output(effect)]
+        texts = list(dict.fromkeys(map(self._described, refused)))
+        if self.strict and refused:
+            first_step = any(optimizer_of(self.call, effect) is not None for effect in refused)
+            hint = _FIRST_STEP if first_step else _HINT
+            raise ExportError(f"the program changes Python objects: {'; '.join(texts)}. {hint}")
+        self.assumptions += [Assumption(f"left out: {text}") for text in texts]
 
     def _changes_nothing(self, effect: Effect) -> bool:
         """Whether an effect stores what is there already."""
@@ -96,15 +80,15 @@ class Changes:
         try:
             owner = self.call.value_at(effect.target.source)
             if effect.kind == "setitem" and isinstance(effect.key, Constant):
-                before = owner[effect.key.value]
+                before = dict.__getitem__(owner, effect.key.value) if isinstance(owner, dict) else owner[effect.key.value]
             elif effect.kind in ("setattr", "setplain"):
-                before = getattr(owner, effect.key)
+                before = object.__getattribute__(owner, effect.key)
             else:
                 return False
             if isinstance(effect.value, Constant):
                 return type(before) is type(effect.value.value) and bool(before == effect.value.value)
             return isinstance(effect.value, Existing) and self.call.value_at(effect.value.source) is before
-        except Exception:  # there is none, or a path that only capture can follow
+        except (Unreachable, LookupError, AttributeError, TypeError):  # there is nothing
             return False
 
     def _as_output(self, effect: Effect) -> bool:
@@ -178,7 +162,7 @@ class Changes:
         if isinstance(recipe, Existing):
             try:
                 cell = self.call.value_at(recipe.source)
-            except Exception:  # a path that only capture can follow
+            except Unreachable:
                 cell = None
         for name, known in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if known is cell:
@@ -190,10 +174,7 @@ class Changes:
             source = recipe.source
             if source.key in ("__dict__", "_buffers", "_parameters", "cell_contents") and source.base is not None:
                 source = source.base
-            try:
-                return self.call.described(source, self.names)
-            except Exception:  # a path that only capture can follow
-                return str(source)
+            return self.call.described(source, self.names)
         if isinstance(recipe, Constant):
             return getattr(recipe.value, "__qualname__", None) or type(recipe.value).__name__
         return "an object"

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..differentiate.layouts import RULES, Out, Spec
-from ..differentiate.recorder import Recorder
+from ..differentiate.recorder import Recorder, order_in_memory
 from ..differentiate.traced import Memory, TracedTensor, make_traced
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
@@ -55,16 +55,22 @@ class ProgramRecorder(Recorder):
 
     def carries(self, node: Node) -> bool:
         """Whether gradients may flow to a node's operands through it."""
-        known = self._carries.get(node)
-        if known is None:
-            if node.op == "placeholder":
-                known = node in self.may_need_grad
-            else:
-                known = node.target is not aten.detach.default and any(self.carries(n) for n in node.all_input_nodes)
-                meta = node.meta.get("val")
-                known = known and not (isinstance(meta, TensorMeta) and not _is_differentiable(meta))
-            self._carries[node] = known
-        return known
+        known = self._carries
+        stack = [node]  # graphs are deep: no recursion
+        while stack:
+            at = stack[-1]
+            operands = at.all_input_nodes if self._passes_gradients(at) else []
+            pending = [] if at in known else [n for n in operands if n not in known]
+            stack += pending
+            if not pending:
+                known.setdefault(at, at in self.may_need_grad or any(known[n] for n in operands))
+                stack.pop()
+        return known[node]
+
+    def _passes_gradients(self, node: Node) -> bool:
+        """Whether gradients of what a node computes may be gradients of its operands."""
+        meta = node.meta.get("val")
+        return node.target is not aten.detach.default and not (isinstance(meta, TensorMeta) and not _is_differentiable(meta))
 
     def detached(self, node: Node) -> Node:
         """A node's value, kept from autograd."""
@@ -79,7 +85,29 @@ class ProgramRecorder(Recorder):
     def _node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
         if not self.grad:
             args, kwargs = torch.fx.map_arg((args, kwargs), self.detached)
+        if function is aten.copy.default and isinstance(args[1], Node) and self.carries(args[1]):
+            assert type(spec) is Out
+            return self._differentiable_copy(args[0], args[1], spec.meta)
         return super()._node(function, args, _explicit(function, args, kwargs, spec), spec)
+
+    def _differentiable_copy(self, target: Node, source: Node, meta: TensorMeta) -> Node:
+        """What `target` holds after `source` was copied to it: `aten.copy` has no derivative. The result looks like `meta`,
+        and may be `source` itself."""
+        found = source.meta["val"]
+        if (found.dtype, found.device) != (meta.dtype, meta.device):
+            source = self.emit(aten._to_copy.default, source, dtype=meta.dtype, device=meta.device)
+        if found.shape != meta.shape:
+            source = self.emit(aten.expand.default, source, list(meta.shape))
+        if not source.meta["val"].looks_like(meta):
+            order = order_in_memory(meta)
+            moved = self.emit(aten.permute.default, source, order)
+            moved = self.emit(aten.clone.default, moved, memory_format=torch.contiguous_format)
+            source = self.emit(aten.permute.default, moved, [order.index(k) for k in range(len(order))])
+        if not source.meta["val"].looks_like(meta):  # there are gaps between the elements
+            return super()._node(aten.slice_scatter.default, (self.detached(target), source), {}, Out(meta, 0))
+        if source.meta["val"].stride == meta.stride:
+            return source
+        return super()._node(aten.view.default, (source, list(meta.shape)), {}, Out(meta, 0))
 
     def node_of(self, tensor: TracedTensor) -> Node:
         if id(tensor.memory) in self._cut and self.grad and not self.finishing:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
+from ..errors import ExportError
+from ..ir.guard import NumberExpr
+from ..ir.reading import plain_value
 from ..ir.source import Source
 from .nesting import container_of
 
 #: Where a module keeps what the user writes as its attributes.
 _TABLES = frozenset({"_parameters", "_buffers", "_modules", "__dict__", "cell_contents"})
 _NOT_WORD = re.compile(r"\W+")
+
+
+class Unreachable(ExportError):
+    """A path that only capture can follow: to something that the call itself made, or at a place that it computes."""
 
 
 class Call:
@@ -44,32 +51,58 @@ class Call:
         self._rest_paths = paths[max(len(names) - bound, 0) :]
         self._rest_bound = max(bound - len(names), 0)
         self.bound = args[:bound]
+        self._reached: dict[Source, Any] = {}
 
     # values -----------------------------------------------------------------------------------------------------
 
     def value_at(self, source: Source) -> Any:
-        """The object that a path leads to."""
+        """The object that a path leads to.
+
+        Raises:
+            Unreachable: for a path that only capture can follow.
+        """
+        if source not in self._reached:
+            try:
+                self._reached[source] = self._value_at(source)
+            except Unreachable:
+                raise
+            except Exception as error:  # the user's objects may raise anything when they are looked at
+                raise Unreachable(f"{source}: {type(error).__name__}: {error}") from None
+        return self._reached[source]
+
+    def _value_at(self, source: Source) -> Any:
+        key, base = source.key, source.base
+        if base is None:
+            return self._root(source)
+        owner = self.value_at(base)
+        if source.kind == "attr":
+            plain = isinstance(owner, (type, ModuleType))
+            return getattr(owner, key) if plain else object.__getattribute__(owner, key)
+        if source.kind == "item":
+            if isinstance(key, NumberExpr):
+                raise Unreachable(f"{source} is at a place that the program computes")
+            key = self.value_at(key) if isinstance(key, Source) else key
+            return dict.__getitem__(owner, key) if isinstance(owner, dict) else owner[key]  # some make what is missing
+        if source.kind == "plain":
+            return plain_value(key, owner)
+        return owner() if source.kind == "referent" else owner.item()
+
+    def _root(self, source: Source) -> Any:
+        """The object at a path of one step."""
         if source.kind == "local":
             return self._values[source.key]
         if source.kind == "closure":
             index = self.function.__code__.co_freevars.index(source.key)
             assert self.function.__closure__ is not None
             return self.function.__closure__[index].cell_contents
-        if source.kind == "global":
-            if source.key in source.owner:
-                return source.owner[source.key]
-            builtins = source.owner["__builtins__"]
-            return builtins[source.key] if isinstance(builtins, dict) else getattr(builtins, source.key)
         if source.kind == "constant":
             return source.owner
-        assert source.base is not None
-        base = self.value_at(source.base)
-        if source.kind == "attr":
-            return getattr(base, source.key)
-        if source.kind == "item":
-            key = source.key
-            return base[self.value_at(key) if isinstance(key, Source) else key]
-        return base() if source.kind == "referent" else base.item()
+        if source.kind != "global":
+            raise Unreachable(f"{source} is a part of a suspended call")
+        if source.key in source.owner:
+            return source.owner[source.key]
+        builtins = source.owner["__builtins__"]
+        return builtins[source.key] if isinstance(builtins, dict) else getattr(builtins, source.key)
 
     # the user's arguments ---------------------------------------------------------------------------------------
 
@@ -128,7 +161,10 @@ class Call:
         argument = self.argument(source)
         if argument is not None:
             return argument
-        known = names.get(id(self.value_at(source)))
+        try:
+            known = names.get(id(self.value_at(source)))
+        except Unreachable:
+            return str(source)
         if known is not None:
             return known
         root = source

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..differentiate.joint import Tracing
 from ..differentiate.numbers import check_use, reconcile
 from ..differentiate.outputs import is_lazy, is_mixed
+from ..differentiate.recompute import memory_root
 from ..differentiate.recorder import Recorder
 from ..differentiate.traced import TracedTensor
 from ..errors import Unsupported
@@ -208,6 +209,7 @@ class ProgramTracing(Tracing):
         recorder = self.recorder
         if isinstance(recorder, ProgramRecorder):
             recorder.finishing, recorder.grad = True, True
+        self._give_own_memory([t for t in results if type(t) is TracedTensor])
         nodes = []
         for result in results:
             if type(result) is not TracedTensor:
@@ -229,6 +231,19 @@ class ProgramTracing(Tracing):
         for node in self.graph.nodes:
             _describe(node)
         return Traced(self.graph, nodes, written)
+
+
+    def _give_own_memory(self, results: list[TracedTensor]) -> None:
+        """Copy results that are new tensors in the original, and lie in the memory of an input or of another result here: a
+        copy to a tensor is not recorded, but what was copied."""
+        owners: dict[Node, Any] = {}
+        for tensor in results:
+            memory = tensor.memory
+            root = memory_root(memory.node)
+            if memory.input is None and (root.op == "placeholder" or owners.setdefault(root, memory) is not memory):
+                memory.node = self.recorder.emit(aten.clone.default, memory.node)
+                memory.version += 1
+                owners[memory.node] = memory
 
 
 def _needs_autograd(node: Node) -> bool:

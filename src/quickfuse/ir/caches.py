@@ -2,44 +2,77 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 from typing import Any
-
-#: Where an entry of a cache of limited size has its key and its result.
-_KEY, _RESULT = 40, 48
 
 #: Stands for a result that cannot be read.
 UNKNOWN = object()
 
 
-def cached_result(entry: Any) -> Any:
-    """The result in an entry of a cache of limited size, `UNKNOWN` if this CPython lays entries out in another way."""
-    return ctypes.py_object.from_address(id(entry) + _RESULT).value if _layout_holds() else UNKNOWN
+@functools.lru_cache(maxsize=2)
+def _example() -> None:
+    """A function whose cache shows what the entries of caches of limited size are."""
 
 
-def cached_holds(table: dict[Any, Any], key: Any, wanted: Any) -> bool:
-    """Whether a cache has nothing, or a constant, under a key."""
-    if key not in table:
+_example()
+_TABLE: dict[Any, Any] = next(found for found in gc.get_referents(_example) if type(found) is dict and found)
+_ENTRY: type = type(next(iter(_TABLE.values())))
+
+
+def is_entry(value: Any) -> bool:
+    """Whether a value in the dictionary of a cache is an entry of a cache of limited size, which has the result in it."""
+    return type(value) is _ENTRY
+
+
+def cached_result(wrapper: Any, table: dict[Any, Any], key: Any) -> Any:
+    """The result that a cache of limited size has under a key, `UNKNOWN` where that is not known for sure.
+
+    A cache tells the garbage collector of its entries one after the other: of the key, the result, and the entry's class.
+    Then it tells of the dictionary.
+    """
+    referents = gc.get_referents(wrapper)
+    referents = referents[: next((k for k, found in enumerate(referents) if found is table), 0)]
+    ends = [k for k, found in enumerate(referents) if found is _ENTRY]
+    keys = [referents[k - 2] for k in ends if k >= 2]
+    if len(ends) != len(table) or {*map(id, keys)} != {*map(id, table)}:
+        return UNKNOWN
+    found = [referents[end - 1] for end, own in zip(ends, keys, strict=True) if own is key or _is_same(own, key)]
+    return found[0] if len(found) == 1 else UNKNOWN
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and bool(left == right)
+
+
+class _Checked:
+    """The entries that were found to hold what is wanted: looking again takes long."""
+
+    __slots__ = ("entry",)
+
+    def __init__(self) -> None:
+        self.entry: Any = None
+
+
+def cached_holds(table: dict[Any, Any], key: Any, wanted: Any, owner: tuple[Any, _Checked] | None) -> bool:
+    """Whether a cache has nothing, or a constant, under a key. `owner`: the function that the cache belongs to."""
+    found = table.get(key, UNKNOWN)
+    if found is UNKNOWN:
         return True
-    entry = table[key]
-    found = cached_result(entry) if type(entry).__name__ == "_lru_list_elem" else entry
+    if owner is not None and is_entry(found):
+        wrapper, checked = owner
+        if checked.entry is found:
+            return True
+        entry, found = found, cached_result(wrapper, table, key)
+        if _is_constant_like(found, wanted):
+            checked.entry = entry
+    return _is_constant_like(found, wanted)
+
+
+def _is_constant_like(found: Any, wanted: Any) -> bool:
     return type(found) is type(wanted) and repr(found) == repr(wanted)
 
 
-@functools.cache
-def _layout_holds() -> bool:
-    key, result = (object(), object()), object()
-
-    @functools.lru_cache(maxsize=2)
-    def example(*_: Any) -> Any:
-        return result
-
-    example(*key)
-    tables = [found for found in gc.get_referents(example) if type(found) is dict and key in found]
-    entry = tables[0][key] if tables else None
-    if type(entry).__name__ != "_lru_list_elem" or entry.__sizeof__() < _RESULT + 8:
-        return False
-    at_result = ctypes.c_void_p.from_address(id(entry) + _RESULT).value
-    return at_result == id(result) and ctypes.py_object.from_address(id(entry) + _KEY).value == key
+def owner_of(wrapper: Any) -> tuple[Any, _Checked]:
+    """What `cached_holds` needs to know of the function that a cache belongs to."""
+    return wrapper, _Checked()

@@ -7,7 +7,7 @@ a core) with PyTorch 2.13, and held on a 16-core Xeon with PyTorch 2.11, unless 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,8 @@ class CostModel:
     parts: int = 32
     #: A part should have so many elements.
     least_part: int = 1 << 15
+    #: There are no more parts than make so many units of work of all rows; 0 where that is no matter.
+    most_units: int = 0
 
     # --- loops or calls ---
 
@@ -154,3 +156,6 @@ class CostModel:
 
 
 COSTS = CostModel()
+
+#: On a GPU, a reduction has enough programs for all multiprocessors (132 on an H200, a few on each), of 64 columns or a row.
+GPU_COSTS = replace(COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056)

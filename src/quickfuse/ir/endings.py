@@ -52,7 +52,11 @@ def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
             else:  # the exception is gone
                 frame.activation = None
         for place, values in (("L", frame.locals), ("S", frame.stack)):
-            found += [((depth, place, index), value) for index, value in enumerate(values) if ends_visibly(value)]
+            found += [
+                ((depth, place, index), value)
+                for index, value in enumerate(values)
+                if type(value) not in _ordinary and ends_visibly(value)
+            ]
     return found
 
 

@@ -31,7 +31,9 @@ class Guard:
     * "apart":    no tensor of `value[0]` shares memory with another one of `value[0]` or `value[1]`; `source` is None
     * "unique":   the sources in `value` (a tuple) lead to as many objects; `source` is None
     * "condition": the number expression `value[0]` (see `NumberExpr`) has the truth value `value[1]`
-    * "cached":   the cache of `functools.lru_cache` at `source` has `value[1]`, or nothing, under the key `value[0]`
+    * "cached":   the dictionary at `source` has `value[1]`, or nothing, under the key `value[0]`; it is the cache of the
+      function `value[2]` behind `functools.lru_cache`, if that is not None
+    * "filters":  the list at `source`, of filters of warnings, has the elements `value`
     * "subclass": `issubclass(value[0], value[1]) is value[2]`, where classes can be registered; `source` is None
     * "state":    the global setting named `value[0]` is `value[1]`; `source` is None
 
@@ -154,6 +156,7 @@ FORMATS: dict[str, Any] = {
     "unique": lambda s, v: f"{', '.join(map(str, v))} are different objects",
     "condition": _condition,
     "cached": lambda s, v: f"{s}[{v[0]!r}] is missing or {v[1]!r}",
+    "filters": lambda s, v: f"{s} has the same {len(v)} elements",
     "subclass": lambda s, v: f"{'' if v[2] else 'not '}issubclass({v[0].__qualname__}, {v[1].__qualname__})",
     "state": lambda s, v: f"{v[0]} == {v[1]!r}",
 }

@@ -40,6 +40,14 @@ class Axis(Enum):
     SCAN = "scan"  # one comes after the other: scans and scatters
 
 
+class Form(Enum):
+    """How a program on a GPU goes through its rows."""
+
+    WHOLE = "whole"  # a tile has whole rows: each element is loaded once, whatever the number of passes
+    LOOPED = "looped"  # each pass is a loop over tiles, with an accumulator for each element of a tile
+    SPREAD = "spread"  # one tile: for what is stored in any order, scatters and transposes
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One operand of a body.
@@ -165,7 +173,8 @@ class KernelBody:
     """What is computed for one index of one member. Two equal bodies share compiled code.
 
     `axes`: what each loop axis is, parallel ones first, the last one innermost; none for one evaluation a member.
-    `vector`: the axis along which vectors lie, or -1 for one element at a time.
+    `vector`: the axis along which vectors lie, or -1 for one element at a time. On a GPU it is the last one, or where
+    nothing is reduced another one along which operands lie in memory, too: tiles of both are handled then.
     `scalars`: types (float64, int64 or bool) of the scalar arguments.
     `stores`: what is computed; reductions and scans come first, and use only earlier ones. Leaves of values are `SlotLoad`,
     `SlotPlace`, `SlotPrevious`, `ArgScalar`, `Const`, `Index`, `Reduced` and `RowLength`. All loads of an index happen
@@ -192,6 +201,23 @@ class KernelBody:
     def inner(self) -> range:
         """The axes that a row is gone through along."""
         return range(len(self.parallel), self.ndim)
+
+    @property
+    def tiled(self) -> bool:
+        """Whether a program on a GPU handles a tile of rows and columns."""
+        return bool(self.inner) or -1 < self.vector < self.ndim - 1
+
+    @property
+    def row_axes(self) -> tuple[int, ...]:
+        """The axes that count the rows of tiles, the innermost last."""
+        if self.inner:
+            return tuple(self.parallel)
+        return (*(k for k in range(self.ndim - 1) if k != self.vector), self.vector)
+
+    @property
+    def column_axes(self) -> tuple[int, ...]:
+        """The axes that count the columns of tiles, the innermost last."""
+        return tuple(self.inner) or (self.ndim - 1,)
 
     @property
     def across(self) -> bool:
@@ -267,6 +293,20 @@ class KernelBody:
     def stride_word(self, slot: int, axis: int) -> int:
         """The row index of a dynamic stride."""
         return self._slot_words[slot] + 1 + sum(s is None for s in self.slots[slot].strides[:axis])
+
+    @property
+    def aligned_words(self) -> list[int]:
+        """The words of a row that must be divisible by 16 for accesses of 128 bits, in a body with rows on a GPU: of slots
+        that are contiguous along one of the two innermost axes (of the rows, and within a row) the address, the other
+        strides, and the size of that axis."""
+        words: set[int] = set()
+        innermost = {self.column_axes[-1], *self.row_axes[-1:]}
+        for k, slot in enumerate(self.slots):
+            along = [axis for axis in innermost if not slot.by_value and slot.strides[axis] == 1]
+            if along:
+                others = [axis for axis, stride in enumerate(slot.strides) if stride is None]
+                words.update([*along, self.slot_word(k), *(self.stride_word(k, axis) for axis in others)])
+        return sorted(words)
 
     @property
     def value_words(self) -> int:
@@ -353,6 +393,13 @@ class KernelCall:
         """The buffers that it reads or writes, in order."""
         return dict.fromkeys([buffer for member in self.members for buffer in member.buffers])
 
+    @property
+    def changed_inputs(self) -> dict[Buffer, None]:
+        """The program's inputs that it writes, in order."""
+        slots = [k for k, slot in enumerate(self.body.slots) if "w" in slot.access]
+        stored = [member.buffers[k] for member in self.members for k in slots]
+        return dict.fromkeys([buffer for buffer in stored if buffer.kind == "input"])
+
     def __str__(self) -> str:
         sizes = sorted({m.sizes for m in self.members})
         shown = ", ".join(map(str, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
@@ -384,6 +431,7 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 
 
 __all__ = [
-    "ArgScalar", "Axis", "Const", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced", "RowLength",
+    "ArgScalar", "Axis", "Const", "Form", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced",
+    "RowLength",
     "Schedule", "Slot", "SlotLoad", "SlotPlace", "SlotPrevious", "StoreKind", "row_template", "walk",
 ]  # fmt: skip

@@ -59,12 +59,15 @@ MODE_CHANGES: frozenset[Any] = frozenset(
     }
 )  # fmt: skip
 
+#: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
+STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
+
 
 def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     """A function that changes settings, made to leave them as it found them where it raises."""
 
     def run_or_restore(*inputs: Any) -> Any:
-        before = _Settings()
+        before = Modes()
         try:
             return run(*inputs)
         except BaseException:
@@ -77,14 +80,16 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def modes_restored() -> Iterator[None]:
     """What changes settings inside leaves them as it found them."""
-    before = _Settings()
+    before = Modes()
     try:
         yield
     finally:
         before.restore()
 
 
-class _Settings:
+class Modes:
+    """The settings as they are, to `restore()` them."""
+
     def __init__(self) -> None:
         self.grad = torch.is_grad_enabled()
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
@@ -93,6 +98,7 @@ class _Settings:
         self.inference = len(_inference_guards())
 
     def restore(self) -> None:
+        """Set them again as they were."""
         while len(_inference_guards()) > self.inference:
             leave_inference()
         torch._C._set_grad_enabled(self.grad)

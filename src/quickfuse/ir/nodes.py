@@ -35,6 +35,12 @@ def is_view(target: Any) -> bool:
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
 
+def is_fused_update(node: Node) -> bool:
+    """Whether a node calls one of PyTorch's fused optimizers, which changes parameters and states in place: a call that
+    has no copies to work on."""
+    return str(getattr(node.target, "__name__", "")).startswith("_fused_")
+
+
 @lru_cache(maxsize=1024)
 def _label(name: str) -> str:
     """What torch.fx names nodes after: snake case without what is special."""

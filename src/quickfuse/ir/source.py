@@ -14,7 +14,7 @@ from .. import errors
 
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
-    "contents", "plain".
+    "contents", "plain", "context", "default".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -26,6 +26,8 @@ class Source:
       `NumberExpr` (a number that the program computes)
     * referent: what the weak reference `base` refers to
     * contents: the number in the one-element tensor `base`
+    * context: the value of the context variable `base` in the current context, `MISSING` where it has none
+    * default: what the context variable `base` gives where it has none
     * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 
     `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
@@ -63,6 +65,12 @@ class Source:
     def plain(self, cls: type) -> Source:
         return self._child("plain", cls)
 
+    def context(self) -> Source:
+        return self._child("context", "")
+
+    def default(self) -> Source:
+        return self._child("default", "")
+
     def __str__(self) -> str:
         if self.label:
             return self.label
@@ -82,6 +90,8 @@ class Source:
             return f"{self.base}.{self.key}"
         if self.kind == "referent":
             return f"{self.base}()"
+        if self.kind in ("context", "default"):
+            return f"{self.base}.get()"
         if self.kind == "contents":
             return f"{self.base}.item()"
         if self.kind == "plain":

@@ -9,7 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cost_model import COSTS, CostModel
+import torch
+
+from .cost_model import COSTS, GPU_COSTS, CostModel
 from .kernel import KernelBody, StoreKind
 
 #: The cost of operations on an element that are not simple, in additions: throughput of vectors of float32 on 2 cores.
@@ -103,6 +105,33 @@ class CudaTarget:
     #: Programs for each multiprocessor that keep the memory system busy; below it, smaller blocks make more of them. H200.
     programs_per_multiprocessor: int = 8
 
+    #: Rows of at most so many elements are in registers as a whole; and of so many, where a program has many operands.
+    whole_row: int = 8192
+    whole_row_of_many: int = 4096
+    many_operands: int = 6
+    #: Elements of a tile of whole short rows, and of one of the tiles that longer rows are gone through in.
+    tile: int = 2048
+    #: The least and the most rows of a tile whose rows are neighbours in memory.
+    least_across: int = 16
+    most_across: int = 64
+    #: Elements of the tiles of loops that do not reduce, with as many rows as columns, where both axes have so many.
+    square: int = 64
+    least_tiled: int = 16
+    #: A scan goes along a row in one program: fewer rows of so many elements are PyTorch's.
+    long_scan: int = 1 << 16
+    busy_scans: int = 128
+    #: How many elements of a tile each thread has, and the most warps of a program.
+    elements_a_thread: int = 8
+    most_warps: int = 16
+    #: Programs for each multiprocessor below which tiles have fewer rows.
+    tiles_per_multiprocessor: int = 4
+    costs: CostModel = GPU_COSTS
+
 
 #: What is decided for any machine.
 CPU, CUDA = CpuTarget(), CudaTarget()
+
+
+def costs_on(device: torch.device) -> CostModel:
+    """The costs on a device."""
+    return CPU.costs if device.type == "cpu" else CUDA.costs

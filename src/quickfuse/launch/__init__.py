@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from .. import logs
 from ..ir.convolution import SteadyConvolution
-from ..ir.kernel import KernelBody, KernelCall, Schedule
+from ..ir.kernel import Form, KernelBody, KernelCall, Schedule
 from ..ir.launching import Launch
 from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
@@ -36,12 +36,13 @@ def bind(
     position: dict[Buffer, int],
     checked: list[TensorMeta],
     emit_cpu: Callable[[KernelBody, str], str],
-    emit_gpu: Callable[[KernelBody, str], str],
+    emit_gpu: Callable[[KernelBody, str, Form], str],
 ) -> tuple[list[Launch], Placer]:
     """Compile what is not compiled yet and prepare every kernel call of a schedule."""
     placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
+    _compile_on_gpu([step for step in kernels if step.device.type != "cpu"], emit_gpu)
     calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
@@ -73,7 +74,14 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
     return kernels  # type: ignore[return-value]
 
 
-def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> Launch:
+def _compile_on_gpu(steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str]) -> None:
+    if steps:
+        from .gpu_call import compile_together
+
+        compile_together(steps, emit)
+
+
+def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str, Form], str]) -> Launch:
     from .gpu_call import GpuCall
 
     return GpuCall(step, placer, emit)

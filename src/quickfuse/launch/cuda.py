@@ -16,58 +16,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from quickfuse.errors import QuickfuseError
-from quickfuse.ir.kernel import KernelBody, KernelCall, Member, row_template
-from quickfuse.ir.target import CUDA
+from quickfuse.ir.kernel import KernelCall, row_template
 
 from . import cuda_driver
 from .cuda_compile import CompiledCubin, LaunchShape, compile_kernel
+from .cuda_shapes import device_index, launch_shape, needs_wide_index, program_table
 
 _ARGUMENT_CLASSES = {torch.float64: ctypes.c_double, torch.int64: ctypes.c_int64, torch.bool: ctypes.c_int8}
-
-_INT32_MAX = 2**31 - 1
-
-
-def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> LaunchShape:
-    """Block size and warps for members of these numbers of elements."""
-    if body.ndim == 0:
-        return LaunchShape(*CUDA.block_of_members)
-    total, longest = sum(sizes), max(sizes, default=0)
-    for block, warps in CUDA.blocks:
-        if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
-            return LaunchShape(block, warps)
-    return LaunchShape(*CUDA.least_block)
-
 
 @functools.lru_cache(maxsize=4096)
 def _load(compiled: CompiledCubin, device: int) -> int:
     return cuda_driver.load_function(compiled.cubin, compiled.name, compiled.shared_bytes, device)
 
 
-def block_table(sizes: list[int], block: int) -> npt.NDArray[np.int32]:
-    """One row for each program: its member, and which of the member's blocks it handles."""
-    counts = -(-np.asarray(sizes, dtype=np.int64) // block)
-    members = np.repeat(np.arange(len(sizes)), counts)
-    first = np.cumsum(counts) - counts
-    within = np.arange(len(members)) - first[members]
-    if within.size and int(within.max()) > _INT32_MAX:
-        raise QuickfuseError("a tensor has too many elements for one kernel launch")
-    return np.stack([members, within], axis=1).astype(np.int32)
-
-
-def needs_wide_index(body: KernelBody, members: list[Member], block: int) -> bool:
-    """Whether a position or an offset within some member does not fit 32 bits."""
-    limit = _INT32_MAX - block
-    return any(member.numel > limit or _largest_offset(body, member) > limit for member in members)
-
-
-def _largest_offset(body: KernelBody, member: Member) -> int:
-    """The distance of a slot's farthest element from its address, in elements; the largest of all slots."""
-    return max(
-        sum((size - 1) * abs(stride) for size, stride in zip(member.sizes, strides, strict=True))
-        for slot, strides in zip(body.slots, member.strides, strict=True)
-        if not slot.by_value
-    )
+def compile_call(call: KernelCall, source: str, shape: LaunchShape) -> CompiledCubin:
+    """The machine code of a call's kernel for the device that it is on. Several threads may compile at a time."""
+    body = call.body
+    properties = torch.cuda.get_device_properties(device_index(call))
+    has_index = body.ndim > 1 or body.tiled
+    return compile_kernel(
+        source, body, call.name, capability=10 * properties.major + properties.minor, shape=shape,
+        wide_index=has_index and needs_wide_index(body, call.members, shape.block + shape.columns),
+    )  # fmt: skip
 
 
 class CudaKernelCall:
@@ -85,27 +55,23 @@ class CudaKernelCall:
     ) -> None:  # fmt: skip
         """Compile and load `source`, which defines the kernel `call.name`, for the members of `call`.
 
-        `shape` overrides the choice of block size and warps, `values` is the memory of the value table.
+        `shape` overrides the choice of block size and warps, `values` is the memory of the value table. The source of a body
+        with rows is for the form of its shape.
         """
         torch.cuda.init()
         body = call.body
         self.body = body
         self.rows = _table([row_template(body, member) for member in call.members], body.row_words)
         self.values = np.zeros((len(call.members), body.value_words), dtype=np.int64) if values is None else values
-        self._device = torch.cuda.current_device() if call.device.index is None else call.device.index
-        properties = torch.cuda.get_device_properties(self._device)
-        sizes = [member.numel for member in call.members]
-        self.shape = shape or choose_shape(body, sizes, properties.multi_processor_count)
-        self.compiled = compile_kernel(
-            source, body, call.name, capability=10 * properties.major + properties.minor, shape=self.shape,
-            wide_index=body.ndim > 1 and needs_wide_index(body, call.members, self.shape.block),
-        )  # fmt: skip
+        self._device = device_index(call)
+        self.shape = shape or launch_shape(call)
+        self.compiled = compile_call(call, source, self.shape)
         self._function = _load(self.compiled, self._device)
         self._blocks: torch.Tensor | None = None
         if body.ndim == 0:
             self.programs = -(-len(call.members) // self.shape.block)
         else:
-            table = block_table(sizes, self.shape.block)
+            table = program_table(body, call.members, self.shape)
             self.programs = len(table)
             # This copy ends before it returns, so every stream may read the table from now on.
             self._blocks = device_table(table.shape, torch.int32, self._device)

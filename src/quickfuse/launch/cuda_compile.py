@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.kernel import KernelBody
+from quickfuse.ir.kernel import Form, KernelBody
 
 #: Trailing pointers that Triton adds to a kernel's parameters for its own use; our kernels need null ones.
 _DEFAULT_HIDDEN_PARAMS = 2
@@ -30,15 +30,21 @@ _OPTIONS: dict[str, object] = {
     "enable_fp_fusion": True,
     # Denormals stay what they are, as in PyTorch's kernels.
     "enable_reflect_ftz": False,
+    "sanitize_overflow": False,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
-    """How much a program handles: `block` elements (a power of two) by `num_warps` warps of 32 threads."""
+    """How much a program handles: `block` elements (a power of two) by `num_warps` warps of 32 threads; or, where bodies
+    have rows, `block` rows and `columns` elements of each at a time (powers of two). `aligned`: accesses of such rows may
+    be of 128 bits, if their addresses allow it."""
 
     block: int
     num_warps: int
+    columns: int = 0
+    form: Form = Form.WHOLE
+    aligned: bool = False
 
     @property
     def threads(self) -> int:
@@ -70,17 +76,19 @@ def warm_up() -> threading.Thread:
     """
     require_triton()
 
-    def load() -> None:
-        import triton.compiler  # noqa: F401
-        from triton.runtime import cache
-
-        triton_key = getattr(cache, "triton_key", None)
-        if triton_key is not None:
-            triton_key()
-
-    thread = threading.Thread(target=load, name="quickfuse-triton-warm-up", daemon=True)
+    thread = threading.Thread(target=load_triton, name="quickfuse-triton-warm-up", daemon=True)
     thread.start()
     return thread
+
+
+def load_triton() -> None:
+    """Import Triton, and have it compute what it computes once."""
+    import triton.compiler  # noqa: F401
+    from triton.runtime import cache
+
+    triton_key = getattr(cache, "triton_key", None)
+    if triton_key is not None:
+        triton_key()
 
 
 def load_source(source: str, name: str) -> Any:
@@ -114,7 +122,7 @@ def compile_kernel(
         raise Unsupported(
             f"GPUs of compute capability {capability / 10} (below {MIN_CAPABILITY / 10}, which Triton needs)"
         )
-    index_bits = 0 if body.ndim < 2 else 64 if wide_index else 32
+    index_bits = 0 if body.ndim < 2 and not body.tiled else 64 if wide_index else 32
     # The key is the source, not the body: hashing a tree visits shared parts of it again and again.
     return _compile(source, name, tuple(argument_types(body).items()), capability, shape, index_bits)
 
@@ -129,7 +137,9 @@ def _compile(
     from triton.compiler import ASTSource
 
     constants: dict[str, object] = {"BLOCK": shape.block}
-    if "blocks" in dict(arguments):
+    if shape.columns:
+        constants.update(COLUMNS=shape.columns, ALIGN=shape.aligned)
+    elif "blocks" in dict(arguments):
         constants["TAIL"] = min(shape.block, shape.threads)
     if index_bits:
         constants["INDEX"] = tl.int64 if index_bits == 64 else tl.int32
@@ -137,7 +147,7 @@ def _compile(
     compiled = triton.compile(
         ASTSource(load_source(source, name), signature, constants),
         target=GPUTarget("cuda", capability, 32),
-        options={**_OPTIONS, "num_warps": shape.num_warps},
+        options={**_OPTIONS, "num_warps": shape.num_warps, "debug": "tl.device_assert" in source},
     )
     ptx = compiled.asm.get("ptx", "")
     return CompiledCubin(

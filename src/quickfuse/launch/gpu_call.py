@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import torch
 
-from ..ir.kernel import KernelBody, KernelCall
-from .cuda import CudaKernelCall
+from .. import logs
+from ..ir.kernel import Form, KernelBody, KernelCall
+from .cuda import CudaKernelCall, compile_call
+from .cuda_compile import load_triton
+from .cuda_shapes import launch_shape
 from .tables import MemberTable, Placer
 
-#: Names of kernels by body, so that equal bodies have equal source and are compiled once.
+#: Names of kernels by body, so that equal bodies have equal source and are compiled once; and the source in each form.
 _names: dict[KernelBody, str] = {}
+_sources: dict[tuple[KernelBody, Form], str] = {}
+
+Emit = Callable[[KernelBody, str, Form], str]
+
+
+def compile_together(calls: list[KernelCall], emit: Emit) -> None:
+    """Compile the kernels of some calls, several at a time: most of the work does not hold the interpreter."""
+    jobs = {}
+    for call in calls:
+        shape = launch_shape(call)
+        jobs.setdefault((call.body, shape), (_named(call), _source(call.body, shape.form, emit), shape))
+    if len(jobs) > 1:
+        load_triton()
+        with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
+            for result in [pool.submit(compile_call, *job) for job in jobs.values()]:
+                result.result()
+
+
+def _named(call: KernelCall) -> KernelCall:
+    return replace(call, name=_names.setdefault(call.body, f"kernel{len(_names)}"))
+
+
+def _source(body: KernelBody, form: Form, emit: Emit) -> str:
+    source = _sources.get((body, form))
+    if source is None:
+        logs.count("distinct kernels")
+        source = _sources[body, form] = emit(body, _names.setdefault(body, f"kernel{len(_names)}"), form)
+    return source
 
 
 class GpuCall:
@@ -24,15 +57,15 @@ class GpuCall:
     device_type: Literal["cuda"] = "cuda"
     current_stream: Callable[[int], int]
 
-    def __init__(self, call: KernelCall, placer: Placer, emit: Callable[[KernelBody, str], str]) -> None:
-        name = _names.setdefault(call.body, f"kernel{len(_names)}")
-        call = replace(call, name=name)
+    def __init__(self, call: KernelCall, placer: Placer, emit: Emit) -> None:
+        call = _named(call)
         slots = [k for k, slot in enumerate(call.body.slots) if slot.by_value]
         picks = [[placer.cell_index(member.buffers[k]) for k in slots] for member in call.members]
         self._picks = np.array(picks, dtype=np.int64).reshape(len(picks), len(slots))
         self._cells = placer.cells
         values = _as_they_stand(self._cells, self._picks)
-        self._call = CudaKernelCall(call, emit(call.body, name), values=values)
+        shape = launch_shape(call)
+        self._call = CudaKernelCall(call, _source(call.body, shape.form, emit), shape=shape, values=values)
         self.table = _UploadedTable(call, self._call, placer)
         placer.tables.append(self.table)
         self.launch = self._call.run

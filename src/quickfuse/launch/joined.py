@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
+from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored
@@ -86,10 +86,12 @@ class JoinedCall:
         is_number: list[bool],
         keeps: list[bool],
         modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
+        early: list[int],
     ) -> None:
         """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
         tensors are to be held, not only referred to, by a call's node. `modes` are the calls by which the graph changes
-        settings that stay changed when it ends."""
+        settings that stay changed when it ends. `early` are the tensors that forward changes before it is known that all
+        its operators return what they should."""
         self.compiled_forward = forward
         self.make_backward = make_backward
         self.backwards: dict[frozenset[int], CompiledGraph | str] = {}
@@ -98,6 +100,9 @@ class JoinedCall:
         #: How often outputs of forward were changed in place, by their numbers.
         self.changed: list[tuple[int, int]] = []
         self.unfit = False
+        self.early = early
+        #: Whether all operators of forward have returned what they should.
+        self.proven = False
         self.is_number = is_number
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
@@ -128,22 +133,23 @@ class JoinedCall:
         if self.unfit:
             return self.run(*self._all_inputs(tensors, numbers))
         random_state = _current_random_state(self.devices) if self.draws else None
+        before = None if self.proven else [(tensors[k], tensors[k].detach().clone()) for k in self.early]
         try:
-            if self.differentiable:
-                arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
-                if torch.is_grad_enabled():
-                    made = _apply(*arguments)
-                else:  # the graph begins without recording gradients, and turns it on itself
-                    with torch.enable_grad():
-                        made = _apply(*arguments)
-            else:
-                with torch.no_grad():
-                    made = self.compiled_forward.function(tensors, *numbers)
-                    self.count_changes(made)
+            made = self._run_compiled(tensors, numbers, random_state)
+            self.proven = True  # the shapes that operators return do not change from call to call
         except Unfit as unfit:
-            if self.mutated and not isinstance(unfit, Refused):  # perhaps some of the changes have been made
-                raise
             made = None
+            if not isinstance(unfit, Refused):
+                if before is None and self.early:
+                    reason = "an operator returned another shape than before, after tensors were changed"
+                    raise InternalError(reason) from None
+                _put_back(before)
+        except torch.OutOfMemoryError:
+            if not before:
+                raise
+            _put_back(before)
+            self.proven = True  # there is no room for copies
+            return self(tensors, numbers)
         if made is None:  # what eager raises has nothing to do with the exception above
             if random_state is not None:
                 _set_random_state(random_state, self.devices)
@@ -153,6 +159,19 @@ class JoinedCall:
         for function, settings in self.modes:
             function(*settings)
         return made if self.plain else self._assembled(tensors, made)
+
+    def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
+        """The outputs of forward."""
+        if not self.differentiable:
+            with torch.no_grad():
+                made = self.compiled_forward.function(tensors, *numbers)
+                self.count_changes(made)
+                return made
+        arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
+        if torch.is_grad_enabled():
+            return _apply(*arguments)
+        with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
+            return _apply(*arguments)
 
     def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """The captured graph's inputs in order."""
@@ -316,6 +335,13 @@ def edges_for(order: list[int]) -> list[int]:
 
 #: The gradients of `forward`'s first arguments, which are no tensors.
 _NOTHING = (None,) * 4
+
+
+def _put_back(before: list[tuple[Any, Any]] | None) -> None:
+    """Give tensors the contents again that they had."""
+    for tensor, contents in before or ():
+        with torch.autograd._unsafe_preserve_version_counter(tensor):
+            tensor.detach().copy_(contents)
 
 
 _ref = weakref.ref

@@ -203,10 +203,4 @@ def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:
 
 
 def _written_inputs(schedule: Schedule) -> set[Buffer]:
-    written: set[Buffer] = set()
-    for step in schedule.steps:
-        if isinstance(step, KernelCall):
-            slots = [k for k, s in enumerate(step.body.slots) if "w" in s.access]
-            for member in step.members:
-                written.update(member.buffers[k] for k in slots if member.buffers[k].kind == "input")
-    return written
+    return {b for step in schedule.steps if isinstance(step, KernelCall) for b in step.changed_inputs}

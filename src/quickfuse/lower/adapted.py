@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+#: A place in nested lists and tuples: the index in each of them, from the outermost on.
+Path = tuple[int, ...]
+
 
 class Slot(NamedTuple):
     """In the arguments of a call: its argument number `index`, or the Python number in that tensor."""
@@ -19,8 +22,9 @@ class Adapted:
     """A call whose tensors and numbers come one after the other, and fill the slots of `args` and `kwargs`.
 
     `written` are the tensors that the operator changes: it gets copies, or memory without contents of those in `filled`,
-    whose contents it does not read. Returned are the tensors at the places `new` of what
-    the operator returns, and then the copies. Of an operator that returns one Python number, a 0-dim tensor is returned.
+    whose contents it does not read. Returned are the tensors at the places `new` of what the operator returns, whatever
+    stands at its other places (gradients that nobody asked for), and then the copies. Of an operator that returns one Python
+    number, a 0-dim tensor is returned.
     """
 
     def __init__(
@@ -31,7 +35,7 @@ class Adapted:
         numbers: tuple[int, ...],
         written: tuple[int, ...],
         filled: frozenset[int],
-        new: tuple[int, ...],
+        new: tuple[Path, ...],
     ) -> None:
         self.__name__ = str(getattr(function, "__name__", function))
         self.function = function
@@ -51,8 +55,7 @@ class Adapted:
         returned = self.function(*_filled(self.args, operands), **_filled(self.kwargs, operands))
         outputs = [operands[k] for k in self.written]
         if self.new:
-            leaves = list(tensors_in(returned))
-            outputs = [leaves[k] for k in self.new] + outputs
+            outputs = [element_at(returned, path) for path in self.new] + outputs
         return outputs if len(outputs) != 1 else outputs[0]
 
 
@@ -87,13 +90,11 @@ def with_part(
     return result
 
 
-def tensors_in(value: Any) -> Any:
-    """The tensors in nested lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from tensors_in(element)
+def element_at(value: Any, path: Path) -> Any:
+    """What stands at a place in nested lists and tuples."""
+    for index in path:
+        value = value[index]
+    return value
 
 
 def _filled(template: Any, operands: list[Any]) -> Any:

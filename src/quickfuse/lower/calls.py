@@ -19,7 +19,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import SUPPORTED
-from .rules import NoRule
+from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
 
 _REQUIRED = object()
@@ -36,10 +36,11 @@ FUNCTION_RULES: dict[Any, Rule] = {}
 
 
 class Rule:
-    """A rule with its parameters. Operands on other devices than the CPU are left to PyTorch: only there do loops reduce."""
+    """A rule with its parameters. Operands on other devices than `devices` are left to PyTorch."""
 
-    def __init__(self, function: Callable[..., Any], signature: str) -> None:
+    def __init__(self, function: Callable[..., Any], signature: str, devices: frozenset[str]) -> None:
         self.function = function
+        self.devices = devices
         self.signature = signature
         *others, last = signature.split()
         self.rest = last[1:] if last.startswith("*") else None  # the parameter that takes all further arguments
@@ -59,16 +60,20 @@ class Rule:
             bound[name] = value
         if any(type(value) is Scalar and name not in _NUMBERS for name, value in bound.items()):
             raise NoRule
+        devices = set()
         for value in bound.values():
             if value is _REQUIRED:
                 raise NoRule
-            if type(value) is Tensor and (value.is_number or not _is_plain(value.meta)):
+            if type(value) is Tensor and (value.is_number or not self._takes(value.meta)):
                 raise NoRule
+            tensors = value if isinstance(value, (list, tuple)) else (value,)
+            devices.update([t.meta.device for t in tensors if type(t) is Tensor])
+        if len(devices) > 1:
+            raise NoRule
         return self.function(ctx, meta, **bound)
 
-
-def _is_plain(meta: TensorMeta) -> bool:
-    return meta.device.type == "cpu" and meta.dtype in SUPPORTED
+    def _takes(self, meta: TensorMeta) -> bool:
+        return meta.device.type in self.devices and meta.dtype in SUPPORTED
 
 
 def _parameter(text: str) -> tuple[str, Any]:
@@ -76,11 +81,13 @@ def _parameter(text: str) -> tuple[str, Any]:
     return name, eval(default, {"torch": torch}) if default else _REQUIRED
 
 
-def rule(names: str, signature: str, functions: Sequence[Any] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def rule(
+    names: str, signature: str, functions: Sequence[Any] = (), devices: frozenset[str] = ALL_DEVICES
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function `(ctx, meta, *parameters)` for functions of `torch` and for others."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        made = Rule(function, signature)
+        made = Rule(function, signature, devices)
         for name in names.split():
             RULES[name] = made
         for other in functions:

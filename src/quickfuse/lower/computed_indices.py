@@ -15,7 +15,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 from . import ops
 from .context import Context
 from .layout import Shape, costs_at_least, is_dense, read_order
-from .rules import NoRule
+from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
 
 I64, BOOL = torch.int64, torch.bool
@@ -63,11 +63,11 @@ def spread(value: Expr, shape: Shape, axes: Sequence[int], ndim: int) -> Expr:
 class Checked:
     """An index tensor into an axis of `size` elements, and where it is in range, both over its own index.
 
-    Eager raises an exception for an index out of range, so the graph runs in eager mode then.
+    Eager raises an exception for an index out of range, so the graph runs in eager mode then; on a GPU its kernels fail.
     """
 
     def __init__(self, ctx: Context, index: Tensor, size: int, *, negative: bool) -> None:
-        if type(index) is not Tensor or index.dtype not in _INDEX_TYPES or index.meta.device.type != "cpu":
+        if type(index) is not Tensor or index.dtype not in _INDEX_TYPES or index.meta.device.type not in ALL_DEVICES:
             raise NoRule
         self.shape = index.meta.shape
         value = ops.via(ctx.read(index), I64)
@@ -77,7 +77,7 @@ class Checked:
             zero, end = ops.const(0, I64), ops.const(size, I64)
             place = ops.where(ops.lt(value, zero), ops.add(value, end), value) if negative else value
             inside = ops.bit_and(ops.ge(place, zero), ops.lt(place, end))
-            ctx.raise_where(ops.bit_not(inside), self.shape)
+            ctx.raise_where(ops.bit_not(inside), self.shape, index.meta.device)
             known = ctx.checked[key] = (value, place, inside)
         _, self.value, self.inside = known
 

@@ -50,7 +50,9 @@ class Context:
         #: Pairs of storages that are the same memory, of different types.
         self.aliases: list[tuple[Storage, Storage]] = []
         self._last_in_order: Extern | None = None
+        self._flags: dict[torch.device, Buffer] = {}
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
+        self._assigned_ids: set[int] = set()
         #: Whether there are values that are different formulas on different parts of their index space: see `piecewise.py`.
         self.has_pieces = False
         self._pieces: dict[int, tuple[Expr, int]] = {}
@@ -204,12 +206,16 @@ class Context:
             if buffer.kind != "input" or not isinstance(part, Load) or part.access != access:
                 self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
 
-    def raise_where(self, condition: Expr, shape: Shape) -> None:
-        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere."""
-        if self.program.flag is None:
-            self.program.flag = Buffer("flag", TensorMeta(torch.bool, (), (), _CPU), "flag")
-        access = Access(self.program.flag, 0, (0,) * len(shape))
-        self.program.steps.append(Loop(shape, [Store(access, condition, StoreKind.FLAG)], _CPU))
+    def raise_where(self, condition: Expr, shape: Shape, device: torch.device = _CPU) -> None:
+        """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere. On a GPU
+        the kernel fails as eager's does."""
+        flag = self._flags.get(device)
+        if flag is None:
+            flag = self._flags[device] = Buffer("flag", TensorMeta(torch.bool, (), (), device), "flag")
+        if device.type == "cpu":
+            self.program.flag = flag
+        access = Access(flag, 0, (0,) * len(shape))
+        self.program.steps.append(Loop(shape, [Store(access, condition, StoreKind.FLAG)], device))
 
     def materialize(self, storage: Storage, *, exactly: bool = False) -> Load:
         """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the
@@ -280,21 +286,24 @@ class Context:
     def begin(self) -> None:
         """A node's lowering begins: `undo` goes back to here."""
         self._assigned.clear()
+        self._assigned_ids.clear()
 
     def is_assigned(self, storage: Storage) -> bool:
         """Whether the node's lowering has replaced what a storage holds."""
-        return any(assigned is storage for assigned, _, _ in self._assigned)
+        return id(storage) in self._assigned_ids
 
     def undo(self) -> None:
         """Let all tensors hold what they held when the lowering of the node began."""
         while self._assigned:
             storage, value, mutated = self._assigned.pop()
+            self._assigned_ids.discard(id(storage))
             storage.value, storage.mutated = value, mutated
 
     def assign(self, tensor: Tensor, value: Expr) -> None:
         """Replace what `tensor` holds, and so what every view of its memory holds."""
         storage = tensor.storage
         self._assigned.append((storage, storage.value, storage.mutated))
+        self._assigned_ids.add(id(storage))
         if tensor.whole:
             storage.value = value
         elif tensor.meta.numel:

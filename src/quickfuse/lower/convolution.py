@@ -26,14 +26,14 @@ from .context import Context
 from .layout import Shape
 from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
 from .reductions import total
-from .rules import NoRule
+from .rules import CPU_ONLY, NoRule
 from .symbolic import Storage, Tensor, whole_load
 
 #: What oneDNN computes; other types go through kernels that gain nothing.
 _TYPES = frozenset({torch.float32, torch.bfloat16})
 
 
-@rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1")
+@rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1", devices=CPU_ONLY)
 def conv2d(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Tensor:
@@ -49,7 +49,8 @@ def conv2d(
     return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
 
 
-@rule("conv_transpose2d", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1")
+@rule("conv_transpose2d", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1",
+      devices=CPU_ONLY)  # fmt: skip
 def conv_transpose2d(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
     groups: Any, dilation: Any,
@@ -58,7 +59,7 @@ def conv_transpose2d(
     return convolution(ctx, meta, input, weight, bias, *settings, groups)
 
 
-@rule("convolution", "input weight bias stride padding dilation transposed output_padding groups")
+@rule("convolution", "input weight bias stride padding dilation transposed output_padding groups", devices=CPU_ONLY)
 def convolution(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: Any, output_padding: Any, groups: Any,
@@ -77,7 +78,8 @@ def convolution(
 
 
 @rule("convolution_backward",
-      "grad_output input weight bias_sizes stride padding dilation transposed output_padding groups output_mask")
+      "grad_output input weight bias_sizes stride padding dilation transposed output_padding groups output_mask",
+      devices=CPU_ONLY)
 def convolution_backward(
     ctx: Context, meta: Any, grad_output: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any,
     dilation: Any, transposed: Any, output_padding: Any, groups: Any, output_mask: Any,

@@ -19,7 +19,7 @@ from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern
 from quickfuse.ir.values import TensorMeta
 
-from .adapted import Adapted, OnlyResult, Slot, tensors_in
+from .adapted import Adapted, OnlyResult, Path, Slot, element_at
 from .context import Context
 from .schemas import draws_nothing, effects_by_schema, makes_new_tensors, never_fails
 from .symbolic import Storage, Tensor, same_memory, whole_load
@@ -62,7 +62,7 @@ def _effects_by_schema(overload: OpOverload, args: Sequence[Any], kwargs: Mappin
     given = [*zip(names, args, strict=False), *kwargs.items()]
     operands = [(name, sum(not t.is_number for t in _tensors(value))) for name, value in given]
     returned = [meta] if len(overload._schema.returns) == 1 else list(meta or ())
-    return effects_by_schema(overload, operands, [len(list(_metas(m))) for m in returned])
+    return effects_by_schema(overload, operands, [len(list(_paths(m))) for m in returned])
 
 
 def name_of(target: Any) -> str:
@@ -123,12 +123,13 @@ class _Call:
     def adapted(self, meta: Any) -> Any:
         """A call that writes to operands, returns views of them, takes numbers out of tensors or returns other things."""
         self._check_overlaps()
-        leaves = list(_metas(meta))
+        paths = [*_paths(meta)]
+        leaves = [element_at(meta, path) for path in paths]
         memory = self.effects.memory or (None,) * len(leaves)
         if len(memory) != len(leaves):
             raise Unsupported(f"the result of {self.name}")
         replaced = self._replaced()
-        views = self._views(leaves, memory)
+        views = self._views(leaves, paths, memory)
         new = [k for k in range(len(leaves)) if k not in views]
         if self._only_reshapes(replaced):
             return self._reshaped_in_place(replaced)
@@ -141,7 +142,8 @@ class _Call:
         numbers = tuple([s.index for s in slots.values() if s.is_number])
         written = tuple([slots[id(self.operands[k])].index for k in replaced])
         if buffers or copies:
-            function = Adapted(self.function, template[0], template[1], numbers, written, self._filled(slots), tuple(new))
+            made_at = tuple([paths[k] for k in new])
+            function = Adapted(self.function, template[0], template[1], numbers, written, self._filled(slots), made_at)
             self._add(function, tuple(values), {}, [*buffers, *copies])
         for k, buffer in zip(replaced, copies, strict=True):
             self._replace(self.operands[k], buffer, k in layouts)
@@ -205,7 +207,9 @@ class _Call:
 
     # --- results that share memory ---
 
-    def _views(self, leaves: list[TensorMeta], memory: Sequence[int | None]) -> dict[int, Tensor]:
+    def _views(
+        self, leaves: list[TensorMeta], paths: list[Path], memory: Sequence[int | None]
+    ) -> dict[int, Tensor]:
         """The results that are operands or views of operands, by position.
 
         Others share an operand's memory in a way that none of our views can, as another type above all: a call of PyTorch
@@ -219,16 +223,16 @@ class _Call:
             if operand in self._replaced():
                 found[k] = tensor
                 continue
-            seen = self._view(tensor, leaf, k)
+            seen = self._view(tensor, leaf, paths[k])
             if seen is not None:
                 found[k] = seen
             elif tensor.storage.mutated:
                 raise Unsupported(f"{self.name}, whose result is memory that was written to as another type")
         return found
 
-    def _view(self, tensor: Tensor, leaf: TensorMeta, position: int) -> Tensor | None:
+    def _view(self, tensor: Tensor, leaf: TensorMeta, path: Path) -> Tensor | None:
         def result(*args: Any, **kwargs: Any) -> Any:
-            return list(tensors_in(self.function(*args, **kwargs)))[position]
+            return element_at(self.function(*args, **kwargs), path)
 
         if leaf.dtype != tensor.dtype or lazy_bits(leaf) != lazy_bits(tensor.meta):
             return None
@@ -291,12 +295,13 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(element)
 
 
-def _metas(value: Any) -> Iterator[TensorMeta]:
+def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
+    """The places of the tensors in a result."""
     if isinstance(value, TensorMeta):
-        yield value
+        yield path
     elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _metas(element)
+        for k, element in enumerate(value):
+            yield from _paths(element, (*path, k))
 
 
 def _with_leaves(meta: Any, results: Iterator[Any]) -> Any:

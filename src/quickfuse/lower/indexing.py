@@ -18,7 +18,7 @@ from .computed_indices import I64, Checked, at, axis_of, source, spread
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, SUPPORTED
-from .rules import NoRule
+from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
 
 
@@ -118,7 +118,7 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
     """
     parts = list(index) if isinstance(index, tuple) else [index]
     tensors: list[Tensor | None] = []
-    if tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type != "cpu":
+    if tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type not in ALL_DEVICES:
         raise NoRule
     for k, part in enumerate(parts):
         if type(part) is Tensor:

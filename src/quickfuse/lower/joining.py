@@ -76,7 +76,7 @@ def _tensors(tensors: Any) -> list[Tensor]:
     for tensor in tensors:
         if type(tensor) is not Tensor or tensor.is_number:
             raise NoRule
-        if tensor.meta.device.type != "cpu" or tensor.dtype not in SUPPORTED:
+        if tensor.meta.device != tensors[0].meta.device or tensor.dtype not in SUPPORTED:
             raise NoRule
     return list(tensors)
 

@@ -81,7 +81,7 @@ def bce(ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction
         raise NoRule  # eager rounds intermediate tensors to 16 bits
     one, least = ops.like(x, 1), ops.like(x, -100)
     valid = ops.bit_and(ops.ge(x, ops.like(x, 0)), ops.le(x, one))
-    ctx.raise_where(ops.bit_not(valid), input.meta.shape)
+    ctx.raise_where(ops.bit_not(valid), input.meta.shape, input.meta.device)
     without = ops.maximum(ops.log1p(ops.neg(x)), least)
     losses = ops.sub(ops.mul(ops.sub(y, one), without), ops.mul(y, ops.maximum(ops.log(x), least)))
     for factor in factors:
@@ -122,7 +122,7 @@ class Classes:
         self.is_ignored = ops.eq(self.target, ops.const(ignored, I64))
         if checked:
             valid = ops.bit_or(_within(known, shape[self.axis]), ops.eq(known, ops.const(ignored, I64)))
-            ctx.raise_where(ops.bit_not(valid), self.rows)
+            ctx.raise_where(ops.bit_not(valid), self.rows, self.space.device)
         self.weight = self._weights(weight)
 
     def _weights(self, weight: Any) -> Expr | None:

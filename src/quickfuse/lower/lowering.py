@@ -205,9 +205,15 @@ class _Lowering:
         given = iter(results)
         return [None if m is None else self._laid_out(next(given), m) for m in meta]  # what is not asked for is not there
 
-    def _laid_out(self, tensor: Tensor, meta: TensorMeta) -> Tensor:
-        """A result with the strides that it has where the call is one."""
-        return tensor if tensor.meta.looks_like(meta) else self.ctx.fresh(meta, self.ctx.read(tensor))
+    def _laid_out(self, tensor: Any, meta: TensorMeta) -> Any:
+        """A new tensor with the strides that the operator gives it: its parts may give others."""
+        if type(tensor) is not Tensor or tensor.meta.stride == meta.stride:
+            return tensor
+        if not tensor.whole:
+            return tensor if tensor.meta.looks_like(meta) else self.ctx.fresh(meta, self.ctx.read(tensor))
+        storage = Storage(meta, tensor.storage.value)
+        storage.pending = tensor.storage.pending
+        return Tensor(storage, meta)
 
     def _with_activation(
         self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any

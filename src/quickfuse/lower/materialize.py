@@ -22,6 +22,10 @@ from .layout import costs_at_least
 #: Where a value reads: in which buffers, from which offsets on.
 _Places = frozenset[tuple[Buffer, int]]
 _NOWHERE: _Places = frozenset()
+#: Of what a value reads, so many of the largest inputs and of the largest other buffers tell whether that is too much.
+_ENOUGH = 1 + max(
+    COSTS.most_read, COSTS.most_read_again, COSTS.most_read_after_calls, COSTS.most_read_again_after_calls
+)  # fmt: skip
 
 
 class ValueReads:
@@ -42,7 +46,7 @@ class ValueReads:
         return self._reads_more(value, size, most, with_inputs=False)
 
     def are_too_many_after_calls(self, value: Expr, size: int, users: int) -> bool:
-        """Whether a value that was formed before a call and is used behind it should be stored before."""
+        """Whether a value that was formed before a call and is used after it should be stored before."""
         if not isinstance(value, Op) or size * value.dtype.itemsize < COSTS.large_bytes:
             return False
         most = COSTS.most_read_again_after_calls if users > 1 else COSTS.most_read_after_calls
@@ -57,8 +61,10 @@ class ValueReads:
             return True
         if costs_at_least(value, COSTS.few_additions * pieces):
             return False
-        large = [b for b, _ in self._places(value) if b.meta.ndim > 1]
-        return all(b.kind == "input" for b in large) and 4 * sum(b.meta.numel for b in large) <= 5 * size
+        places = self._places(value)
+        large = [b for b, _ in places if b.meta.ndim > 1]
+        of_inputs = len(places) < _ENOUGH and all(b.kind == "input" for b in large)
+        return of_inputs and 4 * sum(b.meta.numel for b in large) <= 5 * size
 
     def _reads_more(self, value: Op, size: int, most: int, *, with_inputs: bool) -> bool:
         places = self._places(value)
@@ -77,7 +83,7 @@ class ValueReads:
                 continue
             stack.pop()
             if id(node) not in known:
-                known[id(node)] = (node, _NOWHERE.union(*map(self._read_by, node.args)))
+                known[id(node)] = (node, _largest(_NOWHERE.union(*map(self._read_by, node.args))))
         return known[id(root)][1]
 
     def _read_by(self, argument: Expr) -> _Places:
@@ -88,6 +94,16 @@ class ValueReads:
             if buffer.meta.shape:
                 return frozenset([(buffer, argument.access.offset)])
         return _NOWHERE
+
+
+def _largest(places: _Places) -> _Places:
+    """Those that count: a formula that grows with the program reads more and more, most of it small."""
+    if len(places) <= 2 * _ENOUGH:
+        return places
+    ordered = sorted(places, key=lambda place: -place[0].meta.numel)
+    inputs = [place for place in ordered if place[0].kind == "input"]
+    others = [place for place in ordered if place[0].kind != "input"]
+    return frozenset(inputs[:_ENOUGH] + others[:_ENOUGH])
 
 
 # --- values that are compared for equality ---

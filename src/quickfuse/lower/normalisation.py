@@ -24,8 +24,6 @@ from .rules import NoRule
 from .space import Space
 from .symbolic import Storage, Tensor
 
-F64 = torch.float64
-
 
 def computed_in(input: Any) -> torch.dtype:
     """The type of the arithmetic on a float tensor with elements."""
@@ -62,7 +60,7 @@ def standardised(space: Space, value: Expr, eps: Any) -> tuple[Expr, Expr, Expr]
     mean = ops.via(space.mean(value), value.dtype)
     centred = ops.sub(value, mean)
     variance = space.mean(ops.mul(centred, centred))
-    scale = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, F64))), value.dtype)
+    scale = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, variance.dtype))), value.dtype)
     return ops.mul(centred, scale), mean, scale
 
 
@@ -140,7 +138,8 @@ class BatchNormalised:
     """Elements standardised in each channel, by statistics of the batch or by `running` ones.
 
     As in eager, every channel has one factor and one summand. `value` is the result, `mean` and `unbiased` variance those
-    of the batch in float64, `inverse` the reciprocal of the standard deviation in the type that is computed in.
+    of the batch in the space's wide type, `inverse` the reciprocal of the standard deviation in the type that is computed
+    in.
     """
 
     def __init__(
@@ -170,9 +169,9 @@ class BatchNormalised:
         self.mean = space.mean(value)
         centred = ops.sub(value, ops.via(self.mean, self.compute))
         variance = space.mean(ops.mul(centred, centred))
-        self.inverse = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, F64))), self.compute)
-        count = space.number_of_elements(F64)
-        others = ops.maximum(ops.sub(count, ops.const(1, F64)), ops.const(1, F64))
+        self.inverse = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, variance.dtype))), self.compute)
+        count = space.number_of_elements(variance.dtype)
+        others = ops.maximum(ops.sub(count, ops.const(1, count.dtype)), ops.const(1, count.dtype))
         self.unbiased = ops.mul(variance, ops.div(count, others))
 
     def move(self, ctx: Context, running_mean: Any, running_var: Any, momentum: Any) -> None:

@@ -22,7 +22,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
 from .context import Context
-from .rules import NoRule
+from .rules import CPU_ONLY, NoRule
 from .symbolic import Storage, Tensor, whole_load
 
 
@@ -70,7 +70,7 @@ def _one_dnn_linear() -> Any:
 # --- rules ---
 
 
-@rule("linear", "input weight bias=None activation=None", [functional.linear])
+@rule("linear", "input weight bias=None activation=None", [functional.linear], CPU_ONLY)
 def linear(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, activation: Activation | None = None
 ) -> Tensor:
@@ -82,12 +82,12 @@ def linear(
     return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
 
 
-@rule("mm", "input mat2")
+@rule("mm", "input mat2", devices=CPU_ONLY)
 def mm(ctx: Context, meta: Any, input: Any, mat2: Any) -> Tensor:
     return _product(ctx, meta, input, mat2, None)
 
 
-@rule("addmm", "input mat1 mat2 beta=1 alpha=1")
+@rule("addmm", "input mat1 mat2 beta=1 alpha=1", devices=CPU_ONLY)
 def addmm(ctx: Context, meta: Any, input: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any) -> Tensor:
     if (beta, alpha) != (1, 1) or type(input) is not Tensor or type(mat2) is not Tensor:
         raise NoRule

@@ -1,7 +1,7 @@
 """Rules of reductions: sums, extrema and where they are, moments, norms, softmax.
 
-What eager computes in float32 and rounds at the end is rounded at the end here, too. Sums are formed in float64, so
-that their errors are no larger than eager's in any order of additions.
+What eager computes in float32 and rounds at the end is rounded at the end here, too. Sums are formed in `Space.wide`
+types, so that their errors are no larger than eager's in any order of additions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .calls import made, rule
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
-from .rules import NoRule
+from .rules import ALL_DEVICES, NoRule
 from .space import Space
 from .symbolic import Tensor
 
-F64, I64, BOOL = torch.float64, torch.int64, torch.bool
+I64, BOOL = torch.int64, torch.bool
 
 
 class Reading:
@@ -152,16 +152,17 @@ _register_extrema("min", False)
 
 
 def moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
-    """Mean and variance in float64, as eager has them: first the mean, then the squares of what is left.
+    """Mean and variance in the space's wide type: first the mean, then the squares of what is left.
 
     An infinity makes both NaN, as in Welford's algorithm.
     """
     mean_ = space.mean(value)
-    centred = ops.sub(ops.via(value, F64), mean_)
+    wide = mean_.dtype
+    centred = ops.sub(ops.via(value, wide), mean_)
     squares = space.reduce(ops.mul(centred, centred), "add")
-    freedom = space.number_of_elements(F64)
+    freedom = space.number_of_elements(wide)
     if correction:
-        freedom = ops.maximum(ops.sub(freedom, ops.const(correction, F64)), ops.const(0, F64))
+        freedom = ops.maximum(ops.sub(freedom, ops.const(correction, wide)), ops.const(0, wide))
     return ops.where(ops.isnan(squares), squares, mean_), ops.div(squares, freedom)
 
 
@@ -207,7 +208,7 @@ def norm_of(space: Space, value: Expr, order: float) -> Expr:
     if order == 2:
         return ops.via(ops.sqrt(space.sum(ops.mul(value, value))), value.dtype)
     powers = space.sum(ops.power(size, ops.like(size, order)))
-    return ops.via(ops.power(powers, ops.const(1 / order, F64)), value.dtype)
+    return ops.via(ops.power(powers, ops.const(1 / order, powers.dtype)), value.dtype)
 
 
 def _norm(ctx: Context, meta: Any, x: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
@@ -233,7 +234,7 @@ def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, dt
 def foreach_norm(ctx: Context, meta: Any, input: Any, ord: Any, dtype: Any) -> Any:
     if not isinstance(meta, (list, tuple)) or len(meta) != len(input):
         raise NoRule
-    if any(type(x) is not Tensor or x.meta.device.type != "cpu" for x in input):
+    if any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input):
         raise NoRule
     return [_norm(ctx, m, x, ord, None, False, dtype) for m, x in zip(meta, input, strict=True)]
 

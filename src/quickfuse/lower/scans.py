@@ -8,6 +8,7 @@ import torch
 
 from quickfuse.ir.expr import Expr, Index, Load
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind
+from quickfuse.ir.target import CUDA
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -40,6 +41,9 @@ class _Row:
         if input.meta.shape != meta.shape or not ndim or not meta.numel or not -ndim <= dim < ndim:
             raise NoRule
         self.axis = dim % ndim
+        length = meta.shape[self.axis]
+        if meta.device.type != "cpu" and length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length:
+            raise NoRule  # PyTorch shares a row among many programs
         self.meta = meta
         self.value = ctx.read(input)
 
@@ -50,7 +54,7 @@ class _Row:
         return made(ctx, meta, ctx.stored(value, dense, copy=True))
 
 
-#: What sums and products of a type are formed in: as eager does.
+#: What sums and products of a type are formed in on the CPU: as eager does.
 _WIDE = {torch.float32: torch.float64}
 
 
@@ -60,7 +64,8 @@ def _register_sum(name: str, combine: str) -> None:
         row = _Row(ctx, input, dim, meta)
         if meta.dtype not in COMPUTE:
             raise NoRule
-        compute = _WIDE.get(meta.dtype, COMPUTE[meta.dtype])
+        wide = _WIDE if meta.device.type == "cpu" else {}
+        compute = wide.get(meta.dtype, COMPUTE[meta.dtype])
         value = ops.via(row.value, meta.dtype, compute)
         return row.result(ctx, meta, scan(ctx, value, combine, meta, row.axis))
 

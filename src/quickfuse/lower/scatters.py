@@ -30,19 +30,34 @@ from .symbolic import Tensor, whole_load
 Update = Callable[[Expr, Expr], Expr]
 
 
+#: The types that a GPU adds to elements of in one operation, whatever other threads do.
+_ADDED_ATOMICALLY = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
+
+
 class Target:
     """A new tensor that scatters store to, with what it holds before. Its memory has the strides `lies`, or its own."""
 
-    def __init__(self, ctx: Context, meta: Any, before: Expr, lies: Shape | None = None) -> None:
+    def __init__(
+        self, ctx: Context, meta: Any, before: Expr, update: Update | None = None, lies: Shape | None = None
+    ) -> None:  # fmt: skip
         if type(meta) is not TensorMeta or meta.dtype not in COMPUTE:
             raise NoRule
         self.ctx, self.meta, self.stride = ctx, meta, meta.stride if lies is None else lies
-        self.buffer: Buffer = ctx.temp(TensorMeta(meta.dtype, meta.shape, self.stride, meta.device))
+        self.update, self.dtype = update, meta.dtype
+        if meta.device.type != "cpu":
+            self._demand_any_order()
+        self.buffer: Buffer = ctx.temp(TensorMeta(self.dtype, meta.shape, self.stride, meta.device))
         ctx.store(self.buffer, before)
 
-    def scatter(
-        self, shape: Shape, axes: Sequence[int | Expr], along: int, inside: Expr, value: Expr, update: Update | None
-    ) -> None:  # fmt: skip
+    def _demand_any_order(self) -> None:
+        """On a GPU, elements are stored in any order, and additions are atomic, as in eager; in 32 bits for 16-bit types."""
+        if torch.are_deterministic_algorithms_enabled() or self.update not in (None, ops.add):
+            raise NoRule
+        self.dtype = self.dtype if self.update is None else COMPUTE[self.dtype]
+        if self.update is not None and self.dtype not in _ADDED_ATOMICALLY:
+            raise NoRule
+
+    def scatter(self, shape: Shape, axes: Sequence[int | Expr], along: int, inside: Expr, value: Expr) -> None:
         """For each index of `shape`, store `value` to the element at `axes`: for each axis of the target, an axis of
         `shape` or a value over it."""
         if 0 in shape:
@@ -54,16 +69,16 @@ class Target:
             else:
                 term = ops.mul(axis, ops.const(stride, I64)) if stride != 1 else axis
                 offset = term if offset is None else ops.add(offset, term)
-        dtype, compute = self.meta.dtype, COMPUTE[self.meta.dtype]
+        dtype, compute = self.dtype, COMPUTE[self.dtype]
         value = ops.via(value, dtype)
-        if update is not None:
-            value = ops.via(update(ops.via(Previous(self.buffer, dtype), compute), ops.via(value, compute)), dtype)
+        if self.update is not None:
+            value = ops.via(self.update(ops.via(Previous(self.buffer, dtype), compute), ops.via(value, compute)), dtype)
         access = Access(self.buffer, 0, tuple(strides), loose=True)
         store = Store(access, value, StoreKind.SCATTER, "", along, ops.const(0, I64) if offset is None else offset, inside)
         self.ctx.program.steps.append(Loop(shape, [store], self.meta.device))
 
     def result(self) -> Tensor:
-        return made(self.ctx, self.meta, whole_load(self.buffer))
+        return made(self.ctx, self.meta, ops.via(whole_load(self.buffer), self.meta.dtype))
 
 
 _UPDATES: dict[str, Update] = {
@@ -84,11 +99,11 @@ def _scattered(
         raise NoRule
     if any(n > m for k, (n, m) in enumerate(zip(index.meta.shape, shape, strict=True)) if k != axis):
         raise NoRule
-    target = Target(ctx, meta, ctx.formula(input))
+    target = Target(ctx, meta, ctx.formula(input), update)
     checked = Checked(ctx, index, shape[axis], negative=False)
     axes: list[int | Expr] = [*range(len(shape))]
     axes[axis] = checked.value
-    target.scatter(index.meta.shape, axes, axis, checked.inside, value(index.meta.shape), update)
+    target.scatter(index.meta.shape, axes, axis, checked.inside, value(index.meta.shape))
     return target.result()
 
 
@@ -98,7 +113,7 @@ def _source(ctx: Context, src: Any, dtype: torch.dtype) -> Callable[[Shape], Exp
         return lambda shape: ops.const(src, dtype)
 
     def value(shape: Shape) -> Expr:
-        if type(src) is not Tensor or src.is_number or src.meta.device.type != "cpu":
+        if type(src) is not Tensor or src.is_number:
             raise NoRule
         if not src.meta.shape:
             return broadcast(ctx.formula(src), (), shape)
@@ -143,13 +158,13 @@ def _by_slices(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source
     slices = (*shape[:axis], count, *shape[axis + 1 :])
     if type(source) is Tensor and source.meta.shape and source.meta.shape != slices:
         raise NoRule
-    target = Target(ctx, meta, ctx.formula(input))
+    target = Target(ctx, meta, ctx.formula(input), update)
     place, inside = Checked(ctx, index, shape[axis], negative=update is None and type(source) is not Tensor).spread(
         [axis][: len(index.meta.shape)], len(shape)
     )
     axes: list[int | Expr] = [*range(len(shape))]
     axes[axis] = place
-    target.scatter(slices, axes, axis, inside, _source(ctx, source, input.dtype)(slices), update)
+    target.scatter(slices, axes, axis, inside, _source(ctx, source, input.dtype)(slices))
     return target.result()
 
 
@@ -157,6 +172,8 @@ def _by_slices(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source
 def index_add(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Tensor:
     if type(alpha) not in (int, float) or type(source) is not Tensor or input.dtype is torch.bool:
         raise NoRule
+    if alpha == 1:
+        return _by_slices(ctx, meta, input, dim, index, source, ops.add)
     factor = ops.const(alpha, COMPUTE[input.dtype])
     return _by_slices(ctx, meta, input, dim, index, source, lambda old, new: ops.add(old, ops.scaled(new, factor)))
 
@@ -202,7 +219,7 @@ def _put(
         value = ctx.read(_reshaped(ctx, ctx.fresh(dense, value), flat))
         chosen = [_flat_index(ctx, tensor, together) for tensor in chosen]  # type: ignore[arg-type]
         given = flat
-    target = Target(ctx, meta, before)
+    target = Target(ctx, meta, before, ops.add if accumulate else None)
     axes: list[int | Expr] = []
     inside: Expr | None = None
     for k in range(len(shape)):
@@ -215,14 +232,14 @@ def _put(
             before_it = sum(j not in used for j in range(k))
             axes.append(before_it if before_it < first else before_it + 1)
     assert inside is not None
-    target.scatter(given, axes, first, inside, value, ops.add if accumulate else None)
+    target.scatter(given, axes, first, inside, value)
     return target.result()
 
 
 def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Expr:
     if type(values) in (int, float, bool):
         return ops.const(values, dtype)
-    if type(values) is not Tensor or values.is_number or values.meta.device.type != "cpu":
+    if type(values) is not Tensor or values.is_number:
         raise NoRule
     its = values.meta.shape
     while len(its) > len(shape) and its[0] == 1:
@@ -298,12 +315,12 @@ def embedding_dense_backward(
     count, width = indices.meta.numel, meta.shape[1]
     index = flattened(ctx, indices)
     value = ctx.read(_reshaped(ctx, grad_output, (count, width)))
-    target = Target(ctx, meta, ops.const(0, meta.dtype))
+    target = Target(ctx, meta, ops.const(0, meta.dtype), ops.add)
     place = spread(ops.via(ctx.read(index), I64), (count,), [0], 2)
     inside = ops.bit_and(ops.ge(place, ops.const(0, I64)), ops.lt(place, ops.const(meta.shape[0], I64)))
     if padding_idx >= 0:
         inside = ops.bit_and(inside, ops.ne(place, ops.const(padding_idx, I64)))
-    target.scatter((count, width), [place, 1], 0, inside, value, ops.add)
+    target.scatter((count, width), [place, 1], 0, inside, value)
     return target.result()
 
 
@@ -328,11 +345,11 @@ def _max_pool_backward(ctx: Context, meta: Any, grad_output: Any, indices: Any, 
         last = k == len(shape) - 1
         axes.append(rest if last else ops.trunc_div(rest, ops.const(size, I64)))
         rest = rest if last else ops.fmod(rest, ops.const(size, I64))
-    target = Target(ctx, meta, ops.const(0, meta.dtype), _stride_as_read(value, flat, shape))
+    target = Target(ctx, meta, ops.const(0, meta.dtype), ops.add, _stride_as_read(value, flat, shape))
     planes, dense = target.stride[first:], contiguous_stride(shape[first:])
     if planes == tuple([planes[-1] * step for step in dense]):  # then the index is the offset
         axes[first:] = [*([ops.const(0, I64)] * (ndim - 1)), place]
-    target.scatter(flat, axes, first, inside, value, ops.add)
+    target.scatter(flat, axes, first, inside, value)
     return target.result()
 
 

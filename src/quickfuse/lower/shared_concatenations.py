@@ -22,6 +22,7 @@ from .context import Context
 from .joining import part
 from .layout import axes_as_read
 from .promotion import SUPPORTED
+from .rules import ALL_DEVICES
 from .symbolic import Storage, Tensor
 
 # --- which concatenations begin as others do ---
@@ -162,7 +163,7 @@ class SharedConcatenations:
 def _is_worth_it(chain: Chain, needs_memory: Callable[[Node], bool]) -> bool:
     last = chain.last
     copied = sum(node.meta["val"].numel for node in chain.nodes[:-1])
-    if last.device.type != "cpu" or last.dtype not in SUPPORTED or last.dtype.is_complex:
+    if last.device.type not in ALL_DEVICES or last.dtype not in SUPPORTED or last.dtype.is_complex:
         return False
     if last.numel * last.dtype.itemsize < COSTS.least_shared_concatenation or copied < last.numel:
         return False

@@ -16,7 +16,7 @@ from .calls import made, rule
 from .computed_indices import I64, source, spread
 from .context import Context
 from .layout import Shape, replace_part
-from .rules import NoRule, evaluator
+from .rules import ALL_DEVICES, NoRule, evaluator
 from .symbolic import Tensor
 
 
@@ -112,8 +112,6 @@ def _triangle(name: str, keep: Any) -> None:
         tensor = args[0] if args else kwargs.get("input")
         if type(tensor) is not Tensor or type(diagonal) is not int or len(meta.shape) < 2 or len(args) > 2:
             raise NoRule
-        if meta.device.type != "cpu":
-            raise NoRule
         ndim = len(meta.shape)
         away = ops.sub(Index(ndim - 1), Index(ndim - 2))
         value = ctx.formula(tensor)
@@ -126,7 +124,7 @@ _triangle("triu", ops.ge)
 
 @rule("eye", "n m=None dtype=None layout=None device=None pin_memory=None requires_grad=False")
 def eye(ctx: Context, meta: Any, **options: Any) -> Tensor:
-    if type(meta) is not TensorMeta or meta.device.type != "cpu" or options["requires_grad"]:
+    if type(meta) is not TensorMeta or meta.device.type not in ALL_DEVICES or options["requires_grad"]:
         raise NoRule
     return made(ctx, meta, ops.via(ops.eq(Index(0), Index(1)), meta.dtype))
 
@@ -137,7 +135,7 @@ def one_hot(ctx: Context, meta: Any, input: Any, num_classes: Any) -> Tensor:
         raise NoRule
     shape, value = input.meta.shape, ctx.formula(input)
     inside = ops.bit_and(ops.ge(value, ops.const(0, I64)), ops.lt(value, ops.const(num_classes, I64)))
-    ctx.raise_where(ops.bit_not(inside), shape)
+    ctx.raise_where(ops.bit_not(inside), shape, meta.device)
     ndim = len(shape) + 1
     return made(ctx, meta, ops.via(ops.eq(spread(value, shape, range(ndim - 1), ndim), Index(ndim - 1)), meta.dtype))
 

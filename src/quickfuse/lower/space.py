@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import torch
 
-from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Count, Expr, Index, Load, walk
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind, identity
 from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -29,30 +29,36 @@ from .promotion import is_float
 
 
 class Space:
-    """An index space of `shape` on the CPU whose `axes` are reduced."""
+    """An index space of `shape` whose `axes` are reduced."""
 
     def __init__(self, ctx: Context, shape: Shape, axes: Shape, device: torch.device) -> None:
         self.ctx = ctx
         self.shape = shape
         self.axes = axes
         self.device = device
+        self.costs = costs_on(device)
         self.count = math.prod(shape[k] for k in axes)
 
     # --- reductions ---
 
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        """The type in which floats of a type are added up: float64 on the CPU, and as in eager on a GPU, where many partial
+        sums make the error small."""
+        return torch.float64 if self.device.type == "cpu" or dtype is torch.float64 else torch.float32
+
     def sum(self, value: Expr) -> Expr:
-        """In float64 and int64: a sum is about as good as its rounding at the end. Only a few float32 values at a time are
-        added up as such, which makes the kernels quicker and the error no larger than eager's."""
+        """In `wide` floats and int64. In float64 a sum is about as good as its rounding at the end. Only a few float32
+        values at a time are added up as such, which makes the kernels quicker and the error no larger than eager's."""
         key = (id(value), "sum", self.shape, self.axes)
         if key not in self.ctx.reduced:
-            wide = ops.via(value, torch.float64 if is_float(value.dtype) else torch.int64)
-            combine = "add" if value.dtype is torch.float64 else "sum"
+            wide = ops.via(value, self.wide(value.dtype) if is_float(value.dtype) else torch.int64)
+            combine = "add" if wide.dtype is value.dtype and is_float(value.dtype) else "sum"
             self.ctx.reduced[key] = (value, self.reduce(wide, combine))
         return self.ctx.reduced[key][1]
 
     def mean(self, value: Expr) -> Expr:
-        """In float64."""
-        return ops.div(self.sum(value), self.number_of_elements(torch.float64))
+        """In the type of the sum."""
+        return ops.div(self.sum(value), self.number_of_elements(self.wide(value.dtype)))
 
     def number_of_elements(self, dtype: torch.dtype) -> Expr:
         """The number of elements of a row, as a number of type `dtype`."""
@@ -87,21 +93,24 @@ class Space:
 
     def _in_two_stages(self, value: Expr, combine: str) -> Expr | None:
         """Parts of rows first, where whole rows would leave threads idle; None where they would not."""
+        if math.prod(self.shape) < self.costs.long_reduction:
+            return None
         strides = _main_strides(value, len(self.shape))
         moving = [k for k, size in enumerate(self.shape) if size > 1]
         rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
         inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
         if inner not in self.axes:
-            rows = -(-rows // COSTS.columns_a_row)
-        if rows >= COSTS.few_rows or math.prod(self.shape) < COSTS.long_reduction:
+            rows = -(-rows // self.costs.columns_a_row)
+        if rows >= self.costs.few_rows:
             return None
         whole, axis = self._split_axes(sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k])))
         if axis is None:
             return None
         size, times = self.shape[axis], math.prod(self.shape[k] for k in whole)
-        most = max(min(COSTS.most_parts, math.prod(self.shape) // COSTS.least_part), COSTS.least_parts)
+        most = max(min(self.costs.most_parts, math.prod(self.shape) // self.costs.least_part), self.costs.least_parts)
+        most = min(most, -(-self.costs.most_units // max(rows, 1))) if self.costs.most_units else most
         divisors = [d for d in range(1, max(most // times, 1) + 1) if size % d == 0]
-        parts = divisors[-1] if divisors[-1] * times >= COSTS.least_parts else COSTS.parts // times
+        parts = divisors[-1] if divisors[-1] * times >= self.costs.least_parts else self.costs.parts // times
         total = self._parts(value, combine, whole, axis, parts)
         if rest := size % parts:
             left = reindex(value, self._shifted(axis, size - rest))
@@ -116,7 +125,7 @@ class Space:
         """
         count = 1
         for number, axis in enumerate(axes):
-            if count * self.shape[axis] >= COSTS.parts:
+            if count * self.shape[axis] >= self.costs.parts:
                 return axes[:number], axis
             count *= self.shape[axis]
         return (), None

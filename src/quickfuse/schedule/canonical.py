@@ -29,7 +29,7 @@ from quickfuse.ir.kernel import (
 )  # fmt: skip
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
 
-from .collapse import Collapsed, collapse, collapse_rows
+from .collapse import Collapsed, collapse, collapse_rows, with_tiles
 from .fused_loops import FusedLoop
 from .index_space import same_elements
 
@@ -117,10 +117,12 @@ class Canonicalizer:
         indexed = tuple(sorted(operands.axes))
         if loop.reduced:
             kind = Axis.SCAN if loop.ordered else Axis.REDUCE
-            collapsed = collapse_rows(loop.shape, strides, indexed, loop.reduced, kind)
+            tiles = loop.device.type == "cuda"
+            collapsed = collapse_rows(loop.shape, strides, indexed, loop.reduced, kind, tiles)
         else:
             vectors = loop.device.type == "cpu"
             collapsed = collapse(loop.shape, strides, _first_stored(loop, operands), indexed, vectors)
+            collapsed = collapsed if vectors else with_tiles(collapsed)
         slots = self._make_slots(loop, operands, collapsed)
         key = (_row_length(loop), self._signature(loop, operands, collapsed, slots))
         body = self._bodies.get(key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from quickfuse.ir.kernel import Axis
-from quickfuse.ir.target import CPU
+from quickfuse.ir.target import CPU, CUDA
 
 Strides = tuple[int, ...]
 
@@ -60,13 +60,27 @@ def _with_long_rows(loop: Collapsed) -> Collapsed:
     return replace(loop, sizes=tuple([sizes[k] for k in order]), strides=turned, groups=groups)
 
 
+def with_tiles(loop: Collapsed) -> Collapsed:
+    """Where some operand lies along another axis than the last: that one for vectors, so that tiles of both are handled."""
+    sizes, last = loop.sizes, len(loop.sizes) - 1
+    if last < 1 or sizes[last] < CUDA.least_tiled:
+        return loop
+    for strides in loop.strides:
+        along = next((k for k in range(last) if strides[k] == 1 and strides[last] != 0), -1)
+        if along >= 0 and sizes[along] >= CUDA.least_tiled:
+            return replace(loop, vector=along)
+    return loop
+
+
 @lru_cache(maxsize=4096)
 def collapse_rows(
-    shape: tuple[int, ...], operands: tuple[Strides, ...], indexed: tuple[int, ...], inner: tuple[int, ...], kind: Axis
-) -> Collapsed:
+    shape: tuple[int, ...], operands: tuple[Strides, ...], indexed: tuple[int, ...], inner: tuple[int, ...], kind: Axis,
+    tiles: bool = False,
+) -> Collapsed:  # fmt: skip
     """Collapse the axes of a loop, of which those of `inner` are of a `kind` that is not parallel. These come last.
 
-    An axis that is gone through in order is left as it is.
+    An axis that is gone through in order is left as it is. With `tiles`, kernels handle several rows and several elements
+    of each at a time, so that no vectors lie across rows.
     """
     order_by = _main_operand(shape, operands)
     moving = [k for k, size in enumerate(shape) if size != 1]
@@ -76,7 +90,7 @@ def collapse_rows(
     collapsed = _collapsed(shape, operands, rows + within)
     axes = (Axis.PARALLEL,) * len(rows) + (kind,) * len(within)
     vector = len(axes) - 1 if kind is Axis.REDUCE else -1
-    if rows and _lies_across(collapsed, len(within), collapsed.strides[order_by]):
+    if rows and not tiles and _lies_across(collapsed, len(within), collapsed.strides[order_by]):
         vector = len(rows) - 1
     return replace(collapsed, axes=axes, vector=vector)
 

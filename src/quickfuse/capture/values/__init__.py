@@ -13,7 +13,10 @@ from ..frame import GeneratorValue
 from .callable import NativeHandler, SuperProxy
 from .constant import PLAIN_TYPES, is_constant
 from .container import CONTAINERS, DICTS, ContainerMethod, ShadowContainer, ShadowDict
-from .foreign import ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
+from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
+from .from_outside import FromOutside, Place
+from .made import Made
+from .mapping_proxy import MappingProxy, dictionary_behind, opened
 from .missing import ABSENT, DELETED, LAZY
 from .number import Symbol
 from .tensor import TENSOR_TYPES, TensorMethod, TensorProxy, tensors_among
@@ -27,7 +30,7 @@ def contains_symbolic(value: Any) -> bool:
 def symbolic_leaves(value: Any) -> Iterator[Any]:
     """The tensors and symbols in `value` and in the lists, tuples and dictionaries in it."""
     kind = type(value)
-    if kind in (TensorProxy, Symbol, *STAND_INS_OF_OBJECTS):
+    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar):
         yield value
     elif kind in (list, tuple, set, frozenset) or isinstance(value, tuple):
         for element in value:
@@ -39,13 +42,9 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
         yield from symbolic_leaves((value.start, value.stop, value.step))
 
 
-#: What stands for an object of the user's, `real`, which its class may say more about.
-STAND_INS_OF_OBJECTS = (ShadowDict, ShadowContainer, ForeignScalar)
-
-
 def real_of(value: Any) -> Any:
     """The object that a stand-in stands for; other values as they are."""
-    return value.real if type(value) in STAND_INS_OF_OBJECTS else value
+    return value.real if isinstance(value, FromOutside) else value
 
 
 def type_of(value: Any) -> type:
@@ -55,7 +54,7 @@ def type_of(value: Any) -> type:
         return value.cls  # type: ignore[no-any-return]
     if kind is Symbol:
         return value.kind  # type: ignore[no-any-return]
-    if kind in STAND_INS_OF_OBJECTS:
+    if isinstance(value, FromOutside):
         return type(value.real)
     if kind is GeneratorValue:
         return type(x for x in ())
@@ -65,8 +64,9 @@ def type_of(value: Any) -> type:
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "STAND_INS_OF_OBJECTS", "TENSOR_TYPES",
-    "ContainerMethod", "ForeignScalar", "NativeHandler", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol",
-    "TensorMethod", "TensorProxy", "Unread", "contains_symbolic", "is_constant", "is_numpy", "numpy_class", "real_of",
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "ContainerMethod",
+    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MappingProxy", "NativeHandler", "Place",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
+    "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "numpy_class", "opened", "real_of",
     "scalar_class", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ PLAIN_TYPES: frozenset[type] = frozenset(
     {
         int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
         torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo,
+        re.Pattern, re.Match,
     }
 )  # fmt: skip
 

@@ -1,11 +1,13 @@
-"""Objects that existed before the call."""
+"""Objects that existed before the call, of kinds that capture knows nothing special of."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
+from ...errors import Unsupported
 from ...ir.source import Source
+from .from_outside import FromOutside
 
 
 class Unread:
@@ -18,19 +20,53 @@ class Unread:
         self.source = source
 
 
-class ForeignScalar:
+class ForeignObject(FromOutside):
+    """An object of the user's. It is known by its type alone: whatever else is used of it is read by its path, with a guard.
+
+    Native code sees this in its place. It can put it in a container and take it out again; everything else is refused.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> Any:
+        self._check_compared()
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        self._check_compared()
+        return hash(self.real)
+
+    @property
+    def is_hashed_by_identity(self) -> bool:
+        kind = type(self.real)
+        return kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
+
+    def _check_compared(self) -> None:
+        if not self.is_hashed_by_identity:
+            raise Unsupported(f"native code compares a {type(self.real).__name__}")
+
+    def _no(self, *_: Any, **__: Any) -> Any:
+        raise Unsupported(f"native code looks at a {type(self.real).__name__}")
+
+    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __call__ = __index__ = __int__ = __float__ = _no
+    __lt__ = __le__ = __gt__ = __ge__ = __str__ = __format__ = _no  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ForeignObject({self.source}: {type(self.real).__name__})"
+
+
+class ForeignScalar(FromOutside):
     """A number or text of a class of the user's that derives from int, float, complex, str or bytes, or a NumPy scalar.
 
     What its class leaves to the builtin one is done with the plain value: `Outside.concrete` gives that, with a guard, and
     `Outside.number` a symbol. `cls` is the builtin class.
     """
 
-    __slots__ = ("cls", "real", "source")
+    __slots__ = ("cls",)
 
     def __init__(self, real: Any, cls: type, source: Source) -> None:
-        self.real = real
+        super().__init__(real, source)
         self.cls = cls
-        self.source = source
 
 
 _BUILTIN = (int, float, complex, str, bytes)

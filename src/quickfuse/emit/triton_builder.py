@@ -1,0 +1,171 @@
+"""The builder of Triton code for GPUs: what the walker asks for, on blocks of values.
+
+A program handles a block of elements, or a tile of rows and columns (`triton_rows.py`). Values are names of blocks, or of
+what broadcasts to them: numbers, and in tiles the values of each row, of shape (rows, 1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from quickfuse.emit.plan import Plan, Region
+from quickfuse.emit.triton_ops import POWER_OF_ONCE, bitcast, cast, constant, from_memory, template, to_memory
+from quickfuse.emit.walker import Builder, Walker
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Const, Expr, Index, Op, short
+from quickfuse.ir.kernel import ArgScalar, KernelBody, SlotLoad, SlotPrevious, StoreKind, walk
+
+
+class BlockPlan(Plan):
+    """A plan for code on whole blocks: all axes of a row are one loop, or none, and elements have none.
+
+    Nothing is kept in memory from one pass to the next, which other threads may read.
+    """
+
+    widens = keeps = False
+
+    def __init__(self, body: KernelBody) -> None:
+        super().__init__(body)
+        for k, store in enumerate(body.stores):
+            if store.kind is StoreKind.SCATTER and any(isinstance(node, SlotPrevious) for node in walk(*store.roots)):
+                offset, inside, root = self.roots[k]
+                self.roots[k] = (offset, inside, self._added(root))
+                self.added.add(k)
+
+    def _added(self, root: int) -> int:
+        """What is added to what a scatter finds."""
+        expr, args = self.nodes[root].expr, self.nodes[root].args
+        others = [arg for arg in args if not isinstance(self.nodes[arg].expr, SlotPrevious)]
+        below = [self.nodes[k].expr for k in self.closure(others)]
+        if not (isinstance(expr, Op) and expr.name == "add") or len(others) != 1:
+            raise Unsupported("a scatter that does not add, whose order counts, on a GPU")
+        if any(isinstance(other, SlotPrevious) for other in below):
+            raise Unsupported("a scatter of a function of what it finds, on a GPU")
+        return others[0]
+
+    def nest(self, stores: Sequence[int]) -> tuple[int, ...]:
+        body = self.body
+        return () if stores == body.last or not body.inner else (body.inner[-1],)
+
+    def region(self, nest: tuple[int, ...], roots: Iterable[int], leaves: Collection[int] = ()) -> Region:
+        levels: list[list[int]] = [[] for _ in range(len(nest) + 1)]
+        for number in sorted(self.closure(roots, leaves)):
+            levels[1 if nest and self.within(number) else 0].append(number)
+        return Region(nest, levels)
+
+
+@dataclass(slots=True)
+class Scope:
+    """The statements of a loop's body, or of the function: loads come first. `named` are the values by their code."""
+
+    loads: dict[int, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    named: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> list[str]:
+        return [*(line for _, line in sorted(self.loads.items())), *self.lines]
+
+
+class TritonBuilder(Builder[str]):
+    """The statements that compute a block of values and store them, with one name for each distinct value.
+
+    `address` gives the pointer to a slot's elements, and the mask for loads of them, if they need one. `mask` says which
+    elements of the block there are, and `zero` is a zero of the shape of the block.
+    """
+
+    mask = "mask"
+    zero = "lane * 0"
+
+    def __init__(self, body: KernelBody, address: Callable[[int], tuple[str, str]]) -> None:
+        self.body = body
+        self.address = address
+        self.scopes = [Scope()]
+        self._count: Counter[str] = Counter()
+        Walker(BlockPlan(body), self).unit()
+
+    @property
+    def scope(self) -> Scope:
+        return self.scopes[-1]
+
+    @property
+    def lines(self) -> list[str]:
+        return self.scope.text
+
+    def vectors(self, body: Callable[[], object], has_loop: bool = False) -> None:
+        body()  # a block has all axes in it
+
+    # --- values ---
+
+    def leaf(self, expr: Expr) -> str:
+        if isinstance(expr, SlotLoad):
+            if not self.body.slots[expr.slot].by_value:
+                loaded = f"tl.load({', '.join(filter(None, self.address(expr.slot)))})"
+                self.scope.loads.setdefault(expr.slot, f"s{expr.slot} = {from_memory(loaded, expr.dtype)}")
+            return f"s{expr.slot}"
+        if isinstance(expr, ArgScalar):
+            # A bool argument arrives as a byte.
+            return self.name(f"a{expr.arg} != 0", "b") if expr.dtype == torch.bool else f"a{expr.arg}"
+        if isinstance(expr, Index):
+            return self.name(f"index{expr.axis}.to(tl.int64)", "i")
+        if isinstance(expr, Const):
+            return self.name(constant(expr), "c")
+        raise Unsupported(f"Triton code for {type(expr).__name__}")
+
+    def operation(self, op: Op, args: Sequence[str]) -> str:
+        if op.name == "cast":
+            code = cast(args[0], op.args[0].dtype, op.dtype)
+        elif op.name == "bitcast":
+            code = bitcast(args[0], op.args[0].dtype, op.dtype)
+        elif self.body.ndim == 0 and op.name == "pow" and op.dtype == torch.float32:
+            code = POWER_OF_ONCE.format(*args)
+        else:
+            code = template(op).format(*args)
+        return code if code.isidentifier() else self.name(code, "t")
+
+    def pick(self, slot: int, offset: str, inside: str) -> str:
+        pointer, _ = self.address(slot)
+        dtype = self.body.slots[slot].dtype
+        code = f"tl.load({pointer} + ({offset} + {self.zero}), {self.mask} & {inside}, 0)"
+        return self.name(from_memory(code, dtype), "e")
+
+    def name(self, code: str, letter: str) -> str:
+        """Equal statements have equal values: each is written once, however often the expression occurs."""
+        known = next((scope.named[code] for scope in self.scopes if code in scope.named), None)
+        if known is None:
+            known = self.scope.named[code] = f"{letter}{self._count[letter]}"
+            self._count[letter] += 1
+            self.scope.lines.append(f"{known} = {code}")
+        return known
+
+    # --- stores ---
+
+    def assign(self, slot: int, value: str) -> None:
+        # Where all lanes store to one element, the member has only that one: the mask selects its lane.
+        address, mask = self.address(slot)
+        address = address if mask else f"{address} + {self.zero}"
+        self.store(slot, address, value, self.mask)
+
+    def store(self, slot: int, address: str, value: str, mask: str) -> None:
+        self.scope.lines.append(f"tl.store({address}, {to_memory(value, self.body.slots[slot].dtype)}, {mask})")
+
+    def set_flag(self, slot: int, value: str) -> None:
+        """The kernel stops with an error, as eager's kernels do: nothing is to be stored for it."""
+        self.scope.lines.append(f'tl.device_assert(({value} & {self.mask}) == 0, "index out of range")')
+
+    def scatter(self, slot: int, value: str, offset: str, inside: str) -> None:
+        address = f"{self.address(slot)[0]} + ({offset} + {self.zero})"
+        self.store(slot, address, value, f"{self.mask} & {inside}")
+
+    def scatter_added(self, slot: int, value: str, offset: str, inside: str) -> None:
+        dtype = self.body.slots[slot].dtype
+        if dtype not in (torch.float32, torch.float64, torch.int32, torch.int64):
+            raise Unsupported(f"atomic additions to {short(dtype)}")
+        address = f"{self.address(slot)[0]} + ({offset} + {self.zero})"
+        # A number that is the same for all elements needs their shape.
+        added = f"{value} + ({self.zero}).to({value}.dtype)"
+        self.scope.lines.append(f'tl.atomic_add({address}, {added}, {self.mask} & {inside}, sem="relaxed")')

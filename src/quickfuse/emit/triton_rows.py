@@ -1,0 +1,284 @@
+"""Triton kernels for bodies whose rows are gone through: reductions, scans and scatters, on tiles of rows and columns.
+
+A program handles BLOCK rows of one member, in row-major order of the parallel axes, COLUMNS elements of each at a time; the
+elements of a row are in row-major order of the other axes. A tile has whole rows, or there are loops over tiles (`Form`).
+
+Where all addresses, strides and the sizes of axes that are contiguous in memory are multiples of 16, accesses are of 128
+bits a thread. The kernel finds that out for each member, if ALIGN says that it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quickfuse.emit.triton_builder import Scope, TritonBuilder
+from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
+from quickfuse.emit.triton_text import function, in_memory, scalars, value_lines, word_names, wrapped
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Const, Expr
+from quickfuse.ir.kernel import Form, KernelBody, RowLength, StoreKind
+from quickfuse.ir.loop import identity
+
+
+def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
+    """The kernel `name`, and the function that handles a tile or a row of them."""
+    names = word_names(body)
+    numbers = [f"s{k}" for k, slot in enumerate(body.slots) if slot.by_value]
+    place = ["first", "start"] if form is Form.SPREAD else ["first"]
+    passed = [*names.values(), *numbers, *scalars(body), *place]
+    sizes = ["BLOCK", "COLUMNS", "INDEX"]
+    kernel = [
+        "program = tl.program_id(0)",
+        "member = tl.load(blocks + 2 * program).to(tl.int64)",
+        "block = tl.load(blocks + 2 * program + 1).to(tl.int64)",
+        f"row = rows + member * {body.row_words}",
+        *(f"{word_name} = tl.load(row + {word})" for word, word_name in names.items()),
+        *value_lines(body),
+    ]
+    if form is Form.SPREAD:
+        kernel += [
+            f"tiles = tl.cdiv({_product(body.column_axes)}, COLUMNS)",
+            "first, start = block // tiles * BLOCK, block % tiles * COLUMNS",
+        ]
+    else:
+        kernel.append("first = block * BLOCK")
+
+    def call(indent: str, aligned: str) -> list[str]:
+        return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, aligned, *sizes])})")]
+
+    words = [names[word] for word in body.aligned_words]
+    if words:
+        kernel += [
+            "if ALIGN:",
+            f"    if ({' | '.join(words)}) % 16 == 0:",
+            *call("        ", "True"),
+            "    else:",
+            *call("        ", "False"),
+            "else:",
+            *call("    ", "False"),
+        ]
+    else:
+        kernel += call("", "False")
+    parameters = [*passed, *(f"{x}: tl.constexpr" for x in ("ALIGNED", *sizes))]
+    constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "COLUMNS", "ALIGN", "INDEX")]
+    return [
+        function(f"{name}_rows", parameters, _rows(body, form)),
+        function(name, ["rows", "values", "blocks", *scalars(body), *constexprs], kernel),
+    ]
+
+
+def _rows(body: KernelBody, form: Form) -> list[str]:
+    """The statements of the function that handles BLOCK rows from `first` on."""
+    names = word_names(body)
+    kept = [f"p{k} = p{k}.to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)]
+    pointers = {f"p{k}" for k, _ in in_memory(body)}
+    kept += [f"{x} = {x}.to(INDEX)" for x in names.values() if x not in pointers]
+    words = [names[word] for word in body.aligned_words]
+    if words:
+        kept += ["if ALIGNED:", *(f"    {x} = tl.multiple_of({x}, 16)" for x in words)]
+    lines = [
+        *kept,
+        f"length = {_product(body.column_axes)}",
+        "x = first.to(INDEX) + tl.arange(0, BLOCK)[:, None]",
+        f"x_mask = x < {_product(body.row_axes)}",
+        *_index_lines("x", body.row_axes),
+        *(f"q{k} = p{k} + {offset}" for k, _ in in_memory(body) if (offset := _offset(body, k, body.row_axes))),
+        "lane = tl.arange(0, COLUMNS)[None, :]",
+    ]
+    if form is Form.WHOLE:
+        lines += _tile_lines(body, "lane")
+    elif form is Form.SPREAD:
+        lines += _tile_lines(body, "start.to(INDEX) + lane")
+    return [*lines, *RowsBuilder(body, form).lines]
+
+
+def _tile_lines(body: KernelBody, first: str) -> list[str]:
+    return [
+        f"r = {first}",
+        "r_mask = r < length",
+        "mask = x_mask & r_mask",
+        "tile = x * 0 + r * 0",
+        *_index_lines("r", body.column_axes),
+    ]
+
+
+def _product(axes: Sequence[int]) -> str:
+    return " * ".join(f"n{axis}" for axis in axes) or "1"
+
+
+def _index_lines(position: str, axes: Sequence[int]) -> list[str]:
+    """Statements that turn a position into an index for each axis, the last one fastest."""
+    lines, rest = [], position
+    for axis in reversed(axes[1:]):
+        lines += [f"index{axis} = {rest} % n{axis}", f"rest{axis} = {rest} // n{axis}"]
+        rest = f"rest{axis}"
+    return [*lines, f"index{axes[0]} = {rest}"] if axes else lines
+
+
+def _offset(body: KernelBody, k: int, axes: Sequence[int]) -> str:
+    """How far a slot's element is from its address by the indices of some axes, in elements; empty where it is 0."""
+    strides = body.slots[k].strides
+    moving = [axis for axis in axes if strides[axis] != 0]
+    return " + ".join(f"index{axis}" if strides[axis] == 1 else f"index{axis} * p{k}_stride{axis}" for axis in moving)
+
+
+#: What combines all elements of each row of a tile: `{0}` is the tile.
+_REDUCE = {
+    "sum": "tl.sum({0}, 1)[:, None]",
+    "add": "tl.sum({0}, 1)[:, None]",
+    "or": "tl.max({0}, 1)[:, None]",
+    "and": "tl.min({0}, 1)[:, None]",
+    **{name: f"tl.reduce({{0}}, 1, qm.{name})[:, None]" for name in ("mul", "maximum", "minimum")},
+}
+#: What combines two tiles.
+_COMBINE = {
+    "sum": "{0} + {1}", "add": "{0} + {1}", "mul": "{0} * {1}", "or": "{0} | {1}", "and": "{0} & {1}",
+    "maximum": "qm.maximum({0}, {1})", "minimum": "qm.minimum({0}, {1})",
+}  # fmt: skip
+
+
+class RowsBuilder(TritonBuilder):
+    """Writes what is done with the rows of a program. Accumulators of bools are int32."""
+
+    zero = "tile"
+
+    def __init__(self, body: KernelBody, form: Form) -> None:
+        self.form = form
+        self.in_tile = not body.inner
+        self._loops = 0
+        super().__init__(body, self._address)
+
+    def _address(self, slot: int) -> tuple[str, str]:
+        """The masks are None where all programs find the element there."""
+        body = self.body
+        by_row, within = _offset(body, slot, body.row_axes), _offset(body, slot, body.column_axes)
+        pointer = " + ".join([f"q{slot}" if by_row else f"p{slot}", *([within] if within else [])])
+        return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
+
+    # --- values ---
+
+    def leaf(self, expr: Expr) -> str:
+        if isinstance(expr, RowLength):
+            return self.name("length.to(tl.int64)", "n")
+        return super().leaf(expr)
+
+    def pick(self, slot: int, offset: str, inside: str) -> str:
+        if self.in_tile:
+            return super().pick(slot, offset, inside)
+        self.mask, self.zero = "x_mask", "x * 0"
+        value = super().pick(slot, offset, inside)
+        self.mask, self.zero = RowsBuilder.mask, RowsBuilder.zero
+        return value
+
+    # --- stores ---
+
+    def assign(self, slot: int, value: str) -> None:
+        pointer, mask = self.address(slot)
+        if self.in_tile:
+            self.store(slot, pointer if mask == "mask" else f"{pointer} + tile", value, "mask")
+            return
+        if self.body.slots[slot].access == "rw":
+            # Several threads may have loaded what one of them stores.
+            self.scope.lines.append("tl.debug_barrier()")
+        self.store(slot, pointer if mask == "x_mask" else f"{pointer} + x * 0", value, "x_mask")
+
+    # --- loops ---
+
+    def reduce_vectors(
+        self, reductions: Sequence[int], accumulators: Sequence[str], computed: Sequence[Expr],
+        body: Callable[[], Sequence[str]],
+    ) -> Sequence[str]:  # fmt: skip
+        if self.form is not Form.LOOPED:
+            values = self._inside(body)
+            return [self._reduced(k, self._masked(k, value)) for k, value in zip(reductions, values, strict=False)]
+        names = [self._accumulator(k, "[BLOCK, COLUMNS]") for k in reductions]
+
+        def step() -> None:
+            for k, name, value in zip(reductions, names, body(), strict=False):
+                combined = self._combined(k, name, self._as_accumulated(k, value))
+                self.scope.lines.append(f"{name} = tl.where(r_mask, {combined}, {name})")
+
+        self._loop(step)
+        return [self._reduced(k, name) for k, name in zip(reductions, names, strict=True)]
+
+    def loop(
+        self, axis: int, carried: Sequence[str], body: Callable[[Sequence[str]], Sequence[str]], flushed: Sequence[int]
+    ) -> Sequence[str]:
+        """Scans: what is carried is the last column of what they give for a tile."""
+        scans = [k for k, store in enumerate(self.body.stores) if store.kind is StoreKind.SCAN]
+        if self.form is not Form.LOOPED:
+            return self._inside(lambda: body([""] * len(scans)))
+        names = [self._accumulator(k, "[BLOCK, 1]") for k in scans]
+
+        def step() -> None:
+            ends = body(names)
+            for k, name, end in zip(scans, names, ends, strict=False):
+                zero = constant(Const(0, self.body.stores[k].value.dtype))
+                last = f"tl.where(lane == COLUMNS - 1, {end}, {zero})"
+                self.scope.lines.append(f"{name} = tl.sum({last}, 1)[:, None]")
+
+        self._loop(step)
+        return names
+
+    def _inside(self, body: Callable[[], Sequence[str]]) -> Sequence[str]:
+        self.in_tile = True
+        ends = body()
+        self.in_tile = False
+        return ends
+
+    def _loop(self, step: Callable[[], None]) -> None:
+        self.scopes.append(Scope())
+        self._inside(lambda: step() or [])
+        inner = self.scopes.pop()
+        lines = [*_tile_lines(self.body, "begin + lane"), *inner.text]
+        self.scope.lines += ["for begin in range(0, length, COLUMNS):", *(f"    {line}" for line in lines)]
+
+    # --- reductions and scans ---
+
+    def start(self, reduction: int) -> str:
+        return ""  # the loop makes it
+
+    def total(self, reduction: int, accumulator: str) -> str:
+        return accumulator
+
+    def combine(self, reduction: int, accumulator: str, value: str) -> str:
+        """The running values of a scan in a tile, after those of the tiles before."""
+        store = self.body.stores[reduction]
+        scanned = self.name(f"tl.associative_scan({self._masked(reduction, value)}, 1, qm.{store.operation})", "z")
+        return self.name(self._combined(reduction, accumulator, scanned), "z") if accumulator else scanned
+
+    def _is_bool(self, k: int) -> bool:
+        return self.body.stores[k].combine in ("or", "and")
+
+    def _identity(self, k: int) -> str:
+        store = self.body.stores[k]
+        value = identity(store.combine, store.value.dtype)
+        if self._is_bool(k):
+            return f"tl.full((), {int(value)}, tl.int32)"
+        return constant(Const(value, store.value.dtype))
+
+    def _as_accumulated(self, k: int, value: str) -> str:
+        return f"{value}.to(tl.int32)" if self._is_bool(k) else value
+
+    def _accumulator(self, k: int, shape: str) -> str:
+        self._loops += 1
+        name = f"acc{self._loops}"
+        self.scope.lines.append(f"{name} = tl.zeros({shape}, {self._kind(k)}) + {self._identity(k)}")
+        return name
+
+    def _combined(self, k: int, one: str, other: str) -> str:
+        return _COMBINE[self.body.stores[k].combine].format(one, other)
+
+    def _masked(self, k: int, value: str) -> str:
+        """A tile with what changes nothing where there are no elements."""
+        of_rows = f"{self._as_accumulated(k, value)} + (x * 0).to({self._kind(k)})"
+        return self.name(f"tl.where(r_mask, {of_rows}, {self._identity(k)})", "m")
+
+    def _kind(self, k: int) -> str:
+        return "tl.int32" if self._is_bool(k) else triton_type(self.body.stores[k].value.dtype)
+
+    def _reduced(self, k: int, tile: str) -> str:
+        if self._is_bool(k) and self.body.stores[k].value.dtype.itemsize != 1:
+            raise Unsupported(f"a bitwise {self.body.stores[k].combine} of all elements")
+        code = _REDUCE[self.body.stores[k].combine].format(tile)
+        return self.name(f"{code} != 0" if self._is_bool(k) else code, "r")

@@ -1,0 +1,55 @@
+"""What all Triton kernels have in common: how functions are written, and how they find their operands."""
+
+from __future__ import annotations
+
+import textwrap
+
+import torch
+
+from quickfuse.ir.kernel import KernelBody, Slot
+
+
+def in_memory(body: KernelBody) -> list[tuple[int, Slot]]:
+    """The slots that have an address, with their numbers."""
+    return [(k, slot) for k, slot in enumerate(body.slots) if not slot.by_value]
+
+
+def value_lines(body: KernelBody, mask: str = "") -> list[str]:
+    """Statements that fetch the numbers that are passed by value, for `member`."""
+    lines = []
+    for k, slot in enumerate(body.slots):
+        if slot.by_value:
+            word = f"tl.load(values + member * {body.value_words} + {body.value_word(k)}{mask})"
+            lines.append(f"s{k} = {word}" + (".to(tl.float64, bitcast=True)" if slot.dtype == torch.float64 else ""))
+    return lines
+
+
+def word_names(body: KernelBody) -> dict[int, str]:
+    """The name of each word of a row: sizes n0 .., addresses p0 .., dynamic strides p0_stride0 .."""
+    names = {axis: f"n{axis}" for axis in range(body.ndim)}
+    for k, slot in in_memory(body):
+        names[body.slot_word(k)] = f"p{k}"
+        for axis in dynamic_axes(slot):
+            names[body.stride_word(k, axis)] = f"p{k}_stride{axis}"
+    return names
+
+
+def dynamic_axes(slot: Slot) -> list[int]:
+    """The axes whose strides are words of a row."""
+    return [axis for axis, stride in enumerate(slot.strides) if stride is None]
+
+
+def function(name: str, parameters: list[str], lines: list[str]) -> list[str]:
+    """The lines of a function that Triton compiles."""
+    return ["@triton.jit", *wrapped(f"def {name}({', '.join(parameters)}):"), *(f"    {line}" for line in lines)]
+
+
+def wrapped(line: str) -> list[str]:
+    """A line that has brackets, broken where it is long; a parameter stays with its annotation."""
+    lines = textwrap.wrap(line.replace(": ", ":~"), 112, subsequent_indent=" " * 8, break_long_words=False)
+    return [part.replace(":~", ": ") for part in lines]
+
+
+def scalars(body: KernelBody) -> list[str]:
+    """The names of the scalar arguments."""
+    return [f"a{k}" for k in range(len(body.scalars))]

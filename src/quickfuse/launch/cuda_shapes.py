@@ -1,0 +1,166 @@
+"""How the work of a kernel on a GPU is shared by its programs: blocks of elements, or tiles of rows, and the table that says
+which program has which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quickfuse.errors import QuickfuseError
+from quickfuse.ir.kernel import Axis, Form, KernelBody, KernelCall, Member, StoreKind
+from quickfuse.ir.target import CUDA
+
+from .cuda_compile import LaunchShape
+
+_INT32_MAX = 2**31 - 1
+
+
+def launch_shape(call: KernelCall) -> LaunchShape:
+    """How a call is launched on its device."""
+    torch.cuda.init()
+    multiprocessors = torch.cuda.get_device_properties(device_index(call)).multi_processor_count
+    if call.body.tiled:
+        return choose_tile(call.body, call.members, multiprocessors)
+    return choose_shape(call.body, [member.numel for member in call.members], multiprocessors)
+
+
+def device_index(call: KernelCall) -> int:
+    """The number of the device that a call is on."""
+    return torch.cuda.current_device() if call.device.index is None else call.device.index
+
+
+def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> LaunchShape:
+    """Block size and warps for members of these numbers of elements."""
+    if body.ndim == 0:
+        return LaunchShape(*CUDA.block_of_members)
+    total, longest = sum(sizes), max(sizes, default=0)
+    for block, warps in CUDA.blocks:
+        if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
+            return LaunchShape(block, warps)
+    return LaunchShape(*CUDA.least_block)
+
+
+# --- tiles ---
+
+
+def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: int) -> LaunchShape:
+    """The form of a body with rows, and its tile, for members of some sizes."""
+    sizes = [_rows_and_length(body, member) for member in members]
+    total, longest = sum(rows for rows, _ in sizes), max([length for _, length in sizes], default=1)
+    columns = _power_of_two(longest)
+    many = len(body.slots) > CUDA.many_operands
+    scans = any(store.kind is StoreKind.SCAN for store in body.stores)
+    if not body.inner:
+        rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
+        return LaunchShape(rows, _warps(rows * columns), columns, Form.SPREAD, _may_align(body, members))
+    spread = Axis.SCAN in body.axes and not scans
+    whole = not spread and columns <= (CUDA.whole_row_of_many if many else CUDA.whole_row)
+    most_rows = max([rows for rows, _ in sizes], default=1)
+    if lies_across(body):
+        rows = min(CUDA.most_across, _power_of_two(most_rows))
+        whole = whole and columns * rows <= CUDA.tile
+        columns = columns if whole else min(columns, max(CUDA.tile // rows, 1))
+        least = CUDA.least_across
+    else:
+        few = total < multiprocessors * CUDA.tiles_per_multiprocessor  # each of them has to have more loads under way
+        columns = columns if whole else min(columns, 2 * CUDA.tile if few else CUDA.tile)
+        rows = min(max(CUDA.tile // columns, 1), _power_of_two(most_rows))
+        least = 1
+    programs = multiprocessors * CUDA.tiles_per_multiprocessor
+    tiles_a_row = -(-longest // columns) if spread else 1
+    while rows > least and -(-total // rows) * tiles_a_row < programs:
+        rows //= 2
+        if not whole and rows * columns < CUDA.tile and columns < longest:
+            columns *= 2
+    form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
+    warps = _warps(rows * columns)
+    # Each thread has an element of its own: what several threads load, one of them might have stored before.
+    rows = max(rows, 32 // columns)
+    return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members))
+
+
+def _warps(elements: int) -> int:
+    return min(max(elements // (32 * CUDA.elements_a_thread), 1), CUDA.most_warps)
+
+
+def lies_across(body: KernelBody) -> bool:
+    """Whether neighbours in memory belong to different rows, for what changes along both."""
+    if not body.parallel:
+        return False
+    row, column = body.parallel[-1], body.inner[-1]
+    rows = [slot.strides for slot in body.slots if not slot.by_value and slot.strides[row] != 0]
+    moving = [strides for strides in rows if any(strides[axis] != 0 for axis in body.inner)]
+    along, across = (sum(strides[axis] == 1 for strides in moving) for axis in (column, row))
+    return across > along
+
+
+def _rows_and_length(body: KernelBody, member: Member) -> tuple[int, int]:
+    rows, columns = ([member.sizes[axis] for axis in axes] for axes in (body.row_axes, body.column_axes))
+    return math.prod(rows), math.prod(columns)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def _may_align(body: KernelBody, members: Sequence[Member]) -> bool:
+    """Whether all that must be a multiple of 16 for wide accesses is one for some member, but for addresses."""
+    words = set(body.aligned_words)
+    if not words:
+        return False
+    for member in members:
+        held = dict(enumerate(member.sizes))
+        offsets = member.offsets or (0,) * len(body.slots)
+        for k, (slot, strides, offset) in enumerate(zip(body.slots, member.strides, offsets, strict=True)):
+            if slot.by_value:
+                continue
+            held[body.slot_word(k)] = offset * slot.dtype.itemsize
+            dynamic = [axis for axis, known in enumerate(slot.strides) if known is None]
+            held.update((body.stride_word(k, axis), strides[axis]) for axis in dynamic)
+        if all(held[word] % 16 == 0 for word in words):
+            return True
+    return False
+
+
+# --- programs ---
+
+
+def program_table(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> npt.NDArray[np.int32]:
+    """One row for each program: its member, and which of the member's blocks or tiles it handles."""
+    if not body.tiled:
+        return block_table([member.numel for member in members], shape.block)
+    sizes = [_rows_and_length(body, member) for member in members]
+    counts = [-(-rows // shape.block) * bool(length) for rows, length in sizes]
+    if shape.form is Form.SPREAD:
+        counts = [count * -(-length // shape.columns) for count, (_, length) in zip(counts, sizes, strict=True)]
+    return block_table(counts, 1)
+
+
+def block_table(sizes: list[int], block: int) -> npt.NDArray[np.int32]:
+    """One row for each program: its member, and which of the member's blocks it handles."""
+    counts = -(-np.asarray(sizes, dtype=np.int64) // block)
+    members = np.repeat(np.arange(len(sizes)), counts)
+    first = np.cumsum(counts) - counts
+    within = np.arange(len(members)) - first[members]
+    if within.size and int(within.max()) > _INT32_MAX:
+        raise QuickfuseError("a tensor has too many elements for one kernel launch")
+    return np.stack([members, within], axis=1).astype(np.int32)
+
+
+def needs_wide_index(body: KernelBody, members: Sequence[Member], block: int) -> bool:
+    """Whether a position or an offset within some member does not fit 32 bits."""
+    limit = _INT32_MAX - block
+    return any(member.numel > limit or _largest_offset(body, member) > limit for member in members)
+
+
+def _largest_offset(body: KernelBody, member: Member) -> int:
+    """The distance of a slot's farthest element from its address, in elements; the largest of all slots."""
+    return max(
+        sum((size - 1) * abs(stride) for size, stride in zip(member.sizes, strides, strict=True))
+        for slot, strides in zip(body.slots, member.strides, strict=True)
+        if not slot.by_value
+    )
