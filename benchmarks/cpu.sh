@@ -16,6 +16,7 @@ optimizer 3-1000x64x64 --params 1000 --shape 64x64
 quickfuse bench pointwise --device cpu --json "$out/pointwise-cpu-10x10.json"
 quickfuse bench guards --json "$out/guards.json"
 quickfuse bench python-loop --json "$out/python-loop.json"
+quickfuse bench breaks --json "$out/breaks.json"
 quickfuse bench compile-time --device cpu --json "$out/compile-time-cpu-10x1024x1024.json"
 quickfuse bench models --device cpu --modes eval,train --json-folder "$out"
 quickfuse bench operators --json "$out/operators-cpu.json"

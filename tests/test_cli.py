@@ -55,12 +55,16 @@ def test_compile_time_by_stage(tmp_path: Path) -> None:
 
 
 def test_guards_and_loops(tmp_path: Path) -> None:
-    for arguments in (["guards", "--layers", "2", "--params", "2"], ["python-loop", "--iterations", "300"]):
+    for arguments in (
+        ["guards", "--layers", "2", "--params", "2"],
+        ["python-loop", "--iterations", "300"],
+        ["breaks", "--layers", "2", "--no-peer"],
+    ):
         json_file = tmp_path / f"{arguments[0]}.json"
         result = invoke("bench", *arguments, "--seconds", "0.02", "--json", str(json_file))
         assert result.exit_code == 0, result.output
         figures = json.loads(json_file.read_text())["figures"]
-        assert len(figures) > 3 and all(figure["median"] > 0 for figure in figures.values())
+        assert len(figures) > 3 and all(figure["median"] > 0 or arguments[0] == "breaks" for figure in figures.values())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from rich.text import Text
 
 import quickfuse
 from quickfuse import doctor as doctor_
+from quickfuse.bench import breaks as breaks_
 from quickfuse.bench import compile_time as compile_time_
 from quickfuse.bench import export as export_
 from quickfuse.bench import growth as growth_
@@ -219,6 +220,22 @@ def guards(
     with _progress_bar() as progress:
         found = guards_.measure(layers=layers, params=params, seconds=seconds, progress=progress)
     _show_figures(found, json)
+
+
+@bench.command()
+def breaks(
+    layers: Annotated[int, typer.Option(min=1, help="How many layers there are, with a break in each.")] = breaks_.LAYERS,
+    seconds: Seconds = 3.0,
+    peer: Annotated[bool, typer.Option(help="Measure torch.compile, too.")] = True,
+    json: Json = None,
+) -> None:
+    """What a graph break costs beyond the Python that it is there for, beside torch.compile."""
+    with _progress_bar() as progress:
+        found = breaks_.measure(layers=layers, seconds=seconds, peer=peer, progress=progress)
+    _show_figures(found, json)
+    for figure in found.figures:
+        beside = f", torch.compile {figure.notes['torch_compile']:.3g} us" if peer else ""
+        _say(f"{figure.name}: {figure.notes['graphs']:.0f} graphs{beside}")
 
 
 @bench.command("python-loop")

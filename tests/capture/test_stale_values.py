@@ -286,3 +286,40 @@ def test_a_sentinel_in_a_default() -> None:
         return x if default is missing else x + default
 
     compare(lambda x: get(x) + get(x, 2), (X,), (X * 2,))
+
+
+def test_compiled_methods_in_compiled_functions() -> None:
+    class Own:
+        n = 1
+
+        @quickfuse.compile
+        def run(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + self.n
+
+    first = Own()
+    compare(lambda x, o: o.run(x) + Own.run(o, x), (X, first), (X, first), change=lambda: setattr(Own, "n", 5))
+    compare(lambda x, o: o.run(x), (X, first), (X, first), change=lambda: setattr(Own, "run", lambda self, x: x * 7))
+
+
+def test_the_hash_of_an_object() -> None:
+    class Own:
+        def __init__(self, a: int) -> None:
+            self.a = a
+
+        def __hash__(self) -> int:
+            return hash((self.a, 1))
+
+    compare(lambda x, o: x + hash(o) % 7 + hash(Own(3)) % 5, (X, Own(1)), (X, Own(2)), (X, Own(5)))
+
+
+def test_a_class_attribute_through_super() -> None:
+    class Base:
+        table = [1.0, 2.0]
+        scale = 2.0
+
+    class Own(Base):
+        def run(self, x: torch.Tensor) -> torch.Tensor:
+            return x * super().scale + super().table[0] + len(super().table)
+
+    compare(lambda x, o: o.run(x), (X, Own()), (X, Own()), change=lambda: Base.table.append(3.0))
+    compare(lambda x, o: o.run(x), (X, Own()), (X, Own()), change=lambda: setattr(Base, "scale", 7.0))

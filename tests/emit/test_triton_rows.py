@@ -128,6 +128,11 @@ def test_loads_at_computed_indices() -> None:
     same(lambda x, i: (x[i] + 1, x.index_select(0, i[0])), R(9, 4), index)
 
 
+def test_a_load_at_a_computed_index_for_one_element() -> None:
+    same(lambda x, t: F.cross_entropy(x, t), R(37), torch.tensor(3))
+    same(lambda x, i: x[i].sum() + x.gather(0, i[:1]), R(37), whole(37, 1))
+
+
 def test_an_index_out_of_range_stops_the_kernel() -> None:
     schedule, _ = gpu_schedule(lambda w, i: F.embedding(i, w), R(9, 16), whole(9, 3))
     checks, loads = compiled(schedule)

@@ -1,4 +1,4 @@
-"""The order of loops that the walker goes through, and what builders say of what they do not write."""
+"""The order of loops that the walker goes through, and what builders write."""
 
 from __future__ import annotations
 
@@ -66,7 +66,14 @@ def test_a_target_decides_how_many_vectors_there_are_at_a_time() -> None:
     assert phis[1] > phis[0] + 4
 
 
-@pytest.mark.parametrize("name", ["rows", "columns", "scan of rows", "scatter"])
-def test_what_a_builder_does_not_write_is_unsupported(name: str) -> None:
-    with pytest.raises(Unsupported, match="which TritonBuilder does not write"):
-        emit_triton(replace(body_of(FUNCTIONS[name][0]), device_type="cuda"), "kernel")
+@pytest.mark.parametrize("name", ["elements", "rows", "scan of rows", "scatter"])
+def test_both_builders_write_every_kind_of_store(name: str) -> None:
+    body = body_of(FUNCTIONS[name][0])
+    written = emit_triton(replace(body, device_type="cuda"), "kernel")
+    assert "define" in emit(body, "kernel", CPU) and ("tl.store" in written or "tl.atomic_add" in written)
+
+
+def test_what_a_builder_does_not_write_is_unsupported() -> None:
+    """Sums of columns are scheduled in another way for a GPU."""
+    with pytest.raises(Unsupported, match="reductions across rows, which RowsBuilder does not write"):
+        emit_triton(replace(body_of(FUNCTIONS["columns"][0]), device_type="cuda"), "kernel")

@@ -1,9 +1,7 @@
-"""Files of exported programs: what is in them, programs that come back, and files that are damaged, newer or hostile."""
+"""Files of exported programs: what is in them, programs that come back, and files that are wrong in one way."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import json
 import subprocess
 import sys
@@ -11,34 +9,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 import torch
-from hypothesis import strategies as st
-from torch import nn
 
 import quickfuse
+from export.files import ARGUMENTS, Model, parts_of, write, x
 from quickfuse import errors
-
-x = torch.randn(3, 4)
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Linear(4, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.table = torch.arange(12.0).view(3, 4)
-        self.register_buffer("rows", self.table[1:])
-
-    def forward(self, x: torch.Tensor, scale: float, options: dict[str, Any]) -> dict[str, Any]:
-        if scale > 1:
-            x = x / scale
-        left, right = self.norm(self.one(x)).split(2, 1)
-        return {"sum": left + right, "table": self.table + 1, "rows": self.rows, "scale": scale * 2, "kind": options["kind"]}
-
-
-ARGUMENTS = (x, 2.0, {"kind": "sum", "unused": None})
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +23,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("files") / "model.qfx"
     quickfuse.export(Model(), ARGUMENTS).save(path)
     return path.read_bytes()
-
-
-def parts_of(data: bytes, folder: Path) -> dict[str, bytes]:
-    (folder / "parts.qfx").write_bytes(data)
-    with zipfile.ZipFile(folder / "parts.qfx") as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def write(path: Path, parts: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
-    """A file with these parts, and checksums that are right."""
-    sums = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items() if name != "checksums.json"}
-    with zipfile.ZipFile(path, "w", method) as archive:
-        for name, part in {**parts, "checksums.json": json.dumps(sums).encode()}.items():
-            archive.writestr(name, part)
-    return path
 
 
 # what is in a file ----------------------------------------------------------------------------------------------
@@ -77,7 +38,7 @@ def test_a_file_is_json_and_safetensors(program: bytes, tmp_path: Path) -> None:
     assert "aten::linear" in [node.get("target") for node in text["graph"]["nodes"]]
     weights = load(parts["weights.safetensors"])
     torch.testing.assert_close(weights["one.weight"].shape, (4, 4))
-    assert sum("table" in name or "rows" in name for name in weights) == 1  # one piece of memory
+    assert sum("table" in name or "rows" in name for name in weights) == 1  # which share memory
     assert text["state"]["rows"]["data"] == text["state"]["table"]["data"]
 
 
@@ -302,103 +263,3 @@ EDITS: dict[str, tuple[Any, str]] = {
 def test_programs_that_are_wrong(name: str, program: bytes, tmp_path: Path) -> None:
     edit, message = EDITS[name]
     refused(edited(program, tmp_path, edit), message)
-
-
-# anything at all ------------------------------------------------------------------------------------------------
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in entries:
-        found += places(inner, (*path, key))
-    return found
-
-
-JUNK = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.sampled_from([-1, 0, 1, 2, 1 << 31, 1 << 63]), st.floats(),
-    st.text(max_size=8),
-    st.sampled_from(["aten::add.Tensor", "aten::relu", "aten::unbind.int", "x", "float64", "cuda:0", "meta", "__class__"]),
-    st.lists(st.integers(-2, 9), max_size=4), st.just({}), st.builds(lambda n: {"node": n}, st.text(max_size=6)),
-)  # fmt: skip
-
-
-def loads_or_refuses(path: Path) -> None:
-    """Loading gives a program or the one error, and executes nothing; a program that loads prints, and runs or raises."""
-    try:
-        loaded = quickfuse.load(path)
-    except errors.ExportFileError as error:
-        assert len(str(error)) < 2000
-        return
-    str(loaded)
-    try:
-        module = loaded.module()
-        module(*copy.deepcopy(ARGUMENTS))
-    except (errors.ExportError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, NotImplementedError):
-        pass
-
-
-SETTINGS = hypothesis.settings(
-    max_examples=150, deadline=None, derandomize=True, database=None,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
-)  # fmt: skip
-
-
-@SETTINGS
-@hypothesis.given(data=st.data())
-def test_changed_bytes(data: st.DataObject, program: bytes, tmp_path: Path) -> None:
-    changed = bytearray(program)
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(changed) - 1))
-        kind = data.draw(st.sampled_from(["flip", "cut", "double", "insert"]))
-        if kind == "flip":
-            changed[at] ^= 1 << data.draw(st.integers(0, 7))
-        elif kind == "cut":
-            del changed[at : at + data.draw(st.integers(1, 2000))]
-        elif kind == "double":
-            changed[at:at] = changed[at : at + 50]
-        else:
-            changed[at:at] = data.draw(st.binary(max_size=20))
-        if not changed:
-            break
-    (tmp_path / "m.qfx").write_bytes(bytes(changed))
-    loads_or_refuses(tmp_path / "m.qfx")
-
-
-@SETTINGS
-@hypothesis.given(data=st.data())
-def test_changed_parts(data: st.DataObject, program: bytes, tmp_path: Path) -> None:
-    """The checksums are right, so that what is behind them is reached."""
-    parts = parts_of(program, tmp_path)
-    name = data.draw(st.sampled_from(["program.json", "weights.safetensors"]))
-    changed = bytearray(parts[name])
-    at = data.draw(st.integers(0, len(changed) - 1))
-    changed[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
-    loads_or_refuses(write(tmp_path / "m.qfx", {**parts, name: bytes(changed)}))
-
-
-@hypothesis.settings(SETTINGS, max_examples=400)
-@hypothesis.given(data=st.data())
-def test_changed_json(data: st.DataObject, program: bytes, tmp_path: Path) -> None:
-    parts = parts_of(program, tmp_path)
-    text = json.loads(parts["program.json"])
-    for _ in range(data.draw(st.integers(1, 3))):
-        *path, last = data.draw(st.sampled_from(places(text)))
-        owner = text
-        for key in path:
-            owner = owner[key]
-        kind = data.draw(st.sampled_from(["replace", "drop", "copy"]))
-        if kind == "drop":
-            del owner[last]
-        elif kind == "replace":
-            owner[last] = data.draw(JUNK)
-        else:
-            *other, end = data.draw(st.sampled_from(places(text)))
-            source = text
-            for key in other:
-                source = source[key]
-            owner[last] = copy.deepcopy(source[end])
-        if not places(text):
-            break
-    parts["program.json"] = json.dumps(text).encode()
-    loads_or_refuses(write(tmp_path / "m.qfx", parts))

@@ -52,6 +52,13 @@ CHANGES = ("other", "place", "class", "delete", "missing")
 _CAN_BE_MISSING = ("global", "attribute", "entry", "method", "keyword default")
 
 
+#: What ends with an iterator that does not.
+_OF_ENDLESS = frozenset({
+    "return", "if v", "bool(v)", "v or", "v and", "v is None", "v is other", "len(v)", "next(v)", "next(iter(v))", "zip(v)",
+    "enumerate(v)", "for e in v", "tuple(v)", "type(v)", "callable", "v == other", "getattr(v, 'a', 7)", "v.a", "[v, v]",
+})  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Combination:
     kind: str
@@ -68,6 +75,10 @@ def combinations() -> Iterator[Combination]:
     for kind, factory in KINDS.items():
         own = [*factory().changes]
         for use, way in itertools.product(USES, WAYS):
+            if kind == "itertools_count" and use not in _OF_ENDLESS:
+                continue
+            if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
+                continue
             if kind.startswith("numpy_array") and use == "type(v)(v)":  # whose memory has no values yet
                 continue
             for change in ("other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])):

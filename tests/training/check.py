@@ -1,9 +1,11 @@
 """Compares a compiled training program with eager PyTorch. Nothing here knows how quickfuse works.
 
 In float64 the two may differ by 1e-7 of each tensor's largest element. In float32 both are compared with eager in float64,
-and ours may be off by a small multiple of what eager is off. Where that is not enough, eager is run again from parameters
-that differ in the last digit: what such a difference does to the results, no test of them can see. So it is with biases
-before a norm, whose gradients are nothing but rounding errors, which some optimizers scale up to whole steps.
+and ours may be off by a small multiple of what eager is off. Where that is not enough, eager is run again, with operators
+that round at random (`training.rounding`): what that does to the results, no test of them can see. So it is with biases
+before a norm, whose gradients are nothing but rounding errors, which some optimizers scale up to whole steps, and with
+what cancels inside of a saturated softmax. Where eager itself gives another answer for the same images in another layout,
+and ours is the one for contiguous images, eager's counts as wrong.
 """
 
 from __future__ import annotations

@@ -235,7 +235,8 @@ def counted(d: Draft, x: str, shape: Tokens) -> None:
 
 def running_statistic(d: Draft, x: str, shape: Tokens) -> None:
     mean = d.buffer("running", f"torch.zeros({shape.width})")
-    d.line("if self.training:", *indented(["with torch.no_grad():", f"    {mean}.lerp_({x}.mean((0, 1)), 0.1)"]))
+    update = f"{mean}.lerp_({x}.mean((0, 1)).to({mean}.dtype), 0.1)"
+    d.line("if self.training:", *indented(["with torch.no_grad():", f"    {update}"]))
     if d.chance(0.7):
         d.line(f"{x} = {x} - {mean}")
 

@@ -17,7 +17,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.source import Source
-from . import container_methods, dictionaries, generators, tensor_attributes
+from . import container_methods, generators, tensor_attributes
 from .class_attributes import (
     CODE_DATA,
     TUPLE_FIELD,
@@ -341,18 +341,28 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
             return
         source = i.outside.source_of(base)
         try:
-            value = i.read(raw.__get__, real_of(base))
+            value = i.read(raw.__get__, _itself(i, base))
         except Raised:
             if source is not None and isinstance(raw, types.MemberDescriptorType):
                 i.outside.guard("unset", source, raw)
             raise
-        then(i.outside.wrap(value, source.attr(name)) if source is not None else value)
+        if source is not None:
+            value = i.outside.wrap(value, source.attr(name))
+        elif not (i.is_created(base) or is_constant(value) or isinstance(value, CODE_TYPES)):
+            raise Unsupported(f"the attribute {name} of a {kind.__name__} without a path to it")
+        then(value)
         return
     if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is TUPLE_FIELD:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         bind(i, raw, base, kind, then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
+
+
+def _itself(i: Interpreter, base: Any) -> Any:
+    """The object of the user's that a value is, or stands for."""
+    container = i.outside.container_of(base)
+    return real_of(base) if container is None else container.real
 
 
 def _namespace(i: Interpreter, base: Any) -> Any:
@@ -368,7 +378,7 @@ def _namespace(i: Interpreter, base: Any) -> Any:
     if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
         for name, value in base.attributes.items():
             if not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
-                dictionaries.mirror(shadow, name, value)
+                shadow.mirror(name, value)
     return shadow
 
 
@@ -405,7 +415,7 @@ def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: s
         owner, raw = lookup_class(type_of(base), name)
         order = type_of(base).__mro__
         guard_absent(i, order if raw is ABSENT else order[: order.index(owner)], name)
-        return dictionaries.get(i.outside, shadow, name)
+        return shadow.get(i.outside, name)
     return i.outside.wrap(instance[name], source.attr(name))
 
 
@@ -464,7 +474,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         if name in shadow.changes:
             shadow.entries[name] = value
             return
-        dictionaries.mirror(shadow, name, value)
+        shadow.mirror(name, value)
     i.outside.set_attribute(base, name, value)
 
 
@@ -489,8 +499,8 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     _own_attribute_or_raise(i, base, name)
     shadow = i.outside.stand_in(_instance_dict(base))
     if type(shadow) is ShadowDict:
-        dictionaries.begin_change(shadow, name)
-        dictionaries.mirror(shadow, name, DELETED)
+        shadow.begin_change(name)
+        shadow.mirror(name, DELETED)
     i.outside.set_attribute(base, name, DELETED)
 
 

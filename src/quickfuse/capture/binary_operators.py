@@ -20,12 +20,14 @@ from .mutation import name_of
 from .text import printable
 from .values import (
     ABSENT,
+    ContainerMethod,
     ForeignObject,
     ForeignScalar,
     FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
+    TensorMethod,
     TensorProxy,
     contains_symbolic,
     is_constant,
@@ -79,6 +81,9 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
             _object_operator(i, function, left, right, then)
         else:
             then(_number_operator(i, function, left, right))
+        return
+    if left_kind is right_kind is FunctionType and function in (operator.eq, operator.ne):
+        then(is_same(i, left, right) ^ (function is operator.ne))
         return
     if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)) or (
         function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES)
@@ -201,6 +206,10 @@ def _binary_on_contents(i: Interpreter, function: Any, left: Any, right: Any, th
     binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
 
 
+#: What is no number's equal.
+_UNLIKE_NUMBERS = (*_NATIVE_OPERANDS, *CODE_TYPES, slice, collections.deque)
+
+
 def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     function = _IN_PLACE_OF.get(function, function)
     for operand in (left, right):
@@ -208,7 +217,7 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
             left, right = i.outside.concrete(left), i.outside.concrete(right)
             if is_constant(left) and is_constant(right):
                 return i.native(function, left, right)
-            if function in (operator.eq, operator.ne):
+            if function in (operator.eq, operator.ne) and (_is_a_type(operand) or isinstance(operand, _UNLIKE_NUMBERS)):
                 return function is operator.ne
             if isinstance(operand, _NATIVE_OPERANDS):
                 return i.mark_created(i.native(function, left, right))
@@ -326,7 +335,12 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
+    read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
+    if any(read) and type_of(left) is type_of(right):
+        raise Unsupported("the identity of a method of a builtin class")
     left, right = (_itself(i, v) for v in (left, right))
+    if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
+        raise Unsupported("the identity of a function that may be made anew")
     if left is right:
         return True
     first, second = i.outside.source_of(left), i.outside.source_of(right)
@@ -339,6 +353,13 @@ def _itself(i: Interpreter, value: Any) -> Any:
     """The container of the user's, where a value is what it has inside."""
     container = i.outside.container_of(value)
     return value if container is None else container
+
+
+def _is_native_method(value: Any) -> bool:
+    """Whether a value is a method of a builtin class that is bound to an object, which is made anew when it is read."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
+    return type(value) in (ContainerMethod, TensorMethod)
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

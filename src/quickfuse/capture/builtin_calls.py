@@ -36,7 +36,7 @@ from .class_attributes import (
 from .containers import iterate, native_iterator
 from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
-from .kinds import VIEW_TYPES
+from .kinds import CODE_TYPES, VIEW_TYPES
 from .raising import Raised, raise_in_program
 from .text import text_of
 from .values import (
@@ -117,7 +117,8 @@ def _reversed(i: Interpreter, value: Any) -> Any:
         return iter(containers.iterate(i, value)[::-1])
     if (method := python_method(i, value, "__reversed__")) is not None:
         return i.call_now(method, (value,))
-    if python_method(i, value, "__getitem__") is not None:
+    by_index = [special_method(i, value, name) is not ABSENT for name in ("__reversed__", "__getitem__")] == [False, True]
+    if by_index and any(python_method(i, value, name) is not None for name in ("__getitem__", "__len__")):
         return iter([_item_now(i, value, k) for k in range(i.length(value) - 1, -1, -1)])
     if not issubclass(type_of(value), (list, tuple, str, bytes, range, dict, collections.deque, *VIEW_TYPES)):
         raise Unsupported(f"reversed() of a {type_of(value).__name__}")
@@ -125,6 +126,8 @@ def _reversed(i: Interpreter, value: Any) -> Any:
     native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
     if isinstance(contents, native):
         return i.native(reversed, contents)
+    if isinstance(contents, collections.deque):
+        return iter(list(contents)[::-1])  # past an `__iter__` of its class
     return iter(list(iterate(i, value))[::-1])
 
 
@@ -165,11 +168,18 @@ def _tuple(i: Interpreter, values: Any = ()) -> tuple[Any, ...]:
 
 
 def _set(i: Interpreter, values: Any = ()) -> set[Any]:
-    return i.mark_created({containers.hashable(i, v) for v in iterate(i, values)})  # type: ignore[no-any-return]
+    return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
 
 
 def _frozenset(i: Interpreter, values: Any = ()) -> frozenset[Any]:
-    return frozenset([containers.hashable(i, v) for v in iterate(i, values)])
+    return frozenset([containers.hashable(i, v) for v in _elements(i, values)])
+
+
+def _elements(i: Interpreter, values: Any) -> Any:
+    """What sets are made of: the elements of another set, past an `__iter__` of its class."""
+    if issubclass(type_of(values), (set, frozenset)) and python_method(i, values, "__iter__") is not None:
+        return iterate(i, i.outside.contents(values))
+    return iterate(i, values)
 
 
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
@@ -179,10 +189,17 @@ def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
 
 
 def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs: Any) -> Any:
+    if factory is not None and not _callable(i, factory):
+        raise_in_program(TypeError("first argument must be callable or None"))
     return i.mark_created(collections.defaultdict(factory, _dict(i, values, **kwargs)))
 
 
 def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
+    if containers.is_dict(values) and type_of(values) is not dict and python_method(i, values, "__getitem__") is not None:
+        keys = list(iterate(i, i.call_now(i.attribute_now(values, "keys"), ())))
+        made = collections.OrderedDict({containers.hashable(i, key): _item_now(i, values, key) for key in keys})
+        made.update(kwargs)
+        return i.mark_created(made)
     return i.mark_created(collections.OrderedDict(_dict(i, values, **kwargs)))
 
 
@@ -288,6 +305,27 @@ def _callable(i: Interpreter, value: Any) -> bool:
     return special_method(i, value, "__call__") is not ABSENT
 
 
+class _Hashed:
+    """What `hash` does with the result of a `__hash__`."""
+
+    def __init__(self, result: int) -> None:
+        self.result = result
+
+    def __hash__(self) -> int:
+        return self.result
+
+
+def _hash(i: Interpreter, value: Any) -> int:
+    value = containers.concrete_key(i, value)
+    if is_constant(value) or isinstance(value, CODE_TYPES):
+        return i.native(hash, value)  # type: ignore[no-any-return]
+    method = python_method(i, value, "__hash__")
+    result = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
+    if type(result) is not int:
+        raise Unsupported(f"hash() of a {type_of(value).__name__}")
+    return hash(_Hashed(result))
+
+
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
 
@@ -314,7 +352,7 @@ def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
     """`base.get(key, default)`, as mapping patterns look keys up."""
     if not containers.is_dict(base):
         raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
-    return _item_now(i, base, key) if containers.contains(i, base, key) else default
+    return i.call_now(i.attribute_now(base, "get"), (key, default))
 
 
 def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
@@ -371,7 +409,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     next: _next, zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted,
     list: _list, tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all,
     any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool,
-    str: _str, repr: _repr, format: _format, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
+    str: _str, repr: _repr, format: _format, hash: _hash,
+    super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
     copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
     setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
@@ -408,5 +447,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 
 #: Native functions without side effects, whose result depends on their arguments alone.
 PURE: frozenset[Any] = frozenset(
-    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, hash, operator.index, operator.not_}
+    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, operator.index, operator.not_}
 )

@@ -10,6 +10,7 @@ the instruction that called the native function.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from functools import partial
 from types import BuiltinFunctionType, FunctionType
@@ -249,6 +250,10 @@ class BytecodeInterpreter(Interpreter):
             return self._truth_in_tensor(value)
         if kind is Symbol:
             return self.outside.truth(value)
+        if isinstance(value, enum.Enum):
+            found = ((name, python_method(self, value, name)) for name in ("__bool__", "__len__"))
+            said = next(((name, method) for name, method in found if method is not None), None)
+            return bool(value) if said is None else self._checked_truth(said[0], self.call_now(said[1], (value,)))
         if kind in (int, float, str, bytes, tuple, list, dict, set, frozenset, complex) or is_constant(value):
             return bool(value)
         for name in ("__bool__", "__len__"):

@@ -16,7 +16,7 @@ from ..ir.source import Source
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
-from .values import ABSENT, type_of
+from .values import ABSENT, is_constant, type_of
 
 Then = Callable[[Any], None]
 
@@ -70,9 +70,15 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     elif isinstance(raw, CODE_TYPES):
         then(raw)
     elif hasattr(type(raw), "__get__"):
-        then(i.native(getattr, cls, name))
+        then(_given_by_class(i, cls, name, raw))
     else:
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+
+
+def _given_by_class(i: Interpreter, cls: type, name: str, raw: Any) -> Any:
+    """What native code gives for an attribute of a class: perhaps the very object that is there, which a guard holds."""
+    found = i.native(getattr, cls, name)
+    return found if found is not raw or is_constant(raw) or isinstance(raw, CODE_TYPES) else descriptor(i, raw)
 
 
 def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, then: Then) -> None:
@@ -85,7 +91,7 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
     elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
         bind(i, raw, cls, type(cls), then)
     elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-        then(i.native(getattr, cls, name))
+        then(_given_by_class(i, cls, name, raw))
     else:
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
 
@@ -206,15 +212,20 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
         if name in owner.__dict__:
             raw = owner.__dict__[name]
             guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
-            bind(i, raw, instance, kind, then)
+            if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
+                bind(i, raw, instance, kind, then)
+            else:
+                then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
             return
     raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
 
 
 def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
     """What reading a class attribute through an instance gives."""
-    if isinstance(raw, FunctionType) or hasattr(type(raw), CAPTURED_AS):
+    if isinstance(raw, FunctionType):
         then(MethodType(raw, instance))
+    elif hasattr(type(raw), CAPTURED_AS):
+        then(MethodType(descriptor(i, raw), instance))
     elif isinstance(raw, property):
         if raw.fget is None:
             raise_in_program(AttributeError("unreadable attribute"))
@@ -234,5 +245,7 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):
         raise Unsupported(f"a descriptor of type {type(raw).__name__}")
-    else:
+    elif isinstance(raw, CODE_TYPES):
         then(raw)
+    else:
+        raise Unsupported(f"a class attribute that is a {type(raw).__name__}")

@@ -17,7 +17,7 @@ from .class_attributes import guard_class_attribute, lookup_class, special_metho
 from .containers import iterate
 from .frame import Constructed
 from .interpreter import Interpreter
-from .values import ABSENT, contains_symbolic, is_constant, type_of
+from .values import ABSENT, ForeignScalar, contains_symbolic, is_constant, type_of
 
 Then = Callable[[Any], None]
 
@@ -46,6 +46,8 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
     if cls in getters.KINDS:
         then(getters.make(i, cls, args, kwargs))
         return
+    if cls is slice and any(type(a) is ForeignScalar and a.cls is not int for a in args):
+        raise Unsupported("making a slice of what is no number")
     if cls in _PLAIN_CLASSES:
         plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)
         if not all(is_constant(a) or type(a) is list and all(map(is_constant, a)) for a in plain) or kwargs:

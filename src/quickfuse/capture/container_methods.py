@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Unsupported
-from . import dictionaries
 from .class_attributes import python_method
 from .containers import (
     as_plain_dict,
@@ -25,19 +24,19 @@ from .containers import (
 )
 from .interpreter import Interpreter
 from .raising import raise_in_program
-from .values import DELETED, ContainerMethod, ShadowDict
+from .values import DELETED, ContainerMethod, ShadowDict, key_value, stored_key
 
 
 def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:
     """The entries of a dictionary of the user's, past its class."""
-    dictionaries.keys(i.outside, shadow)
-    found = [(dictionaries.key_value(i.outside, k), dictionaries.get(i.outside, shadow, k)) for k in list(shadow.entries)]
+    shadow.keys(i.outside)
+    found = [(key_value(i.outside, k), shadow.get(i.outside, k)) for k in list(shadow.entries)]
     return dict(found)
 
 
 def _value(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """The value at a key, `DELETED` if there is none."""
-    return dictionaries.get(i.outside, shadow, dictionaries.stored_key(i.outside, lookup_key(i, key)))
+    return shadow.get(i.outside, stored_key(i.outside, lookup_key(i, key)))
 
 
 def _get(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
@@ -56,7 +55,7 @@ def _pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELETED) -
 
 
 def _popitem(i: Interpreter, shadow: ShadowDict) -> tuple[Any, Any]:
-    keys = dictionaries.keys(i.outside, shadow)
+    keys = shadow.keys(i.outside)
     if not keys:
         raise_in_program(KeyError("popitem(): dictionary is empty"))
     return keys[-1], _pop(i, shadow, keys[-1])
@@ -81,7 +80,7 @@ def _update(i: Interpreter, shadow: ShadowDict, *others: Any, **kwargs: Any) -> 
 
 
 def _clear(i: Interpreter, shadow: ShadowDict) -> None:
-    for key in dictionaries.keys(i.outside, shadow):
+    for key in shadow.keys(i.outside):
         delete_native_item(i, shadow, key)
 
 
@@ -149,7 +148,7 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
     "__setitem__": set_native_item,
     "__delitem__": delete_native_item,
     "__contains__": lambda i, d, key: _value(i, d, key) is not DELETED,
-    "__len__": lambda i, d: dictionaries.length(i.outside, d),
+    "__len__": lambda i, d: d.length(i.outside),
     "__iter__": lambda i, d: iter(dict_view(i, d, "keys")),
     "__reversed__": lambda i, d: reversed(dict_view(i, d, "keys")),
     "__eq__": _compared(True),

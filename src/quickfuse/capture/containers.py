@@ -14,7 +14,7 @@ from types import FunctionType, GenericAlias, UnionType
 from typing import Any
 
 from ..errors import Unsupported
-from . import dictionaries, generators, symbolic_keys
+from . import generators, symbolic_keys
 from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .frame import GeneratorValue
 from .interpreter import Interpreter
@@ -28,6 +28,7 @@ from .values import (
     ForeignObject,
     ForeignScalar,
     FromOutside,
+    MappingProxy,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -35,8 +36,11 @@ from .values import (
     contains_symbolic,
     is_constant,
     is_numpy,
+    key_value,
+    numpy_class,
     opened,
     real_of,
+    stored_key,
     type_of,
 )
 
@@ -134,8 +138,8 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     `keys()` and items."""
     value = opened(value)
     if type(value) is ShadowDict and not _is_read_by_keys(i, value):
-        dictionaries.keys(i.outside, value)
-        return {dictionaries.key_value(i.outside, k): dictionaries.get(i.outside, value, k) for k in list(value.entries)}
+        value.keys(i.outside)
+        return {key_value(i.outside, k): value.get(i.outside, k) for k in list(value.entries)}
     if isinstance(value, dict) and not _is_read_by_keys(i, value):
         return value
     if keys_method(i, value) is None:
@@ -191,7 +195,8 @@ def concrete_key(i: Interpreter, key: Any) -> Any:
 
 def as_index(i: Interpreter, value: Any) -> Any:
     """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
-    value = i.outside.concrete(value)
+    if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
+        value = i.outside.concrete(value)
     if type(value) is TensorProxy or is_constant(value):
         return value
     if (method := python_method(i, value, "__index__")) is not None:
@@ -209,6 +214,8 @@ def hashable(i: Interpreter, value: Any) -> Any:
 
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
+    if type(value) is ForeignScalar and any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
     value = i.outside.concrete(value)
     kind = type(value)
     if isinstance(value, tuple):
@@ -219,6 +226,8 @@ def lookup_key(i: Interpreter, value: Any) -> Any:
         raise Unsupported(f"hashing a {type_of(value).__name__}")
     if is_constant(value) or kind is TensorProxy:
         return value
+    if special_method(i, value, "__hash__") is None:
+        raise_in_program(TypeError(f"unhashable type: '{type_of(value).__name__}'"))
     own = any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__"))
     if own or (kind is ForeignObject and not value.is_hashed_by_identity):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
@@ -235,6 +244,8 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     if number is not ABSENT:
         then(number)
         return
+    if type(base) is ShadowContainer and base.cls is collections.deque and python_method(i, base, "__len__") is not None:
+        raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
     base = i.outside.contents(base)
     kind = type(base)
     key = concrete_key(i, key)
@@ -266,6 +277,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     """
     if type(key) is ShadowContainer and type(key.real) is not key.cls:
         raise Unsupported(f"a {type(key.real).__name__} as an index of a tensor")
+    if is_numpy(real_of(key)) and numpy_class(real_of(key)) is bool:
+        raise Unsupported("a bool of NumPy's in a tensor's index, or as an element")
     key = i.outside.contents(key)
     if isinstance(key, (list, tuple)):
         return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)
@@ -274,6 +287,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
+    if type(plain) is complex and repr(eval(repr(plain))) != repr(plain):  # torch.fx writes constants so
+        raise Unsupported("a complex number with a negative zero")
     return plain
 
 
@@ -311,8 +326,8 @@ def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
 
 def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """`dict.__getitem__(d, key)` of a dictionary of the user's."""
-    stored = dictionaries.stored_key(i.outside, lookup_key(i, key))
-    value = dictionaries.get(i.outside, shadow, stored)
+    stored = stored_key(i.outside, lookup_key(i, key))
+    value = shadow.get(i.outside, stored)
     if value is not DELETED:
         return value
     if (method := python_method(i, shadow, "__missing__")) is not None:
@@ -332,10 +347,14 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     if type(base) is not TensorProxy and (method := python_method(i, base, "__setitem__")) is not None:
         i.call_now(method, (base, key, value))
         return
+    if type(base) is MappingProxy:
+        raise Unsupported("setting an item of a mappingproxy")
     base = i.outside.contents(base)
     kind = type(base)
     key = concrete_key(i, key)
     if kind is TensorProxy:
+        if python_method(i, value, "__index__") is not None:  # which counts for indices only
+            raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
         operands = (base, tensor_index(i, key), tensor_index(i, value))
         call_torch(i, "call_function", operator.setitem, operands, {})
         return
@@ -346,9 +365,9 @@ def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     """What the builtin class of `base` does with `base[key] = value`."""
     kind = type(base)
     if kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, hashable(i, key))
-        dictionaries.begin_change(base, stored)
-        dictionaries.get(i.outside, base, stored)
+        stored = stored_key(i.outside, hashable(i, key))
+        base.begin_change(stored)
+        base.get(i.outside, stored)
         base.entries[stored] = value
         base.changes[stored] = None
     elif kind is list or isinstance(base, (dict, collections.deque)):
@@ -369,6 +388,8 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
     if type(base) is not TensorProxy and (method := python_method(i, base, "__delitem__")) is not None:
         i.call_now(method, (base, key))
         return
+    if type(base) is MappingProxy:
+        raise Unsupported("deleting an item of a mappingproxy")
     delete_native_item(i, i.outside.contents(base), key)
 
 
@@ -376,10 +397,10 @@ def delete_native_item(i: Interpreter, base: Any, key: Any) -> None:
     """What the builtin class of `base` does with `del base[key]`."""
     key = concrete_key(i, key)
     if type(base) is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, hashable(i, key))
-        if dictionaries.get(i.outside, base, stored) is DELETED:
+        stored = stored_key(i.outside, hashable(i, key))
+        if base.get(i.outside, stored) is DELETED:
             raise_in_program(KeyError(key))
-        dictionaries.begin_change(base, stored)
+        base.begin_change(stored)
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None
@@ -400,8 +421,8 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     container = i.outside.contents(container)
     kind = type(container)
     if kind is ShadowDict:
-        stored = dictionaries.stored_key(i.outside, lookup_key(i, element))
-        return dictionaries.get(i.outside, container, stored) is not DELETED
+        stored = stored_key(i.outside, lookup_key(i, element))
+        return container.get(i.outside, stored) is not DELETED
     if kind is ForeignScalar:
         return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
     if isinstance(container, DICT_LIKE + SETS):
@@ -418,7 +439,8 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
 def equal(i: Interpreter, left: Any, right: Any) -> bool:
     if left is right:
         return True
-    if not (_is_known_number(left) and _is_known_number(right)):
+    by_class = any(type(v) is ForeignScalar and python_method(i, v, "__eq__") is not None for v in (left, right))
+    if not by_class and not (_is_known_number(left) and _is_known_number(right)):
         left, right = i.outside.concrete(left), i.outside.concrete(right)
         if contains_symbolic(left) or contains_symbolic(right):
             raise Unsupported("comparing tensors to find one in a container")
@@ -454,7 +476,7 @@ def length_of(i: Interpreter, value: Any) -> int | None:
         return None
     value = opened(value)
     if type(value) is ShadowDict:
-        return dictionaries.length(i.outside, value)
+        return value.length(i.outside)
     value = i.outside.contents(value)
     if type(value) is ForeignScalar and value.cls in (str, bytes):
         return len(i.outside.concrete(value))
@@ -468,12 +490,12 @@ def length_of(i: Interpreter, value: Any) -> int | None:
 
 def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
     """`d.keys()`, `d.values()` or `d.items()`: a live view of the stand-in's entries, as the user's would be."""
-    keys = dictionaries.keys(i.outside, shadow)
+    keys = shadow.keys(i.outside)
     if name != "keys":
         for key in list(shadow.entries):
-            dictionaries.get(i.outside, shadow, key)
+            shadow.get(i.outside, key)
     if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: dictionaries.stored_key(i.outside, lookup_key(i, key)) for key in keys}
-        return getattr({key: dictionaries.get(i.outside, shadow, own) for key, own in stored.items()}, name)()
+        stored = {key: stored_key(i.outside, lookup_key(i, key)) for key in keys}
+        return getattr({key: shadow.get(i.outside, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
     return i.outside.mark_made(view, shadow, name)

@@ -100,7 +100,7 @@ class Contents:
             if tensor.meta.numel == 1:
                 self._changes.setdefault(node, []).append(change)
             return
-        found = owners(node)
+        found = owners(node, _is_new)
         for owner in found:  # through a view of it, or perhaps not at all
             noted = change if found == [node] else change._replace(target=None)
             self._changes.setdefault(owner, []).append(noted)

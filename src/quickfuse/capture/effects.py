@@ -29,7 +29,7 @@ from ..ir.segment import (
     Traced,
 )
 from ..ir.source import Source
-from . import dictionaries, getters, library
+from . import getters, library
 from .class_attributes import lookup_class
 from .context_changes import ContextToken, token_recipe
 from .frame import Constructed, Frame, GeneratorValue
@@ -52,6 +52,7 @@ from .values import (
     TensorProxy,
     Unread,
     is_constant,
+    key_value,
     real_of,
     type_of,
 )
@@ -390,7 +391,7 @@ class RecipeBook:
         return effects
 
     def _key(self, key: Any) -> Recipe:
-        return self.recipe(dictionaries.key_value(self.i.outside, key))
+        return self.recipe(key_value(self.i.outside, key))
 
     def _containers(self) -> list[Effect]:
         effects = []

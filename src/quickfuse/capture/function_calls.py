@@ -11,7 +11,6 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ..errors import Unsupported
-from . import dictionaries
 from .interpreter import Interpreter
 from .plain import adopt
 from .raising import Raised, raise_in_program
@@ -151,7 +150,7 @@ def _environment_item(i: Interpreter, environ: Any, key: Any) -> str:
     if type(key) is not str:
         raise Unsupported("the name of an environment variable that is no string")
     table = i.attribute_now(environ, "_data")
-    value = dictionaries.get(i.outside, table, os.fsencode(key))
+    value = table.get(i.outside, os.fsencode(key))
     if value is DELETED:
         raise_in_program(KeyError(key))
     return os.fsdecode(i.outside.concrete(value))

@@ -181,7 +181,7 @@ def _init(i: Interpreter, instance: Any, *args: Any, **kwargs: Any) -> None:
     elif isinstance(instance, list):
         instance[:] = [v for a in args for v in iterate(i, a)]
     elif isinstance(instance, set):
-        instance.update(hashable(i, v) for a in args for v in iterate(i, a))
+        instance.update(*[i.call_now(set, (a,)) for a in args])
     elif args or kwargs:
         raise_in_program(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
 

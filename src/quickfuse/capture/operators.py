@@ -17,7 +17,18 @@ from .interpreter import Interpreter
 from .results import OperatorFailed
 from .tensor_subclasses import is_function_class
 from .torch_function import as_subclass, call_torch
-from .values import ForeignScalar, FromOutside, ShadowContainer, Symbol, TensorProxy, is_constant, is_numpy, real_of, type_of
+from .values import (
+    ForeignScalar,
+    FromOutside,
+    ShadowContainer,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    is_numpy,
+    numpy_class,
+    real_of,
+    type_of,
+)
 
 
 def _builtins_of(owner: Any) -> set[Any]:
@@ -165,6 +176,8 @@ def plain_operands(i: Interpreter, value: Any) -> Any:
 def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if type(value) is ShadowContainer and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
         raise Unsupported(f"a {type(value.real).__name__} as an operand of a PyTorch function")
+    if is_numpy(real_of(value)) and numpy_class(real_of(value)) is bool:  # for some functions a number, for others none
+        raise Unsupported("a bool of NumPy's as an operand of a PyTorch function")
     value = i.outside.number(i.outside.contents(value))
     kind = type(value)
     if kind is TensorProxy:
@@ -178,6 +191,8 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if kind is list:
         return [_plain(i, v, keep) for v in value]
     if isinstance(value, tuple) and kind is not torch.Size:  # of a named tuple, PyTorch sees the elements
+        if kind is not tuple and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
+            raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
         return tuple([_plain(i, v, keep) for v in value])
     if kind is dict:
         return {k: _plain(i, v, keep) for k, v in value.items()}

@@ -20,6 +20,7 @@ from types import (
 )
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import config
@@ -27,7 +28,6 @@ from ..errors import Unsupported
 from ..ir.guard import Guard, NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
-from . import dictionaries
 from .context_changes import ContextChanges
 from .frame import Frame
 from .kinds import (
@@ -173,7 +173,7 @@ class Outside:
             return value
         if self.is_by_code(function):
             table = self.wrap(getattr(function, name), source.attr(name))
-            return dictionaries.get(self, table, key) if type(table) is ShadowDict else table[key]
+            return table.get(self, key) if type(table) is ShadowDict else table[key]
         trusted = is_trusted_module(function.__module__)
         if (trusted or name == "__defaults__") and (is_constant(value) or isinstance(value, CODE_TYPES)):
             return value
@@ -279,9 +279,17 @@ class Outside:
         if kind is MethodType:
             self.guard("type", source, kind)
             function = self.wrap(value.__func__, source.attr("__func__"), trusted)
-            return MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+            made = MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+            self._note_replacement(value, source, made)
+            return made
         if kind is functools.partial:
             return self._partial(value, source)
+        if is_numpy(value) and scalar_class(value) is None:
+            if isinstance(value, np.flexible | np.object_):
+                raise Unsupported(f"a {kind.__name__} of NumPy's")
+            self._refuse_changing(source)
+            self.guard("equal", source, value)
+            return value
         self.guard("type", source, kind)
         if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
@@ -376,12 +384,15 @@ class Outside:
         self.guard("type", source, BuiltinFunctionType)
         self.guard("equal", source.attr("__name__"), name)
         owner = self.wrap(method.__self__, source.attr("__self__"))
+        made: Any = None
         if type(owner) in (ShadowDict, ShadowContainer):
-            return ContainerMethod(owner, name)
-        if type(owner) is TensorProxy:
-            return TensorMethod(owner, name)
-        if is_constant(owner):
-            return getattr(owner, name)
+            made = ContainerMethod(owner, name)
+        elif type(owner) is TensorProxy:
+            made = TensorMethod(owner, name)
+        elif is_constant(owner):
+            made = getattr(owner, name)
+        if made is not None:
+            return self.mark_made(made, Place(method, source))
         if isinstance(method.__self__, OWNERS_OF_METHODS):
             raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
         self.note_place(method, source, by_code=True)
@@ -465,7 +476,7 @@ class Outside:
         function = self.wrap(value.func, source.attr("func"))
         args = self.wrap(value.args, source.attr("args"))
         keywords = self.wrap(value.keywords, source.attr("keywords"))
-        given = {k: dictionaries.get(self, keywords, k) for k in dictionaries.keys(self, keywords)}
+        given = {k: keywords.get(self, k) for k in keywords.keys(self)}
         made = functools.partial(function, *args, **given)
         made.__dict__.update(value.__dict__)
         self._note_replacement(value, source, made)

@@ -11,7 +11,7 @@ from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 from . import native
 from .loops import loop_end
-from .step import leave, needs_own_frame, perform
+from .step import leave, needs_own_frame, perform, perform_on
 from .tracebacks import without_own
 from .unwind import Returned, unwind
 
@@ -102,17 +102,25 @@ class Driver:
     def _go_on(self, frames: list[FrameState]) -> Any:
         """Run suspended frames to the result. The list is always of those that are suspended now."""
         barren = 0
+        advance = True
         while True:
-            returned = self._advance(frames)
-            if returned is not None:
-                return returned.value
-            barren += 1
+            if advance:
+                returned = self._advance(frames)
+                if returned is not None:
+                    return returned.value
+                barren += 1
+            advance = True
             top = frames[-1]
             place = place_of(top)
             if barren > PATIENCE and place not in self.left_to_python and place not in self._refused:
                 self._leave_to_python(top)
                 barren = 0
-            if place in self.left_to_python or places_of(frames) in self.without_segment:
+            if place in self.left_to_python:
+                continue
+            if places_of(frames) in self.without_segment:
+                if not self.left_to_python and (performed := self._perform_on(frames)):
+                    barren += performed
+                    advance = False
                 continue
             key = key_of(frames)
             compiled = self.compiled
@@ -128,6 +136,10 @@ class Driver:
             if self._useful(key):
                 barren = 0
             frames[:] = outcome
+
+    def _perform_on(self, frames: list[FrameState]) -> int:
+        """Perform instructions with which no segment begins, one after the other."""
+        return perform_on(frames, self.without_segment, places_of(frames)[:-1] if len(frames) > 1 else ())
 
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""

@@ -7,7 +7,7 @@ functions are in `operations.py`; this module has the table of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from ..bytecode.decoding import TABLE, Instruction
@@ -21,7 +21,7 @@ from .operations import looks_at_frames
 from .program import Program, program_of
 from .unwind import Returned, unwind
 
-__all__ = ["Returned", "leave", "looks_at_frames", "needs_own_frame", "perform"]
+__all__ = ["Returned", "leave", "looks_at_frames", "needs_own_frame", "perform", "perform_on"]
 
 Operation = Callable[[list[FrameState], FrameState, int, Any], Returned | None]
 #: What `perform` looks up: who does the instruction, its argument, and whatever else that one wants to know.
@@ -56,6 +56,39 @@ def perform(frames: list[FrameState]) -> Returned | None:
         if not _handle(frames, error):
             raise  # without an entry for this function, and without another context
         return None
+
+
+def perform_on(frames: list[FrameState], without_segment: Set[Any], outer: tuple[Any, ...]) -> int:
+    """Perform the next instruction of the innermost frame, and those after it, as long as each is one that no segment begins
+    with and that neither calls nor returns. `outer` are the places of the other frames.
+
+    Returns:
+        How many were performed: 0 where the next one is for `perform`.
+
+    Raises:
+        BaseException: what no frame handles, as `perform` does.
+    """
+    frame = frames[-1]
+    code = frame.code
+    program = program_of(code)
+    steps = program.steps or _prepare(program)
+    number = id(code)
+    count = 0
+    while True:
+        position = frame.position
+        operation, arg, value = steps[position]
+        place = (number, position)
+        if operation in _LEAVE or ((*outer, place) if outer else place) not in without_segment:
+            return count
+        frame.lasti = position
+        frame.position = position + 1
+        count += 1
+        try:
+            operation(frames, frame, arg, value)  # type: ignore[misc]
+        except BaseException as error:
+            if not _handle(frames, error):
+                raise
+            return count
 
 
 def leave(frames: list[FrameState], result: Any) -> Returned | None:
@@ -98,6 +131,9 @@ def needs_own_frame(frame: FrameState) -> bool:
     function, given = do.called(stack, arg)
     return looks_at_frames(function, given - len(frame.keyword_names))
 
+
+#: What `perform_on` leaves to others: what cannot be performed, calls and returns.
+_LEAVE = frozenset({None, do.call, do.call_with_unpacked, do.return_value, do.return_const})
 
 # the table ------------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,7 @@ class TritonBuilder(Builder[str]):
     zero = "lane * 0"
 
     def __init__(self, body: KernelBody, address: Callable[[int], tuple[str, str]]) -> None:
+        self.zero = "member * 0" if body.ndim == 0 else self.zero
         self.body = body
         self.address = address
         self.scopes = [Scope()]

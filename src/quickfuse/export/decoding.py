@@ -77,8 +77,8 @@ def _check_names(program: Program) -> None:
             raise ExportFileError(f"{name!r:.80} is no name of a tensor in a module: modules have that attribute")
     taken = {*names}
     for name in names:
-        pieces = name.split(".")
-        if any(".".join(pieces[:k]) in taken for k in range(1, len(pieces))):
+        parts = name.split(".")
+        if any(".".join(parts[:k]) in taken for k in range(1, len(parts))):
             raise ExportFileError(f"{name!r:.80} lies within another tensor")
     for alias, target in program.aliases.items():
         if target not in program.state or alias in program.state:

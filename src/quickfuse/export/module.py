@@ -258,7 +258,7 @@ def _tensor_failure(meta: TensorMeta, path: str, value: Any) -> str:
 
 
 def copied_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies of tensors, with the strides and classes that they have. What was one piece of memory stays one."""
+    """Copies of tensors, with the strides and classes that they have. What shared memory shares it again."""
     storages: dict[int, torch.UntypedStorage] = {}
     made: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():

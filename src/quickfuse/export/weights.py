@@ -1,4 +1,4 @@
-"""The tensors of an exported program in a safetensors file: each piece of memory once, however many tensors share it."""
+"""The tensors of an exported program in a safetensors file: memory once, however many tensors share it."""
 
 from __future__ import annotations
 

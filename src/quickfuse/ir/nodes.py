@@ -28,17 +28,17 @@ def outputs_of(graph: Graph) -> Any:
     return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
 
 
-@lru_cache(maxsize=4096)
-def is_view(target: Any) -> bool:
-    """Whether `target` is an operator of ATen that returns its first operand's memory, and leaves it unchanged."""
-    returns = target._schema.returns if isinstance(target, OpOverload) else ()
-    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
-
-
 def is_fused_update(node: Node) -> bool:
     """Whether a node calls one of PyTorch's fused optimizers, which changes parameters and states in place: a call that
     has no copies to work on."""
     return str(getattr(node.target, "__name__", "")).startswith("_fused_")
+
+
+@lru_cache(maxsize=4096)
+def is_view(target: Any) -> bool:
+    """Whether `target` is an operator of ATen that returns its first operand's memory, and leaves it unchanged."""
+    returns: Any = target._schema.returns if isinstance(target, OpOverload) else ()
+    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
 
 @lru_cache(maxsize=1024)

@@ -71,6 +71,15 @@ def _needs_memory(node: Node) -> bool:
     return handler is None or name_of(node.target) in _CALLING
 
 
+def _looking_like(tensor: Tensor, meta: TensorMeta) -> Tensor:
+    """A new tensor with the strides that the operator gives to axes of one element: parts may give others."""
+    if not tensor.whole or tensor.meta.stride == meta.stride:
+        return tensor
+    storage = Storage(meta, tensor.storage.value)
+    storage.pending = tensor.storage.pending
+    return Tensor(storage, meta)
+
+
 def _are_numbers(args: Any) -> bool:
     """Whether the only argument is a list of 0-dim tensors."""
     return len(args) == 1 and all(type(member) is Tensor and not member.meta.shape for member in args[0])
@@ -205,15 +214,11 @@ class _Lowering:
         given = iter(results)
         return [None if m is None else self._laid_out(next(given), m) for m in meta]  # what is not asked for is not there
 
-    def _laid_out(self, tensor: Any, meta: TensorMeta) -> Any:
-        """A new tensor with the strides that the operator gives it: its parts may give others."""
-        if type(tensor) is not Tensor or tensor.meta.stride == meta.stride:
-            return tensor
-        if not tensor.whole:
-            return tensor if tensor.meta.looks_like(meta) else self.ctx.fresh(meta, self.ctx.read(tensor))
-        storage = Storage(meta, tensor.storage.value)
-        storage.pending = tensor.storage.pending
-        return Tensor(storage, meta)
+    def _laid_out(self, tensor: Tensor, meta: TensorMeta) -> Tensor:
+        """A result with the strides that it has where the call is one."""
+        if not tensor.meta.looks_like(meta):
+            return self.ctx.fresh(meta, self.ctx.read(tensor))
+        return _looking_like(tensor, meta)
 
     def _with_activation(
         self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any

@@ -63,8 +63,9 @@ class ValueReads:
             return False
         places = self._places(value)
         large = [b for b, _ in places if b.meta.ndim > 1]
-        of_inputs = len(places) < _ENOUGH and all(b.kind == "input" for b in large)
-        return of_inputs and 4 * sum(b.meta.numel for b in large) <= 5 * size
+        if len(places) >= _ENOUGH or any(b.kind != "input" for b in large):
+            return False
+        return 4 * sum(b.meta.numel for b in large) <= 5 * size
 
     def _reads_more(self, value: Op, size: int, most: int, *, with_inputs: bool) -> bool:
         places = self._places(value)

@@ -12,7 +12,8 @@ from typing import Any
 from ..frame import GeneratorValue
 from .callable import NativeHandler, SuperProxy
 from .constant import PLAIN_TYPES, is_constant
-from .container import CONTAINERS, DICTS, ContainerMethod, ShadowContainer, ShadowDict
+from .container import CONTAINERS, ContainerMethod, ShadowContainer
+from .dictionary import DICTS, ShadowDict, key_value, stored_key
 from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
 from .from_outside import FromOutside, Place
 from .made import Made
@@ -67,6 +68,6 @@ __all__ = [
     "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "ContainerMethod",
     "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MappingProxy", "NativeHandler", "Place",
     "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
-    "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "numpy_class", "opened", "real_of",
-    "scalar_class", "symbolic_leaves", "tensors_among", "type_of",
+    "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "key_value", "numpy_class", "opened",
+    "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

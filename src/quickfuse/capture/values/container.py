@@ -1,4 +1,4 @@
-"""Containers of the user's as the captured code sees them: the real ones are not touched."""
+"""Lists, sets and deques of the user's as the captured code sees them: the real ones are not touched."""
 
 from __future__ import annotations
 
@@ -6,34 +6,11 @@ import collections
 from typing import Any
 
 from ...ir.source import Source
+from .dictionary import ShadowDict
 from .from_outside import FromOutside
-from .missing import LAZY
 
-#: The dictionaries, and the other containers, whose methods are native and known to capture.
-DICTS: tuple[type, ...] = (collections.OrderedDict, collections.defaultdict, dict)
+#: The containers, besides dictionaries, whose methods are native and known to capture.
 CONTAINERS: tuple[type, ...] = (list, set, collections.deque, tuple, frozenset)
-
-
-class ShadowDict(FromOutside):
-    """A dictionary that belongs to the user, as the captured code sees it: the real one is not touched. `cls` is the class
-    of `DICTS` that it is an instance of, perhaps through a class of the user's.
-
-    `entries` has every key of the real dictionary in order, with `LAZY` in place of values that nobody read; keys that
-    are tensors are the real tensors. `changes` lists the keys that the captured code set or deleted, in order, and
-    `removed` those that were deleted, perhaps to be set again, at the end. `mirrored` are entries of an object's `__dict__`
-    that are attributes which the captured code has set: they are changes of the object.
-    """
-
-    __slots__ = ("changes", "cls", "entries", "mirrored", "removed")
-
-    def __init__(self, real: dict[Any, Any], source: Source) -> None:
-        super().__init__(real, source)
-        self.cls: type = next(cls for cls in DICTS if isinstance(real, cls))
-        keys = collections.OrderedDict.__iter__(real) if isinstance(real, collections.OrderedDict) else dict.__iter__(real)
-        self.entries: dict[Any, Any] = dict.fromkeys(keys, LAZY)
-        self.changes: dict[Any, None] = {}
-        self.removed: dict[Any, None] = {}
-        self.mirrored: set[str] = set()
 
 
 class ShadowContainer(FromOutside):

@@ -22,7 +22,7 @@ class FromOutside:
 class Place(FromOutside):
     """Where an object was found that lies on the stack as it is: a function, class, module or method, which is the same
     object at each call, or (`by_code`) which is known by its code or its owner, so that another one may stand at its source;
-    a variable of an enclosing function; or a tuple or partial function, in whose place is
+    a variable of an enclosing function; or a tuple, method or partial function, in whose place is
     one of stand-ins, its `contents`."""
 
     __slots__ = ("by_code", "contents")

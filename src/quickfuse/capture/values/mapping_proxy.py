@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...ir.source import Source
-from .container import ShadowDict
+from .dictionary import ShadowDict
 from .foreign import ForeignObject
 
 

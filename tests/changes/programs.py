@@ -1,0 +1,91 @@
+"""Programs that read Python objects, and what changes those between calls: eager and compiled agree after each change.
+
+A case is a function that makes the program anew: it returns the function to compile, the changes in order, and, if the
+function takes more than one matrix, what makes its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import random
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import quickfuse
+from matrix.combinations import described
+
+Case = Callable[[], Any]
+
+_cases: dict[str, dict[str, Case]] = {}
+
+
+def case(factory: Case) -> Case:
+    """Register a case under its name."""
+    _cases.setdefault(factory.__module__, {})[factory.__name__] = factory
+    return factory
+
+
+def cases(module: str) -> list[str]:
+    return list(_cases[module])
+
+
+def x0() -> torch.Tensor:
+    return torch.arange(1.0, 5.0).view(2, 2)
+
+
+def agrees(module: str, name: str) -> None:
+    """Run a case in eager mode and compiled."""
+    factory = _cases[module][name]
+    with _settings():
+        wanted = _results(factory, lambda function: function)
+    with _settings():
+        quickfuse.reset()
+        got = _results(factory, lambda function: quickfuse.compile(function, backend="eager"))
+    assert wanted == got
+
+
+@contextlib.contextmanager
+def _settings() -> Any:
+    """Leave Python's and PyTorch's settings as they were."""
+    dtype, limit = torch.get_default_dtype(), sys.getrecursionlimit()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            sys.setrecursionlimit(limit)
+            logging.disable(logging.NOTSET)
+
+
+def _results(factory: Case, compile_: Callable[[Any], Any]) -> list[str]:
+    """What each call gave, twice at first and after each change."""
+    torch.manual_seed(0)
+    random.seed(0)
+    function, changes, *rest = factory()
+    arguments = rest[0] if rest else lambda: (x0(),)
+    called = compile_(function)
+    results = []
+    for change in (lambda: None, *changes, lambda: None):
+        try:
+            change()
+        except Exception as error:
+            results.append(f"the change raised {type(error).__name__}")
+        results += [_call(called, arguments()) for _ in range(2)]
+    return results
+
+
+def _call(function: Any, arguments: tuple[Any, ...]) -> str:
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            result = described(function(*arguments))
+    except Exception as error:
+        result = f"{type(error).__name__}: {error}"
+    return f"{result}|{printed.getvalue()}"
