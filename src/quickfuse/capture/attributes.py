@@ -92,7 +92,7 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
         if name not in ("is_integer", "bit_length", "real", "__class__"):
             raise Unsupported(f"the attribute {name} of a number")
         then(getattr(i.outside.concrete(base), name))
-    elif kind is MethodType and name in ("__func__", "__self__"):
+    elif kind is MethodType and name in ("__func__", "__self__", "__class__"):
         then(getattr(base, name))
     elif kind is MethodType:
         load(i, base.__func__, name, then)
