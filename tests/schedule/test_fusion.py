@@ -104,7 +104,7 @@ def test_bodies_of_deep_and_shared_expressions() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         for _ in range(40):
             x = x * x + x  # 2 ** 40 paths
-        for _ in range(3000):
+        for _ in range(900):
             x = x + 1
         return x
 

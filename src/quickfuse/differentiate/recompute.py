@@ -53,7 +53,6 @@ def is_slow(target: Any) -> bool:
     return is_slow_operation(name) or name in _MADE_OF_SLOW
 
 
-@cache
 def memory_root(node: Node) -> Node:
     """The node in whose memory a node's value lies: itself, but for views."""
     while True:
