@@ -8,6 +8,7 @@ PyTorch's settings that stand before it in the captured graph, and leaves the se
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from types import FunctionType
@@ -107,7 +108,7 @@ class _Splitter:
             return [nodes]
 
     def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
-        """The parts before and behind a call that stays one, and the call."""
+        """The parts before and after a call that stays one, and the call."""
         if self.calls >= _MOST_CALLS:
             raise Unsupported(reason)
         self.calls += 1
@@ -117,7 +118,16 @@ class _Splitter:
         behind = at + 1
         while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call:
             behind += 1
-        return [*self._split(nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
+        return [*self._split_before(nodes[:at], call), nodes[at:behind], *self._split(nodes[behind:])]
+
+    def _split_before(self, nodes: list[Node], call: Node) -> list[Any]:
+        """The parts before a call. Where it takes gradients to what is computed on the way, a part ends there: to autograd,
+        the results of one part do not depend on each other."""
+        parts: list[Any] = []
+        ends = {nodes.index(n) + 1 for n in _differentiated(call) if n in nodes}
+        for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
+            parts += self._split(nodes[begin:end])
+        return parts
 
     def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
         """Whether the gradients that a node of a part takes may flow through what another part computed. Inside of a
@@ -243,6 +253,14 @@ def _takes_a_result(node: Node) -> bool:
     """Whether a node takes one of several results of a call."""
     source = node.args[0] if node.target is operator.getitem else None
     return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
+
+
+def _differentiated(call: Node) -> list[Node]:
+    """The tensors to which a call takes gradients."""
+    if call.target is not torch.autograd.grad:
+        return []
+    inputs = call.args[1] if len(call.args) > 1 else call.kwargs.get("inputs", ())
+    return [n for n in (inputs if isinstance(inputs, (list, tuple)) else [inputs]) if isinstance(n, Node)]
 
 
 def _results_first(nodes: list[Node]) -> list[Node]:
