@@ -7,7 +7,6 @@ import functools
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,15 +73,15 @@ def test_while_it_compiles(
         for function in (many_operators, branches):
             compiled = quickfuse.compile(function)
             x = torch.ones(3, requires_grad=True)
-            began = time.perf_counter()
+            left = 0.0
             try:
                 alarm(delay, error)
                 compiled(x).sum().backward()
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
                 came = False
             except error:
                 came = True
-            assert came or in_finalizers or time.perf_counter() - began < delay
+            assert came or in_finalizers or left > 0
             assert isinstance(signal.getsignal(signal.SIGALRM), type(lambda: 0)), "the handler is the user's again"
             signal.setitimer(signal.ITIMER_REAL, 0)
             torch.testing.assert_close(compiled(x), function(x))
