@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from quickfuse import logs
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Expr, Load, Op, Previous
+from quickfuse.ir.expr import Expr, Load, Op, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import with_arguments
 from quickfuse.ir.values import TensorMeta, contiguous_stride
@@ -32,42 +32,31 @@ def cut_long_formulas(program: Program) -> frozenset[Buffer]:
 
 
 class _Cutting:
-    """The formulas of one loop. `length` of a node: how many operations come one after the other since the last cut."""
+    """The formulas of one loop."""
 
     def __init__(self, loop: Loop, cut: list[Buffer]) -> None:
         self.loop = loop
         self.cut = cut
         self.before: list[Loop] = []
-        self.known: dict[int, tuple[Expr, int, bool]] = {}  # by id: what it becomes, its length, and whether it may be cut
+        #: What each node becomes, by its id; how many operations come one after the other since the last cut; and whether
+        #: it may be cut.
+        self.known: dict[int, tuple[Expr, int, bool]] = {}
 
     def run(self) -> list[Loop]:
-        """The loops that store values for this one."""
-        stores = []
-        for store in self.loop.stores:
-            offset, inside, value = (
-                None if root is None else self._shortened(root) for root in (store.offset, store.inside, store.value)
-            )
-            assert value is not None
-            same = value is store.value and offset is store.offset and inside is store.inside
-            stores.append(store if same else replace(store, value=value, offset=offset, inside=inside))
-        self.loop.stores = stores
+        """Shorten the loop's formulas. Returns the loops that store values for it."""
+        for node in walk(*(root for store in self.loop.stores for root in store.roots)):
+            is_operation = isinstance(node, Op)
+            self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
+        if self.before:
+            self.loop.stores = [self._shortened(store) for store in self.loop.stores]
         return self.before
 
-    def _shortened(self, root: Expr) -> Expr:
-        known = self.known
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if id(node) in known:
-                stack.pop()
-                continue
-            missing = [arg for arg in node.args if id(arg) not in known] if isinstance(node, Op) else ()
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            known[id(node)] = self._operation(node) if isinstance(node, Op) else (node, 0, not isinstance(node, Previous))
-        return known[id(root)][0]
+    def _shortened(self, store: Store) -> Store:
+        offset, inside, value = (
+            None if root is None else self.known[id(root)][0] for root in (store.offset, store.inside, store.value)
+        )
+        assert value is not None
+        return replace(store, value=value, offset=offset, inside=inside)
 
     def _operation(self, node: Op) -> tuple[Expr, int, bool]:
         args = [self.known[id(arg)] for arg in node.args]
