@@ -97,14 +97,15 @@ def _changed_before_a_call(schedule: Schedule) -> list[int]:
     """The inputs, by their positions among the tensors, that kernels store to before the last call of PyTorch, which may
     turn out to return another shape than it says."""
     tensors = [buffer for buffer in schedule.program.inputs if buffer is not None]
+    position = {buffer: k for k, buffer in enumerate(tensors)}
     changed: dict[Buffer, None] = {}
-    early: list[Buffer] = []
+    early = 0
     for step in schedule.steps:
         if isinstance(step, Extern):
-            early = [*changed]
+            early = len(changed)
         else:
             changed.update(step.changed_inputs)
-    return [tensors.index(buffer) for buffer in early]
+    return [position[buffer] for buffer in [*changed][:early]]
 
 
 def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
