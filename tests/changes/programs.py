@@ -18,30 +18,13 @@ from typing import Any
 import torch
 
 import quickfuse
+from case_registry import Case, case_of, x0
 from matrix.combinations import described
-
-Case = Callable[[], Any]
-
-_cases: dict[str, dict[str, Case]] = {}
-
-
-def case(factory: Case) -> Case:
-    """Register a case under its name."""
-    _cases.setdefault(factory.__module__, {})[factory.__name__] = factory
-    return factory
-
-
-def cases(module: str) -> list[str]:
-    return list(_cases[module])
-
-
-def x0() -> torch.Tensor:
-    return torch.arange(1.0, 5.0).view(2, 2)
 
 
 def agrees(module: str, name: str) -> None:
     """Run a case in eager mode and compiled."""
-    factory = _cases[module][name]
+    factory = case_of(module, name)
     with _settings():
         wanted = _results(factory, lambda function: function)
     with _settings():

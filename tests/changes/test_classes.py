@@ -8,7 +8,8 @@ import typing
 import pytest
 import torch
 
-from changes.programs import agrees, case, cases
+from case_registry import case, cases
+from changes.programs import agrees
 
 
 @case

@@ -8,7 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from changes.programs import agrees, case, cases
+from case_registry import case, cases
+from changes.programs import agrees
 
 
 @case

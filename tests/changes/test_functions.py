@@ -9,7 +9,8 @@ import types
 import pytest
 import torch
 
-from changes.programs import agrees, case, cases
+from case_registry import case, cases
+from changes.programs import agrees
 
 
 @case

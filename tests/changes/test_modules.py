@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from changes.programs import agrees, case, cases
+from case_registry import case, cases
+from changes.programs import agrees
 
 
 @case

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from changes.programs import agrees, case, cases
+from case_registry import case, cases
+from changes.programs import agrees
 
 
 @case

@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from changes.programs import agrees, case, cases
+from case_registry import case, cases
+from changes.programs import agrees
 
 
 @case

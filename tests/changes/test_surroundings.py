@@ -12,7 +12,8 @@ import warnings
 import pytest
 import torch
 
-from changes.programs import agrees, case, cases
+from case_registry import case, cases
+from changes.programs import agrees
 
 V = contextvars.ContextVar("V", default=2.0)
 LG = logging.getLogger("changes")

@@ -14,25 +14,8 @@ from typing import Any
 import torch
 
 import quickfuse
+from case_registry import Case, case_of, x0
 from matrix.combinations import described
-
-Case = Callable[[], Any]
-
-_cases: dict[str, dict[str, Case]] = {}
-
-
-def case(factory: Case) -> Case:
-    """Register a case under its name."""
-    _cases.setdefault(factory.__module__, {})[factory.__name__] = factory
-    return factory
-
-
-def cases(module: str) -> list[str]:
-    return list(_cases[module])
-
-
-def x0() -> torch.Tensor:
-    return torch.arange(1.0, 5.0).view(2, 2)
 
 
 def x_and(*others: Any) -> Callable[[], tuple[Any, ...]]:
@@ -42,7 +25,7 @@ def x_and(*others: Any) -> Callable[[], tuple[Any, ...]]:
 
 def agrees(module: str, name: str) -> None:
     """Run a case in eager mode and compiled."""
-    factory = _cases[module][name]
+    factory = case_of(module, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wanted = _results(factory, lambda function: function)

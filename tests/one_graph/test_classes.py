@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from one_graph.programs import agrees, case, cases, x_and
+from case_registry import case, cases
+from one_graph.programs import agrees, x_and
 
 
 @dataclasses.dataclass

@@ -6,7 +6,8 @@ import functools
 import pytest
 import torch
 
-from one_graph.programs import agrees, case, cases, x_and
+from case_registry import case, cases
+from one_graph.programs import agrees, x_and
 
 
 @case

@@ -7,7 +7,8 @@ import enum
 import pytest
 import torch
 
-from one_graph.programs import agrees, case, cases, x_and
+from case_registry import case, cases
+from one_graph.programs import agrees, x_and
 
 
 class Color(enum.Enum):

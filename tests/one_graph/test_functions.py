@@ -12,7 +12,8 @@ import warnings
 import pytest
 import torch
 
-from one_graph.programs import agrees, case, cases, x_and
+from case_registry import case, cases
+from one_graph.programs import agrees, x_and
 
 V = contextvars.ContextVar("V", default=2.0)
 LOG = logging.getLogger("one_graph")

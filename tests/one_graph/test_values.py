@@ -11,7 +11,8 @@ import types
 import pytest
 import torch
 
-from one_graph.programs import agrees, case, cases, x_and
+from case_registry import case, cases
+from one_graph.programs import agrees, x_and
 
 PAT = re.compile(r"layer\.(\d+)\.(?P<n>\w+)")
 
