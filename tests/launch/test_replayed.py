@@ -129,7 +129,8 @@ def test_results_of_later_graphs_are_safe_from_earlier_ones(device: Device) -> N
     for _ in range(3):
         f([x])
     for _ in range(3):
-        kept = g([x])
+        g([x])
+    kept = g([x])
     at = kept[0].data_ptr()
     f([x])
     assert kept[0].data_ptr() != at

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import struct
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -87,17 +88,18 @@ class CudaRecording:
         before = torch.cuda.memory_reserved(self._device)
         stream.wait_stream(self._stream)
         with torch.cuda.stream(stream), self._own_tables(stream.cuda_stream) as rows, _no_collection():
-            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            self.graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
             try:
                 result = run()
             except BaseException:
-                self._abandon(pool)
+                self._abandon(pool.handle)
                 raise
             try:
                 self.graph.capture_end()
             except BaseException:
-                _repair(self._device, pool)
+                _repair(self._device, pool.handle)
                 raise
+        pool.users.add(self)
         self._write_rows(rows)
         self.bytes = torch.cuda.memory_reserved(self._device) - before
         return result
@@ -179,10 +181,23 @@ def _capture_stream(device: int) -> Any:
     return torch.cuda.Stream(device)
 
 
-@functools.cache
-def pool_of(device: int, stream: int) -> Any:
+class Pool:
     """The memory that all graphs of a stream share: on one stream, no two of them run at a time."""
-    return torch.cuda.graph_pool_handle()
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self.users: weakref.WeakSet[CudaRecording] = weakref.WeakSet()
+
+
+_pools: dict[tuple[int, int], Pool] = {}
+
+
+def pool_of(device: int, stream: int) -> Pool:
+    """The pool of a stream's graphs: a new one where none of these is left, since PyTorch gives up a pool with its last."""
+    pool = _pools.get((device, stream))
+    if pool is None or not pool.users:
+        pool = _pools[device, stream] = Pool()
+    return pool
 
 
 def recorder_of(device: int, calls: Sequence[Recordable]) -> Recorder:
@@ -199,7 +214,7 @@ def recorder_of(device: int, calls: Sequence[Recordable]) -> Recorder:
 
 def allocate_again(device: int, stream: int, address: int, nbytes: int) -> torch.Tensor | None:
     """Memory at an address that was freed in the pool of a stream's graphs a moment ago; None if it is not to be had."""
-    pool = pool_of(device, stream)
+    pool = pool_of(device, stream).handle
     tried: list[torch.Tensor] = []
     with torch.cuda.stream(_capture_stream(device)):
         torch._C._cuda_beginAllocateCurrentThreadToPool(device, pool)
