@@ -52,14 +52,14 @@ class ValueReads:
         most = COSTS.most_read_again_after_calls if users > 1 else COSTS.most_read_after_calls
         return self._reads_more(value, size, most, with_inputs=True)
 
-    def are_of_one_input(self, value: Expr, size: int, pieces: int) -> bool:
+    def are_of_one_input(self, value: Expr, size: int, choices: int) -> bool:
         """Whether a value is as good as stored: it is soon computed from as much memory as it would take, of inputs.
 
         What computes gradients reads these anyway: that of a layer with an activation reads the layer's operand.
         """
         if not isinstance(value, Op):
             return True
-        if costs_at_least(value, COSTS.few_additions * pieces):
+        if costs_at_least(value, COSTS.few_additions * choices):
             return False
         places = self._places(value)
         large = [b for b, _ in places if b.meta.ndim > 1]
