@@ -1,7 +1,7 @@
 """Values that are different formulas on different parts of their index space: pads, concatenations, rolls.
 
-Such a value is a choice by where the index is: `where(lt(i0, 3), this, that)`. On a part of the space where all indices agree,
-there is no choice left.
+Such a value is a choice by where the index is: `where(lt(i0, 3), this, that)`. On a part of the space where all indices
+agree, there is no choice left.
 """
 
 from __future__ import annotations

@@ -12,23 +12,20 @@ from quickfuse.ir.choices import count_choices, simplified
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
+from quickfuse.ir.relayout import Layout, index_map_of, relayout
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .adapted import with_part
 from .layout import (
-    Layout,
     Shape,
     broadcast,
     costs_at_least,
-    index_map_of,
     is_dense,
     overlaps_itself,
     read_order,
-    relayout,
     replace_part,
 )
-from .materialize import ValueReads
 from .promotion import NUMBER, is_float
 from .symbolic import Storage, Tensor, whole_load
 
@@ -54,7 +51,6 @@ class Context:
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
         self._assigned_ids: set[int] = set()
         self._choices: dict[int, tuple[Expr, int]] = {}
-        self._reads = ValueReads()
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
@@ -221,30 +217,25 @@ class Context:
 
     def compute_once(self, storage: Storage) -> None:
         """Store a value that is not in memory yet, so that no two kernels compute it."""
-        if storage.buffer is None and not isinstance(storage.value, (Load, Const)):
-            self.materialize(storage)
+        if storage.buffer is None and not isinstance(storage.value, Const):
+            self.program.optional.discard(self.materialize(storage).access.buffer)
 
-    def materialize_for(self, storage: Storage, users: int) -> None:
-        """Store what a storage holds, which `users` nodes of the graph take, where they should not form it anew each."""
+    def offer(self, storage: Storage, users: int) -> None:
+        """Let the schedule decide whether what a storage holds, which `users` nodes of the graph take, is stored or computed
+        by each that reads it. A formula does not grow without end: a long one is offered, too.
+        """
         value = storage.value
-        if value is None or storage.buffer is not None:
+        if not isinstance(value, Op) or storage.buffer is not None or storage.meta.numel < 2:
             return
-        chooses = users > 1 and self.program.chooses and count_choices(value, self._choices) > 1
-        if chooses or self._reads.are_too_many(value, storage.meta.numel, users):
-            self.materialize(storage)
+        if users > 1:
+            is_one_operation = not costs_at_least(value, 2) and sum(isinstance(arg, Load) for arg in value.args) < 2
+        else:
+            is_one_operation = not costs_at_least(value, COSTS.longest_kept) or self._chooses(value)
+        if not is_one_operation:
+            self.program.optional.add(self.materialize(storage).access.buffer)
 
-    def materialize_before_calls(self, storage: Storage, users: int) -> None:
-        """Store what a storage holds, which was formed before a call and is used now."""
-        value = storage.value
-        if value is None or storage.buffer is not None:
-            return
-        if self._reads.are_too_many_after_calls(value, storage.meta.numel, users):
-            self.materialize(storage)
-
-    def is_as_good_as_stored(self, value: Expr, size: int) -> bool:
-        """Whether other readers of a value of `size` elements, which is stored for a call, may as well compute it again."""
-        choices = count_choices(value, self._choices) if self.program.chooses else 1
-        return self._reads.are_of_one_input(value, size, choices)
+    def _chooses(self, value: Expr) -> bool:
+        return self.program.chooses and count_choices(value, self._choices) > 1
 
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""

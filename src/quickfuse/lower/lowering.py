@@ -19,11 +19,11 @@ from quickfuse.ir.values import NumberMeta, TensorMeta
 from .aten import native_handler, overload_handler
 from .batches import batch_products
 from .context import Context
+from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
 from .in_place import scatter_in_place
 from .layout import overlaps_itself
-from .materialize import compared_for_equality
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
 from .products import Activation, activation_after
@@ -106,7 +106,7 @@ class _Lowering:
             if node in values:  # came with what was before
                 continue
             if kind == "call_function" or kind == "call_method":
-                self._materialize_across_calls(node)
+                self._offer_across_calls(node)
                 values[node] = self._call(kind, node)
                 if node in compared and type(values[node]) is Tensor:
                     self.ctx.compute_once(values[node].storage)
@@ -119,13 +119,13 @@ class _Lowering:
                 raise Unsupported(f"a graph node of kind {kind}")
         return self.ctx.program
 
-    def _materialize_across_calls(self, node: Node) -> None:
-        """Store operands whose formulas would be computed behind calls that their own operands were there before."""
+    def _offer_across_calls(self, node: Node) -> None:
+        """Operands whose formulas would be computed after calls that their own operands were there before may be stored."""
         for operand in node.all_input_nodes:
             value = self.values[operand]
             if type(value) is Tensor and self.formed.get(id(value.storage), _NEVER)[1] < self.calls:
                 del self.formed[id(value.storage)]
-                self.ctx.materialize_before_calls(value.storage, len(operand.users))
+                self.ctx.offer(value.storage, 2)
 
     def _remember_when(self, value: Any) -> None:
         steps = self.ctx.program.steps
@@ -175,7 +175,7 @@ class _Lowering:
             try:
                 value = handler(ctx, args, kwargs, meta)
                 if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
-                    return self._materialized_for_users(value, node)
+                    return self._offered(value, node)
             except NoRule:
                 pass
             except Unsupported as unsupported:
@@ -187,15 +187,15 @@ class _Lowering:
             return self._stack(args[0], meta)
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
         if parts is not None:
-            return self._materialized_for_users(self._in_parts(parts, meta), node)
+            return self._offered(self._in_parts(parts, meta), node)
         try:
             return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:
             raise failed or unsupported from None
 
-    def _materialized_for_users(self, value: Any, node: Node) -> Any:
+    def _offered(self, value: Any, node: Node) -> Any:
         if type(value) is Tensor and value.whole:
-            self.ctx.materialize_for(value.storage, len(node.users))
+            self.ctx.offer(value.storage, len(node.users))
         return value
 
     def _in_parts(self, parts: Expansion, meta: Any) -> Any:

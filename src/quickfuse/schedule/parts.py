@@ -1,4 +1,4 @@
-"""Index spaces cut into parts: a value that chooses by where the index is becomes a loop for each formula that it chooses from.
+"""Index spaces cut into parts: a value that chooses by where the index is becomes a loop for each of its formulas.
 
 The space is cut where outcomes of comparisons change, and each part has a loop of its own, in which no choice is left. So a
 concatenation is stored part by part, together with what is computed from it.

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Load, Op, Place, Previous, walk
+from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, buffers_in
 from quickfuse.ir.reindex import with_arguments
-from quickfuse.ir.target import OPERATION_COSTS
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from .index_space import Shape, reduced_axes
+from .materialize import cost_of
 
 
 def cut(program: Program) -> frozenset[Buffer]:
@@ -33,11 +33,6 @@ def cut(program: Program) -> frozenset[Buffer]:
     if sum(_is_reduction(store) for loop in loops for store in loop.stores) < COSTS.least_chain:
         return frozenset()
     return _Cutting(program).run(loops)
-
-
-def _cost_of(node: Op) -> int:
-    simple = COSTS.of_half if node.dtype in HALF_TYPES else 2 if node.dtype is torch.float64 else 1
-    return OPERATION_COSTS.get(node.name, simple)
 
 
 def _is_reduction(store: Store) -> bool:
@@ -195,7 +190,7 @@ class _Space:
             for arg in args:
                 axes |= arg.axes
             needs, calls = max([arg.needs for arg in args]), max([arg.calls for arg in args])
-            value = _Value(len(self.distinct), node, args, axes, needs, calls, _cost_of(node))
+            value = _Value(len(self.distinct), node, args, axes, needs, calls, cost_of(node))
             self.distinct[key] = self._linked(value)
             known = [arg.everywhere for arg in args]
             if None not in known:
@@ -287,7 +282,7 @@ class _Space:
         cost, highest = _cost(live, reduced, root.calls)
         if highest >= COSTS.slow and ahead <= COSTS.passes_kept and len(live) == 1:
             return []
-        enough = cost * min(ahead, COSTS.passes_ahead) > len(live) * COSTS.most_again
+        enough = cost * min(ahead, COSTS.passes_ahead) > len(live) * COSTS.memory_access
         return live if enough and len(live) <= COSTS.most_stored else []
 
     def _computed(self, root: _Value, reduced: int) -> list[_Value]:
