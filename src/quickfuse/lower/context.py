@@ -220,9 +220,10 @@ class Context:
         if storage.buffer is None and not isinstance(storage.value, Const):
             self.program.optional.discard(self.materialize(storage).access.buffer)
 
-    def offer(self, storage: Storage, users: int) -> None:
+    def offer(self, storage: Storage, users: int, lies: TensorMeta | None = None) -> None:
         """Let the schedule decide whether what a storage holds, which `users` nodes of the graph take, is stored or computed
-        by each that reads it. A formula does not grow without end: a long one is offered, too.
+        by each that reads it. A formula does not grow without end: a long one is offered, too. `lies`: how it should be
+        laid out, if that matters.
         """
         value = storage.value
         if not isinstance(value, Op) or storage.buffer is not None or storage.meta.numel < 2:
@@ -232,7 +233,8 @@ class Context:
         else:
             is_one_operation = not costs_at_least(value, COSTS.longest_kept) or self._chooses(value)
         if not is_one_operation:
-            self.program.optional.add(self.materialize(storage).access.buffer)
+            load = storage.value = self.stored(value, lies or read_order(value, storage.meta))
+            self.program.optional.add(load.access.buffer)
 
     def _chooses(self, value: Expr) -> bool:
         return self.program.chooses and count_choices(value, self._choices) > 1

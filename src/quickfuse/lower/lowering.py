@@ -19,6 +19,7 @@ from quickfuse.ir.values import NumberMeta, TensorMeta
 from .aten import native_handler, overload_handler
 from .batches import batch_products
 from .context import Context
+from .convolution import CONVOLUTIONS, channels_last_meta, is_image
 from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
@@ -62,7 +63,7 @@ def _handler(kind: str, target: Any) -> Handler | None:
 
 
 #: Operators with a rule that call PyTorch on memory.
-_CALLING = frozenset("conv2d convolution convolution_backward conv_transpose2d linear mm addmm".split())
+_CALLING = CONVOLUTIONS | {"linear", "mm", "addmm"}
 
 
 def _needs_memory(node: Node) -> bool:
@@ -195,7 +196,8 @@ class _Lowering:
 
     def _offered(self, value: Any, node: Node) -> Any:
         if type(value) is Tensor and value.whole:
-            self.ctx.offer(value.storage, len(node.users))
+            to_convolve = is_image(value) and any(name_of(user.target) in CONVOLUTIONS for user in node.users)
+            self.ctx.offer(value.storage, len(node.users), channels_last_meta(value.meta) if to_convolve else None)
         return value
 
     def _in_parts(self, parts: Expansion, meta: Any) -> Any:

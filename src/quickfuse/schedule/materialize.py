@@ -9,6 +9,7 @@ they read in the cache, but for the first of them. Operations count if they are 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,10 +36,24 @@ def cost_of(node: Op) -> int:
 
 @dataclass(eq=False, slots=True)
 class _Readers:
-    """What reads a value: in which passes, over which index spaces, which of its elements. `needs_memory`: it is stored."""
+    """What reads a value: in which passes, over which index spaces, which of its elements. `needs_memory`: it is stored.
+    `several`: it is no formula, as several loops fill it, or loads at computed offsets read it.
+    """
 
     found: dict[tuple[_Pass, Shape, Access], None]
-    needs_memory: bool = False
+    needs_memory: bool
+    several: bool = False
+
+
+class _Formula:
+    """A value of `size` elements: what it costs for each, and the places in large buffers that it reads."""
+
+    def __init__(self, value: Expr, size: int) -> None:
+        nodes = walk(value)
+        self.size = size
+        self.cost = sum(cost_of(node) for node in nodes if isinstance(node, Op))
+        places = [node.access for node in nodes if isinstance(node, (Load, Place))]
+        self.large = {(place.buffer, place.offset) for place in places if 2 * place.buffer.meta.numel >= size}
 
 
 def materialize(program: Program) -> None:
@@ -53,9 +68,13 @@ class _Materializing:
         self.program = program
         self.readers = {buffer: _Readers({}, buffer.kind != "temp") for buffer in program.optional}
         self.known: dict[Buffer, _Pass] = {}
-        self.filled: dict[Buffer, Loop] = {}
+        self.filled: set[Buffer] = set()
         #: The values that are not stored, and how they are read, by accesses and shapes.
         self.formulas: dict[Buffer, tuple[Shape, Store]] = {}
+        #: Those that are, but by whose formulas the loops after so many calls need to load less.
+        self.again: dict[Buffer, set[int]] = {}
+        #: How many loops after so many calls load from a buffer.
+        self.loading: Counter[tuple[int, Buffer]] = Counter()
         self.seen: dict[tuple[Access, Shape], Expr | None] = {}
 
     def run(self) -> None:
@@ -68,7 +87,7 @@ class _Materializing:
         steps: list[Loop | Extern] = []
         for step in self.program.steps:
             if isinstance(step, Loop):
-                step.stores = [self._rewritten(store, step.shape) for store in step.stores]
+                step.stores = [self._rewritten(store, step.shape) for store in step.stores] if self.formulas else step.stores
                 if self._is_computed_again(step):
                     continue
             steps.append(step)
@@ -89,14 +108,15 @@ class _Materializing:
             loads = [node for node in walk(*store.roots) if isinstance(node, (Load, Place))]
             passes = [self.known.get(node.access.buffer, _FIRST) for node in loads]
             needs, calls = max([n for n, _ in passes], default=0), max([c for _, c in passes], default=0)
+            self.loading.update({(calls, node.access.buffer) for node in loads})
             for node in loads:
                 if (readers := self.readers.get(node.access.buffer)) is not None:
                     readers.found[(needs, calls), loop.shape, node.access] = None
-                    readers.needs_memory = readers.needs_memory or isinstance(node, Place)
+                    readers.several |= isinstance(node, Place)
             buffer = store.access.buffer
             if buffer in self.readers:
-                self.readers[buffer].needs_memory |= buffer in self.filled or store.kind is not StoreKind.ASSIGN
-                self.filled[buffer] = loop
+                self.readers[buffer].several |= buffer in self.filled or store.kind is not StoreKind.ASSIGN
+                self.filled.add(buffer)
             before = self.known.get(buffer, _FIRST)
             after = needs if store.kind is StoreKind.ASSIGN else needs + 1
             self.known[buffer] = (max(before[0], after), max(before[1], calls))
@@ -108,43 +128,53 @@ class _Materializing:
         store = loop.stores[0]
         buffer = store.access.buffer
         readers = self.readers.get(buffer)
-        if readers is None or readers.needs_memory or self._is_worth_storing(store, loop.shape, readers):
+        if readers is None or readers.several or not readers.found:
+            return False
+        value = _Formula(store.value, math.prod(loop.shape))
+        stored = readers.needs_memory or self._is_worth_storing(value, self.known[buffer][1], readers)
+        again = self._loading_anyway(value, buffer, readers) if stored else set()
+        if stored and not again:
             return False
         self.formulas[buffer] = (loop.shape, store)
         if any(self._seen(access, shape) is None for _, shape, access in readers.found):
             del self.formulas[buffer]
             return False
-        return True
+        if stored:
+            self.again[buffer] = again
+        return not stored
 
-    def _is_worth_storing(self, store: Store, shape: Shape, readers: _Readers) -> bool:
-        size = math.prod(shape)
-        nodes = walk(store.value)
-        large = {
-            (node.access.buffer, node.access.offset) for node in nodes
-            if isinstance(node, (Load, Place)) and 2 * node.access.buffer.meta.numel >= size
-        }  # fmt: skip
-        if sum(buffer.kind != "input" for buffer, _ in large) > COSTS.most_read:
+    def _is_worth_storing(self, value: _Formula, calls: int, readers: _Readers) -> bool:
+        if sum(buffer.kind != "input" for buffer, _ in value.large) > COSTS.most_read:
             return True
-        calls = self.known[store.access.buffer][1]
         kernels = {of_calls for (_, of_calls), _, _ in readers.found}
         passes = {(at, space) for at, space, _ in readers.found}
         later = len(kernels - {calls})
         cached = len(passes) - len(kernels)
-        again = sum(math.prod(space) for _, space, _ in readers.found) - size
-        cost = sum(cost_of(node) for node in nodes if isinstance(node, Op))
-        loads = (len(large) - 1) * (later + cached / COSTS.cached_part)
-        return cost * max(again, 0) / size + COSTS.memory_access * loads > COSTS.memory_access
+        again = sum(math.prod(space) for _, space, _ in readers.found) - value.size
+        loads = (len(value.large) - 1) * (later + cached / COSTS.cached_part)
+        return value.cost * max(again, 0) / value.size + COSTS.memory_access * loads > COSTS.memory_access
+
+    def _loading_anyway(self, value: _Formula, buffer: Buffer, readers: _Readers) -> set[int]:
+        """After how many calls loops load all that a cheap value is computed from, whether it is stored or not."""
+        if value.cost > COSTS.memory_access:
+            return set()
+        mine = self.known[buffer][1]
+        return {
+            calls for (_, calls), _, _ in readers.found
+            if all(self.loading[calls, other] > (calls == mine) for other, _ in value.large)
+        }  # fmt: skip
 
     # --- formulas in place of loads ---
 
     def _rewritten(self, store: Store, shape: Shape) -> Store:
-        if not self.formulas or not any(
-            isinstance(node, Load) and node.access.buffer in self.formulas for node in walk(*store.roots)
-        ):
+        loaded = {node.access.buffer for node in walk(*store.roots) if isinstance(node, Load)}
+        calls = max([self.known.get(buffer, _FIRST)[1] for buffer in loaded], default=0)
+        formulas = {buffer for buffer in loaded & self.formulas.keys() if calls in self.again.get(buffer, (calls,))}
+        if not formulas:
             return store
 
         def leaf(node: Expr) -> Expr:
-            if not isinstance(node, Load) or node.access.buffer not in self.formulas:
+            if not isinstance(node, Load) or node.access.buffer not in formulas:
                 return node
             seen = self._seen(node.access, shape)
             assert seen is not None, "all that reads a value has been looked at"
