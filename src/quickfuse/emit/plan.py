@@ -204,8 +204,8 @@ class Plan:
         for one_pass, stores in enumerate(body.passes):
             for k in stores:
                 store, root = body.stores[k], self.roots[k][-1]
-                later = any(root in use for use in uses[one_pass + 1 :])
-                if store.kind is StoreKind.ASSIGN and store.slot not in loaded and later and self._takes_more_than_a_load(root):
+                is_free = store.kind is StoreKind.ASSIGN and store.slot not in loaded
+                if is_free and any(root in use for use in uses[one_pass + 1 :]) and self._takes_more_than_a_load(root):
                     kept.setdefault(root, (store.slot, next(n for n, use in enumerate(uses) if root in use)))
         taken = {slot for slot, _ in kept.values()}
         for last, stores in enumerate(body.passes):

@@ -37,6 +37,8 @@ class CostModel:
     #: pass of the same kernel has loaded comes from the cache, which costs a part of it.
     memory_access: int = 20
     cached_part: int = 8
+    #: What a load at a computed index costs besides.
+    computed_load: int = 4
     #: A value that reads more large temporaries is stored: its readers would be kernels unlike all others.
     most_read: int = 12
     #: The schedule decides about values with several users, and about those that take so many operations.
@@ -119,20 +121,14 @@ class CostModel:
 
     # --- chains of reductions (20 softmaxes, layer norms of softmaxes) ---
 
-    #: At most so many values are stored at one point.
-    most_stored: int = 8
     #: So many of the passes that are still to come count: after these there may be a better point.
     passes_ahead: int = 4
     #: The last pass of a kernel stores something, and its memory is used before to keep one slow value, of the second cost
     #: or more. So one is not stored of its own where no more passes are to come than the first.
     passes_kept: int = 2
     slow: int = 10
-    #: A value that costs no more is computed from others that are stored.
-    cheap: int = 4
     #: What rounding to 16 bits costs.
     of_half: int = 4
-    #: Programs with fewer reductions have no chains.
-    least_chain: int = 3
 
     # --- fusion ---
 

@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from quickfuse.errors import Unsupported
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Buffer, Extern, Program
+from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
@@ -64,6 +64,10 @@ def _handler(kind: str, target: Any) -> Handler | None:
 
 #: Operators with a rule that call PyTorch on memory.
 _CALLING = CONVOLUTIONS | {"linear", "mm", "addmm"}
+
+
+def _reduces(step: Loop | Extern) -> bool:
+    return isinstance(step, Loop) and step.stores[0].kind is StoreKind.REDUCE
 
 
 def _needs_memory(node: Node) -> bool:
@@ -163,6 +167,7 @@ class _Lowering:
             return host_number(ctx, target, args, node.name, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
+        first = len(ctx.program.steps)
         if node in self.shared:
             joined = self.shared.joined(ctx, node, args[0] if args else kwargs["tensors"], meta)
             if joined is not None:
@@ -176,7 +181,7 @@ class _Lowering:
             try:
                 value = handler(ctx, args, kwargs, meta)
                 if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
-                    return self._offered(value, node)
+                    return self._offered(value, node, first)
             except NoRule:
                 pass
             except Unsupported as unsupported:
@@ -188,16 +193,19 @@ class _Lowering:
             return self._stack(args[0], meta)
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
         if parts is not None:
-            return self._offered(self._in_parts(parts, meta), node)
+            return self._offered(self._in_parts(parts, meta), node, first)
         try:
             return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:
             raise failed or unsupported from None
 
-    def _offered(self, value: Any, node: Node) -> Any:
+    def _offered(self, value: Any, node: Node, first: int) -> Any:
+        """What a node gives, now a temporary if the schedule is to decide about it: it has several users, or was computed
+        from reductions, which are among the steps from `first` on."""
         if type(value) is Tensor and value.whole:
             to_convolve = is_image(value) and any(name_of(user.target) in CONVOLUTIONS for user in node.users)
-            self.ctx.offer(value.storage, len(node.users), channels_last_meta(value.meta) if to_convolve else None)
+            uses = len(node.users) + any(map(_reduces, self.ctx.program.steps[first:]))
+            self.ctx.offer(value.storage, uses, channels_last_meta(value.meta) if to_convolve else None)
         return value
 
     def _in_parts(self, parts: Expansion, meta: Any) -> Any:
