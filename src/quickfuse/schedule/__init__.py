@@ -3,7 +3,8 @@
 In order: `recompute` (what is stored rather than computed again), `long_formulas` (cut), `hoisting` (what does not depend
 on all axes is computed once), `dependence` (what must come before what), `copies` (old and new values that are both
 needed), `fusion` (groups that run together), `order` (by what memory they take), `fused_loops`, `collapse` (fewer axes),
-`canonical` (code without sizes and buffers), `launches` (equal bodies into one call).
+`canonical` (code without sizes and buffers), `launches` (equal bodies into one call), `shared_kernels` (one kernel
+in place of many that differ by constants alone).
 """
 
 from __future__ import annotations
