@@ -337,20 +337,23 @@ class KernelBodyWriter:
 
     def _launch(self, step: KernelCall, index: int) -> None:
         call = self.calls[index]
-        scalars = [s.name for s in step.scalars]
         self.constants[f"_k{index}"] = call.launch
         if call.device_type == "cuda":
             self.constants["_stream"] = call.current_stream
             if call.gathers:
                 self.constants[f"_k{index}_gather"] = call.gather
                 self.lines.append(f"_k{index}_gather()")
-            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *scalars])})")
+            names = [s.name for s in step.scalars]
+            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *names])})")
             return
         self.constants[f"_k{index}_block"] = call.block_address
-        for k, (scalar, dtype) in enumerate(zip(scalars, step.body.scalars, strict=True)):
+        for k, (scalar, dtype) in enumerate(zip(step.scalars, step.body.scalars, strict=True)):
             view = "floats" if dtype.is_floating_point else "integers"
+            if scalar.value is not None:
+                getattr(call, view)[k] = scalar.value
+                continue
             self.constants[f"_k{index}_{view}"] = getattr(call, view)
-            self.lines.append(f"_k{index}_{view}[{k}] = {scalar}")
+            self.lines.append(f"_k{index}_{view}[{k}] = {scalar.name}")
         if call.parallel:
             self.constants[f"_k{index}_arguments"] = call.arguments
             self.lines.append(f"_k{index}_arguments[4] = _threads()")

@@ -103,6 +103,13 @@ class CostModel:
     #: So many times larger than the images a weight must be for these to keep their layout.
     heavy_weight: int = 1
 
+    # --- kernels ---
+
+    #: So many kernels that differ by constants alone become one, if no more constants than the second differ (15 ms to
+    #: compile each; an argument is a load before the loop).
+    least_alike: int = 8
+    most_constants_given: int = 16
+
     # --- gradients ---
 
     #: How many exponentials and the like may be computed again in backward for one value that is not kept.
