@@ -37,8 +37,7 @@ from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
 from .raising import Raised, raise_in_program
-from .unwinding import set_traceback, traceback_of
-from .values import (
+from .symbolic import (
     ABSENT,
     CONTAINERS,
     DELETED,
@@ -53,6 +52,7 @@ from .values import (
     real_of,
     type_of,
 )
+from .unwinding import set_traceback, traceback_of
 
 Then = Callable[[Any], None]
 

@@ -17,8 +17,7 @@ from .class_attributes import lookup_class, python_method, special_method
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
-from .text import printable
-from .values import (
+from .symbolic import (
     ABSENT,
     ContainerMethod,
     ForeignObject,
@@ -34,6 +33,7 @@ from .values import (
     is_numpy,
     type_of,
 )
+from .text import printable
 
 Then = Callable[[Any], None]
 

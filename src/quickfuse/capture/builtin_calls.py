@@ -38,8 +38,7 @@ from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .raising import Raised, raise_in_program
-from .text import text_of
-from .values import (
+from .symbolic import (
     ABSENT,
     ForeignScalar,
     NativeHandler,
@@ -50,6 +49,7 @@ from .values import (
     is_constant,
     type_of,
 )
+from .text import text_of
 
 
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:

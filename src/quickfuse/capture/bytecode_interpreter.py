@@ -25,8 +25,8 @@ from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import VISIBLE_ENDING, Interpreter, Then
 from .raising import Raised
 from .results import OperatorFailed
+from .symbolic import ABSENT, ForeignScalar, Symbol, TensorProxy, is_constant, type_of
 from .unwinding import unwind
-from .values import ABSENT, ForeignScalar, Symbol, TensorProxy, is_constant, type_of
 
 MAX_DEPTH = 200
 CO_GENERATOR = 0x20
@@ -63,15 +63,27 @@ class BytecodeInterpreter(Interpreter):
             Raised: an exception leaves the outermost frame; `raised_at` instructions came before the one that raised it.
             Unsupported: `performed` instructions came before the one that capture cannot follow.
         """
+        self._run(0, self.stop_at, 1)
+        return not self.frames
+
+    def run_until(self, depth: int) -> None:
+        """Run, within an instruction, until only `depth` frames are left."""
+        self.nesting += 1
+        try:
+            self._run(depth, -1, 0)
+        finally:
+            self.nesting -= 1
+
+    def _run(self, depth: int, stop_at: int, step: int) -> None:
+        """Run until `depth` frames are left, or `performed` is `stop_at`; each instruction counts `step` there."""
         frames = self.frames
-        stop_at = self.stop_at
-        while frames:
+        while len(frames) > depth:
             frame = frames[-1]
             instructions = frame.decoded.instructions
             try:
                 while True:
                     if self.performed == stop_at:
-                        return False
+                        return
                     position = frame.position
                     name, arg, value, _ = instructions[position]
                     frame.lasti = position
@@ -82,49 +94,18 @@ class BytecodeInterpreter(Interpreter):
                     handler(self, frame, arg, value)
                     if self.dropped:
                         self._close_dropped()
-                    self.performed += 1
+                    self.performed += step
                     if not frames or frames[-1] is not frame:
                         break
             except Raised as raised:
-                self.raised_at = self.performed
-                unwind(self, raised.exception, 0)
+                if step:
+                    self.raised_at = self.performed
+                unwind(self, raised.exception, depth)
                 if self.dropped:
                     raise Unsupported(VISIBLE_ENDING) from None
-                self.performed += 1
+                self.performed += step
             except OperatorFailed as failed:
                 raise Unsupported(f"an operator that raises: {failed}") from failed
-        return True
-
-    def run_until(self, depth: int) -> None:
-        """Run, within an instruction, until only `depth` frames are left."""
-        frames = self.frames
-        self.nesting += 1
-        try:
-            while len(frames) > depth:
-                frame = frames[-1]
-                instructions = frame.decoded.instructions
-                try:
-                    while True:
-                        position = frame.position
-                        name, arg, value, _ = instructions[position]
-                        frame.lasti = position
-                        frame.position = position + 1
-                        handler = _dispatch.get(name)
-                        if handler is None:
-                            handler = self._find(name)
-                        handler(self, frame, arg, value)
-                        if self.dropped:
-                            self._close_dropped()
-                        if not frames or frames[-1] is not frame:
-                            break
-                except Raised as raised:
-                    unwind(self, raised.exception, depth)
-                    if self.dropped:
-                        raise Unsupported(VISIBLE_ENDING) from None
-                except OperatorFailed as failed:
-                    raise Unsupported(f"an operator that raises: {failed}") from failed
-        finally:
-            self.nesting -= 1
 
     def _find(self, name: str) -> Callable[..., None]:
         handler = next((h for module in _OPERATIONS if (h := getattr(module, f"op_{name}", None)) is not None), None)

@@ -41,10 +41,7 @@ from .module_calls import call_object
 from .mutation import name_of
 from .native_methods import call_method
 from .raising import call_handler
-from .tensor_subclasses import own_member
-from .text import AROUND_REPR
-from .user_marks import call_marked, user_mark
-from .values import (
+from .symbolic import (
     ContainerMethod,
     ForeignObject,
     NativeHandler,
@@ -56,6 +53,9 @@ from .values import (
     is_constant,
     type_of,
 )
+from .tensor_subclasses import own_member
+from .text import AROUND_REPR
+from .user_marks import call_marked, user_mark
 
 #: From Python 3.14 on.
 _PLACEHOLDER = getattr(functools, "Placeholder", object())

@@ -16,7 +16,7 @@ from ..ir.source import Source
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
-from .values import ABSENT, is_constant, type_of
+from .symbolic import ABSENT, is_constant, type_of
 
 Then = Callable[[Any], None]
 

@@ -14,7 +14,7 @@ from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .kinds import is_trusted_class
 from .raising import raise_in_program
-from .values import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
+from .symbolic import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:

@@ -17,7 +17,7 @@ from .class_attributes import guard_class_attribute, lookup_class, special_metho
 from .containers import iterate
 from .frame import Constructed
 from .interpreter import Interpreter
-from .values import ABSENT, ForeignScalar, contains_symbolic, is_constant, type_of
+from .symbolic import ABSENT, ForeignScalar, contains_symbolic, is_constant, type_of
 
 Then = Callable[[Any], None]
 

@@ -24,7 +24,7 @@ from .containers import (
 )
 from .interpreter import Interpreter
 from .raising import raise_in_program
-from .values import DELETED, ContainerMethod, ShadowDict, key_value, stored_key
+from .symbolic import DELETED, ContainerMethod, ShadowDict, key_value, stored_key
 
 
 def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:

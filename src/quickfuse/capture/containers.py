@@ -21,8 +21,7 @@ from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
 from .kinds import VIEW_TYPES, is_trusted_class
 from .raising import raise_in_program
-from .torch_function import call_torch
-from .values import (
+from .symbolic import (
     ABSENT,
     DELETED,
     ForeignObject,
@@ -43,6 +42,7 @@ from .values import (
     stored_key,
     type_of,
 )
+from .torch_function import call_torch
 
 Then = Callable[[Any], None]
 

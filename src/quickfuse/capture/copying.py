@@ -9,7 +9,7 @@ from ..errors import Unsupported
 from . import attributes, container_methods, containers
 from .class_attributes import is_changeable, python_method
 from .interpreter import Interpreter
-from .values import DICTS, ForeignObject, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
+from .symbolic import DICTS, ForeignObject, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
 
 #: What a class may say about copying its objects.
 _SAY_HOW = (

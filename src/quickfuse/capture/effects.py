@@ -38,11 +38,12 @@ from .iterators import ITERATORS, ObjectIterator, put_together, take_apart
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .liveness import live_locals
 from .revival import call_with, call_with_keywords, ended_generator, make_exception, make_function, make_partial
-from .values import (
+from .symbolic import (
     DELETED,
     ContainerMethod,
     FromOutside,
     Made,
+    MadeTraceback,
     NativeHandler,
     ShadowContainer,
     ShadowDict,
@@ -111,6 +112,8 @@ class RecipeBook:
 
     def _given(self, made: Made) -> Recipe:
         """What an attribute of an object, or a method without arguments, gives."""
+        if isinstance(made, MadeTraceback):
+            return self._traceback(made)
         if isinstance(made.value, VIEW_TYPES):
             return Call(getattr(type_of(made.owner), made.name), [self.recipe(made.owner)])
         return Call(getattr, [self.recipe(made.owner), Constant(made.name)])
@@ -166,8 +169,6 @@ class RecipeBook:
             return Call(super, [Constant(value.cls), self.recipe(value.instance)])
         if isinstance(value, BaseException):
             return self._exception(value)
-        if kind is types.TracebackType and id(value) in self.i.tracebacks:
-            return self._traceback(value)
         if isinstance(value, VIEW_TYPES):
             raise Unsupported("a view of a dictionary that outlives the captured code")
         own = kind is NativeHandler or kind.__module__ == library.__name__
@@ -289,18 +290,17 @@ class RecipeBook:
         )  # fmt: skip
         if isinstance(exception, AttributeError):
             made.args.append(self.recipe({"name": exception.name, "obj": exception.obj}))
-        trace = self.i.traces.get(id(exception))
+        trace = self.i.outside.note_exception(exception).trace
         if not trace:
             return made
         entries = tuple([(frame.code, frame.globals, position) for frame, position in trace])
         running = {id(frame): index for index, frame in enumerate(self.i.frames)}
         return Traced(made, entries, tuple([running.get(id(frame)) for frame, _ in trace]))
 
-    def _traceback(self, traceback: Any) -> Recipe:
+    def _traceback(self, made: MadeTraceback) -> Recipe:
         """The traceback that an exception had when it had passed fewer frames: without the outermost entries."""
-        _, exception, entries = self.i.tracebacks[id(traceback)]
-        found = Call(getattr, [self.recipe(exception), Constant("__traceback__")])
-        for _ in range(len(self.i.traces.get(id(exception), ())) - entries):
+        found = Call(getattr, [self.recipe(made.owner), Constant("__traceback__")])
+        for _ in range(len(self.i.outside.note_exception(made.owner).trace) - made.entries):
             found = Call(getattr, [found, Constant("tb_next")])
         return found
 
@@ -417,17 +417,17 @@ class RecipeBook:
 
     def _variables(self) -> list[Effect]:
         outside = self.i.outside
-        effects = [
-            Effect("delglobal", None, (globals_, name))
-            if value is DELETED
-            else Effect("setglobal", None, (globals_, name), self.recipe(value))
-            for (_, name), (globals_, value) in outside.global_stores.items()
-            if value is not DELETED or name in globals_
-        ]
-        for cell, value in outside.cell_stores.values():
-            if outside.source_of(cell) is not None:
-                self._changed_types.append(CellType)
-            effects.append(Effect("setcell", self.recipe(cell), None, self.recipe(value)))
+        effects = []
+        for variable in outside.variables:
+            place, name, value = variable.place, variable.name, variable.value
+            if not name:
+                if outside.source_of(place) is not None:
+                    self._changed_types.append(CellType)
+                effects.append(Effect("setcell", self.recipe(place), None, self.recipe(value)))
+            elif value is not DELETED:
+                effects.append(Effect("setglobal", None, (place, name), self.recipe(value)))
+            elif name in place:
+                effects.append(Effect("delglobal", None, (place, name)))
         return effects
 
 

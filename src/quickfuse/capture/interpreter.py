@@ -19,9 +19,9 @@ from .failing import is_in_try
 from .frame import Frame, GeneratorValue
 from .graph import GraphBuilder
 from .outside import Outside
-from .raising import Raised, TracebackStandIn
+from .raising import Raised
 from .results import OperatorFailed
-from .values import FromOutside, TensorProxy, Unread, real_of, type_of
+from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
@@ -44,10 +44,6 @@ class Interpreter(ABC):
         self.results: list[Any] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
-        #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
-        self.traces: dict[int, list[tuple[Frame, int]]] = {}
-        #: What stands for the traceback of an exception, by its identity: see `unwinding.traceback_of`.
-        self.tracebacks: dict[int, TracebackStandIn] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
@@ -68,9 +64,7 @@ class Interpreter(ABC):
         self.released = True
         self.dropped.clear()
         self.results.clear()
-        self.traces.clear()
         self.ending.clear()
-        self.tracebacks.clear()
         self.frames.clear()
         self.loads.clear()
         self.graph.release()

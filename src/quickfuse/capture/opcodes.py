@@ -16,8 +16,8 @@ from . import attributes, binary_operators, containers, imports, variables
 from .frame import Frame, new_cell
 from .interpreter import Interpreter
 from .raising import raise_in_program
+from .symbolic import Symbol, TensorProxy, Unread, is_constant, type_of
 from .torch_function import call_torch
-from .values import Symbol, TensorProxy, Unread, is_constant, type_of
 
 # nothing to do, and the stack -----------------------------------------------------------------------------------
 

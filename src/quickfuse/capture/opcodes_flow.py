@@ -11,8 +11,8 @@ from . import calls, containers, generators
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import raise_in_program
+from .symbolic import FromOutside, real_of, type_of
 from .unwinding import traceback_of
-from .values import FromOutside, real_of, type_of
 
 # jumps ----------------------------------------------------------------------------------------------------------
 

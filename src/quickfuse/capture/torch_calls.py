@@ -14,7 +14,7 @@ from ..ir.signatures import signature
 from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .values import FromOutside, TensorProxy
+from .symbolic import FromOutside, TensorProxy
 
 # questions ------------------------------------------------------------------------------------------------------
 

@@ -16,11 +16,12 @@ from .container import CONTAINERS, ContainerMethod, ShadowContainer
 from .dictionary import DICTS, ShadowDict, key_value, stored_key
 from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
 from .from_outside import FromOutside, Place
-from .made import Made
+from .made import Made, MadeException, MadeTraceback
 from .mapping_proxy import MappingProxy, dictionary_behind, opened
 from .missing import ABSENT, DELETED, LAZY
 from .number import Symbol
 from .tensor import TENSOR_TYPES, TensorMethod, TensorProxy, tensors_among
+from .variable import Assigned
 
 
 def contains_symbolic(value: Any) -> bool:
@@ -65,8 +66,9 @@ def type_of(value: Any) -> type:
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "ContainerMethod",
-    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MappingProxy", "NativeHandler", "Place",
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "ContainerMethod",
+    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
+    "MappingProxy", "NativeHandler", "Place",
     "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
     "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "key_value", "numpy_class", "opened",
     "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
