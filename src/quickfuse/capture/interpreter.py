@@ -22,6 +22,7 @@ from .outside import Outside
 from .raising import Raised
 from .results import OperatorFailed
 from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
+from .values.kind import Kind
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
@@ -107,6 +108,15 @@ class Interpreter(ABC):
         return tuple([(frame.code, frame.lasti) for frame in users or self.frames])
 
     # questions about values -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def kind_of(self, value: Any) -> Kind:
+        """What answers for a value: see `values/`."""
+
+    @abstractmethod
+    def truth_in_tensor(self, value: Any) -> bool:
+        """The outcome of a branch on a tensor's value, or on a number out of one: a guard where that can be told before the
+        graph runs."""
 
     @abstractmethod
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:

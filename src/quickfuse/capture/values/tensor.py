@@ -1,0 +1,60 @@
+"""Tensors of the graph."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.segment import Recipe
+from .. import tensor_attributes
+from ..class_attributes import python_method
+from ..containers import concrete_key, tensor_index
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..raising import raise_in_program
+from ..symbolic import TensorProxy, type_of
+from ..torch_function import call_torch
+from .kind import Kind, Then
+
+
+class TensorKind(Kind):
+    """A `TensorProxy`: what is asked of it becomes a node of the graph, or follows from its metadata."""
+
+    asks_class = False
+
+    def attribute(self, i: Interpreter, base: TensorProxy, name: str, then: Then) -> None:
+        tensor_attributes.load(i, base, name, then)
+
+    def set_attribute(self, i: Interpreter, base: TensorProxy, name: str, value: Any) -> None:
+        tensor_attributes.store(i, base, name, value)
+
+    def item(self, i: Interpreter, base: TensorProxy, key: Any, then: Then) -> None:
+        operands = (base, tensor_index(i, concrete_key(i, key)))
+        then(call_torch(i, "call_function", operator.getitem, operands, {}))
+
+    def set_item(self, i: Interpreter, base: TensorProxy, key: Any, value: Any) -> None:
+        key = concrete_key(i, key)
+        if python_method(i, value, "__index__") is not None:  # which counts for indices only
+            raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
+        operands = (base, tensor_index(i, key), tensor_index(i, value))
+        call_torch(i, "call_function", operator.setitem, operands, {})
+
+    def iterate(self, i: Interpreter, value: TensorProxy) -> Any:
+        if value.meta.ndim == 0:
+            raise_in_program(TypeError("iteration over a 0-d tensor"))
+        return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
+
+    def length(self, i: Interpreter, value: TensorProxy) -> int:
+        if not value.meta.shape:
+            raise_in_program(TypeError("len() of a 0-d tensor"))
+        return int(value.meta.shape[0])
+
+    def truth(self, i: Interpreter, value: TensorProxy) -> bool:
+        return i.truth_in_tensor(value)
+
+    def key(self, i: Interpreter, value: TensorProxy) -> Any:
+        return value
+
+    def rebuild(self, book: RecipeBook, value: TensorProxy) -> Recipe:
+        return book.output(value)
