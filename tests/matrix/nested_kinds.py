@@ -29,6 +29,9 @@ class Node:
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
 
+    def __repr__(self) -> str:
+        return "Node()"
+
 
 # reached over two steps ---------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from .class_attributes import (
     special_method,
 )
 from .interpreter import Interpreter
-from .kinds import CODE_TYPES, is_trusted_class
+from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
 from .raising import Raised, raise_in_program
 from .symbolic import (
     ABSENT,
@@ -45,19 +45,20 @@ Then = Callable[[Any], None]
 def load_object(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """`base.name` of an object of a Python class, given to `then`."""
     kind = type_of(base)
-    if name == "__class__":
-        then(kind)
-        return
     if has_own_getter(i, base):
         _custom_attribute(i, base, name, special_method(i, base, "__getattribute__"), then)
         return
     if issubclass(kind, _OTHER_GETTERS):
         raise Unsupported(f"the attribute {name} of a {kind.__name__}")
+    if name == "__class__" and lookup_class(kind, name)[1] is _CLASS_OF:
+        then(kind)
+        return
     if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
         raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
     load_plain(i, base, name, then)
 
 
+_CLASS_OF = object.__dict__["__class__"]
 #: Native classes whose instances give attributes of other objects.
 _OTHER_GETTERS = (weakref.ProxyType, weakref.CallableProxyType, types.GenericAlias)
 
@@ -258,7 +259,11 @@ def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: s
         order = type_of(base).__mro__
         guard_absent(i, order if raw is ABSENT else order[: order.index(owner)], name)
         return shadow.get(i.outside, name)
-    return i.outside.wrap(instance[name], source.attr(name))
+    # Where reading the attribute would run code if the object itself did not have it, its namespace is read.
+    getter, fallback = (lookup_class(type_of(base), n)[1] for n in (name, "__getattr__"))
+    users = isinstance(fallback, FunctionType) and not is_trusted_module(fallback.__module__)
+    by_name = not users and not (hasattr(type(getter), "__get__") and not isinstance(getter, CODE_TYPES))
+    return i.outside.wrap(instance[name], source.attr(name) if by_name else _dict_source(i, base).item(name))
 
 
 # writing attributes ---------------------------------------------------------------------------------------------
@@ -337,7 +342,7 @@ def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     stored = _stored(base, name)
     instance = _instance_dict(base)
     if stored is ABSENT and instance is not None and name in _own_names(i, instance):
-        _instance_value(i, base, instance, name)
+        i.outside.wrap(instance[name], _dict_source(i, base).item(name))
     elif stored is ABSENT or stored is DELETED:
         if stored is ABSENT and instance is not None:
             i.outside.guard("absent", _dict_source(i, base), (name,))

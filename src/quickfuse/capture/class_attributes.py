@@ -45,11 +45,11 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         raise Unsupported("the __dict__ of a class")
     owner, raw = lookup_class(cls, name)
     if raw is not ABSENT and is_changeable(type(cls)):
-        over, descriptor = lookup_class(type(cls), name)
-        if isinstance(descriptor, property):
-            _of_metaclass(i, cls, name, over, descriptor, then)
+        over, own = lookup_class(type(cls), name)
+        if isinstance(own, property):
+            _of_metaclass(i, cls, name, over, own, then)
             return
-        if descriptor is ABSENT:
+        if own is ABSENT:
             guard_absent(i, type(cls).__mro__, name)
     if raw is ABSENT:
         owner, raw = lookup_class(type(cls), name)
@@ -69,7 +69,9 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         then(MethodType(raw.__func__, cls))
     elif isinstance(raw, CODE_TYPES):
         then(raw)
-    elif hasattr(type(raw), "__get__"):
+    elif isinstance(getter := special_method(i, raw, "__get__"), FunctionType):
+        i.call(getter, (descriptor(i, raw), None, cls), {}, then)
+    elif getter is not ABSENT:
         then(_given_by_class(i, cls, name, raw))
     else:
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))

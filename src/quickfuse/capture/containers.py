@@ -12,6 +12,8 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
 from . import symbolic_keys
 from .class_attributes import python_method, special_method
@@ -182,6 +184,8 @@ def hashable(i: Interpreter, value: Any) -> Any:
 
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
+    if isinstance(value, (torch.finfo, torch.iinfo)):
+        raise_in_program(TypeError(f"unhashable type: '{type(value).__name__}'"))
     if is_constant(value) and not isinstance(value, (tuple, slice)):
         return value
     return i.kind_of(value).key(i, value)

@@ -21,9 +21,7 @@ class OutsideKind(ObjectKind):
     """What everything that is a `FromOutside` has in common."""
 
     def attribute(self, i: Interpreter, base: FromOutside, name: str, then: Then) -> None:
-        if name == "__class__":
-            then(type_of(base))
-        elif type(base.real) in DICTS or type(base.real) in CONTAINERS:
+        if type(base.real) in DICTS or type(base.real) in CONTAINERS:
             then(container_methods.load_method(i, base, name))
         else:
             super().attribute(i, base, name, then)

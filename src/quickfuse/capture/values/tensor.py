@@ -13,7 +13,7 @@ from ..containers import concrete_key, tensor_index
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..raising import raise_in_program
-from ..symbolic import TensorProxy, type_of
+from ..symbolic import TensorProxy, is_numpy, real_of, type_of
 from ..torch_function import call_torch
 from .kind import Kind, Then
 
@@ -35,7 +35,7 @@ class TensorKind(Kind):
 
     def set_item(self, i: Interpreter, base: TensorProxy, key: Any, value: Any) -> None:
         key = concrete_key(i, key)
-        if python_method(i, value, "__index__") is not None:  # which counts for indices only
+        if is_numpy(real_of(value)) or python_method(i, value, "__index__") is not None:  # which count for indices only
             raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
         operands = (base, tensor_index(i, key), tensor_index(i, value))
         call_torch(i, "call_function", operator.setitem, operands, {})
