@@ -8,7 +8,8 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Build, Call, Recipe
-from .. import containers
+from .. import binary_operators, container_methods, containers, native_methods
+from ..binary_operators import IN_PLACE_OF
 from ..containers import concrete_key, hashable, lookup_key
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
@@ -91,6 +92,8 @@ class ViewKind(ObjectKind):
 class ShadowDictKind(OutsideKind):
     """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
 
+    rank = 3
+
     def item(self, i: Interpreter, base: ShadowDict, key: Any, then: Then) -> None:
         then(containers.shadow_item(i, base, concrete_key(i, key)))
 
@@ -119,6 +122,16 @@ class ShadowDictKind(OutsideKind):
 
     def length(self, i: Interpreter, value: ShadowDict) -> int:
         return value.length(i.outside)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) is ShadowDict and function in (operator.or_, operator.ior):
+            name = "__or__" if function is operator.or_ else "__ior__"
+            then(native_methods.call_container_method(i, left, name, (right,), {}))
+            return
+        if function in IN_PLACE_OF and function is not operator.ior:
+            raise Unsupported("a dictionary changed in place by an operator")
+        left, right = (container_methods.ordered_copy(i, v) for v in (left, right))
+        binary_operators.binary_operator(i, function, left, right, then)
 
 
 class MappingProxyKind(OutsideKind):

@@ -17,6 +17,8 @@ class Kind:
 
     #: Whether the value's class may say in Python what an operation does; that is asked first.
     asks_class = True
+    #: Of two operands of a binary operator, the one whose kind has the higher rank answers.
+    rank = 0
 
     def attribute(self, i: Any, base: Any, name: str, then: Then) -> None:
         """`base.name`, given to `then`."""
@@ -61,6 +63,11 @@ class Kind:
     def truth(self, i: Any, value: Any) -> bool:
         """`bool(value)`."""
         raise Unsupported(f"the truth of a {type_of(value).__name__}")
+
+    def binary(self, i: Any, function: Any, left: Any, right: Any, then: Then) -> None:
+        """`function(left, right)`, an operator or a comparison, given to `then`; one operand is of this kind."""
+        kinds = " and a ".join(type_of(operand).__name__ for operand in (left, right))
+        raise Unsupported(f"{function.__name__} of a {kinds}")
 
     def call(self, i: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
         """`function(*args, **kwargs)`, given to `then`."""

@@ -10,12 +10,15 @@ import torch
 from ...errors import Unsupported
 from ...ir.segment import Call, Computed, Recipe
 from ...ir.source import Source
+from .. import binary_operators
+from ..binary_operators import IN_PLACE_OF, NATIVE_OPERANDS, UNLIKE_NUMBERS, is_a_type
 from ..class_attributes import python_method
 from ..containers import as_index
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
+from ..mutation import name_of
 from ..raising import raise_in_program
-from ..symbolic import ForeignScalar, Symbol, type_of
+from ..symbolic import ForeignObject, ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy, type_of
 from .kind import Kind, Then
 from .outside import OutsideKind
 
@@ -24,6 +27,7 @@ class NumberKind(Kind):
     """A `Symbol`: control flow that looks at it is a guard on the outcome."""
 
     asks_class = False
+    rank = 1
 
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
         if name not in ("is_integer", "bit_length", "real", "__class__"):
@@ -35,6 +39,12 @@ class NumberKind(Kind):
 
     def truth(self, i: Interpreter, value: Symbol) -> bool:
         return i.truth_in_tensor(value) if value.from_tensor else i.outside.truth(value)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if _has_operators(type(left)) or _has_operators(type(right)):
+            binary_operators.object_operator(i, function, left, right, then)
+        else:
+            then(_number_operator(i, function, left, right))
 
     def key(self, i: Interpreter, value: Symbol) -> Any:
         return i.outside.concrete(value)
@@ -56,6 +66,8 @@ class NumberKind(Kind):
 class ScalarKind(OutsideKind):
     """A `ForeignScalar`: what its class leaves to the builtin one is done with the plain value."""
 
+    rank = 5
+
     def item(self, i: Interpreter, base: ForeignScalar, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
 
@@ -71,12 +83,47 @@ class ScalarKind(OutsideKind):
     def native_truth(self, i: Interpreter, value: ForeignScalar) -> bool:
         return i.truth(i.outside.number(value))
 
-    def truth(self, i: Interpreter, value: ForeignScalar) -> bool:
-        if value.cls in (str, bytes) and python_method(i, value, "__bool__") is None:
-            return super().truth(i, value)
-        return super().truth(i, value)
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        binary_operators.binary_operator(i, function, *_plain_operands(i, left, right), then)
 
     def key(self, i: Interpreter, value: ForeignScalar) -> Any:
         if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
             raise Unsupported(f"hashing a {type_of(value).__name__}")
         return i.outside.concrete(value)
+
+
+#: Where the classes of stand-ins are.
+_STAND_INS = Symbol.__module__.rpartition(".")[0]
+
+
+def _has_operators(kind: type) -> bool:
+    """Whether a class is the user's, or Python, so that it may say what operators do."""
+    if kind is ForeignObject:
+        return True
+    is_python = bool(kind.__flags__ & (1 << 9)) and not kind.__module__.startswith(_STAND_INS)
+    return is_python and not issubclass(kind, (int, float, complex, str, torch.Tensor))
+
+
+def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    function = IN_PLACE_OF.get(function, function)
+    for operand in (left, right):
+        if type(operand) not in (Symbol, int, float, bool):
+            left, right = i.outside.concrete(left), i.outside.concrete(right)
+            if is_constant(left) and is_constant(right):
+                return i.native(function, left, right)
+            if function in (operator.eq, operator.ne) and (is_a_type(operand) or isinstance(operand, UNLIKE_NUMBERS)):
+                return function is operator.ne
+            if isinstance(operand, NATIVE_OPERANDS):
+                return i.mark_created(i.native(function, left, right))
+            raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
+    return i.graph.number(function, left, right)
+
+
+def _plain_operands(i: Interpreter, left: Any, right: Any) -> tuple[Any, Any]:
+    """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
+    tensor = type(left) is TensorProxy or type(right) is TensorProxy
+    if tensor and type(left) is ForeignScalar and is_numpy(left.real):
+        raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
+    numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
+    plain = i.outside.concrete if numpy else i.outside.number
+    return plain(left), plain(right)

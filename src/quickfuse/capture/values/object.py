@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import New, Recipe
-from .. import attributes, containers, library, module_calls
+from .. import attributes, binary_operators, containers, library, module_calls
 from ..class_attributes import python_method, special_method
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
@@ -53,6 +53,9 @@ class ObjectKind(Kind):
     def native_truth(self, i: Interpreter, value: Any) -> bool:
         """What a builtin class's `__bool__` gives."""
         raise Unsupported(f"the truth of a {type_of(value).__name__}")
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        binary_operators.plain_operator(i, function, left, right, then)
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
         module_calls.call_object(i, function, args, kwargs, then)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import collections
+import operator
 import weakref
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
-from .. import container_methods, containers, getters, lru_caches, torch_calls
+from .. import binary_operators, container_methods, containers, getters, lru_caches, native_methods, torch_calls
+from ..binary_operators import COMPARISONS, IN_PLACE_OF
 from ..class_attributes import python_method
 from ..interpreter import Interpreter
+from ..mutation import name_of
 from ..raising import raise_in_program
-from ..symbolic import CONTAINERS, DICTS, ForeignObject, FromOutside, ShadowContainer, type_of
+from ..symbolic import CONTAINERS, DICTS, ForeignObject, FromOutside, ShadowContainer, contains_symbolic, type_of
 from .kind import Then
 from .object import ObjectKind
 
@@ -70,6 +73,8 @@ class ForeignKind(OutsideKind):
 class ShadowContainerKind(OutsideKind):
     """A list, set, deque or tuple of the user's, past its class: what it holds answers, each element read by its path."""
 
+    rank = 4
+
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
@@ -95,3 +100,21 @@ class ShadowContainerKind(OutsideKind):
     def length(self, i: Interpreter, value: ShadowContainer) -> int | None:
         contents = i.outside.open(value)
         return i.kind_of(contents).length(i, contents)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if function is operator.iadd and type(left) is ShadowContainer and left.cls is list:
+            native_methods.call_container_method(i, left, "extend", (right,), {})
+            then(left)
+            return
+        for value in (left, right):
+            derived = type(value) is ShadowContainer and type(value.real) is not value.cls
+            if derived and value.cls not in (list, tuple) and function not in COMPARISONS:  # the result is of the class
+                raise Unsupported(f"{name_of(function)} of a {type(value.real).__name__}")
+        if function in IN_PLACE_OF and type(left) is ShadowContainer:
+            contents = i.outside.contents(left)
+            if not isinstance(contents, set) or contains_symbolic(right := i.outside.contents(right)):
+                raise Unsupported(f"{name_of(function)} of a {type(contents).__name__} of the user's")
+            i.native(function, contents, right)
+            then(left)
+            return
+        binary_operators.binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)

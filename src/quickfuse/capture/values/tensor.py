@@ -7,7 +7,8 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Recipe
-from .. import tensor_attributes
+from .. import tensor_attributes, torch_calls
+from ..binary_operators import IN_PLACE_OF
 from ..class_attributes import python_method
 from ..containers import concrete_key, tensor_index
 from ..effects import RecipeBook
@@ -22,6 +23,7 @@ class TensorKind(Kind):
     """A `TensorProxy`: what is asked of it becomes a node of the graph, or follows from its metadata."""
 
     asks_class = False
+    rank = 2
 
     def attribute(self, i: Interpreter, base: TensorProxy, name: str, then: Then) -> None:
         tensor_attributes.load(i, base, name, then)
@@ -52,6 +54,11 @@ class TensorKind(Kind):
 
     def truth(self, i: Interpreter, value: TensorProxy) -> bool:
         return i.truth_in_tensor(value)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) is not TensorProxy:  # nothing to change in place
+            function = IN_PLACE_OF.get(function, function)
+        then(torch_calls.tensor_operator(i, function, left, right))
 
     def key(self, i: Interpreter, value: TensorProxy) -> Any:
         return value
