@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import enum
 import functools
@@ -138,6 +139,19 @@ def special_method(i: Interpreter, value: Any, name: str) -> Any:
     """What the language finds for an operation on a value: the class attribute of this name, past the instance, guarded to
     be found there again; `ABSENT`, guarded to stay so, where no class has it."""
     kind = type_of(value)
+    if type(kind) not in _PLAIN_METACLASSES:
+        return _special_method(i, kind, name)
+    index = (kind, name, in_trusted_code(i))
+    if index not in i.special_methods:
+        i.special_methods[index] = _special_method(i, kind, name)
+    return i.special_methods[index]
+
+
+#: The classes of classes that are hashed without code of the user's.
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
+
+
+def _special_method(i: Interpreter, kind: type, name: str) -> Any:
     owner, raw = lookup_class(kind, name)
     if not is_changeable(kind) or kind.__module__.startswith(_OWN_PACKAGE):
         return raw

@@ -45,6 +45,8 @@ class Interpreter(ABC):
         self.results: list[Any] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
+        #: What classes say about operations, as far as it was asked for: see `class_attributes.special_method`.
+        self.special_methods: dict[tuple[type, str, bool], Any] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
@@ -68,6 +70,7 @@ class Interpreter(ABC):
         self.ending.clear()
         self.frames.clear()
         self.loads.clear()
+        self.special_methods.clear()
         self.graph.release()
         self.outside.release()
 
