@@ -232,12 +232,14 @@ def described(value: Any, depth: int = 4) -> Any:
         return f"{kind} {value!r}"
     if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
         return f"{kind} {_left(value, depth)}"
-    if isinstance(value, (types.ModuleType, *_NATIVE)):
+    if isinstance(value, _NATIVE):
+        return f"{kind} {_ADDRESS.sub('', object.__repr__(value))}"
+    if isinstance(value, types.ModuleType):
         return f"{kind} {_ADDRESS.sub('', object.__repr__(value))}{_attributes(value, depth)}"
     return f"{kind}{_attributes(value, depth)}"
 
 
-_NATIVE = (types.BuiltinFunctionType, types.MethodType, range, slice)
+_NATIVE = (types.BuiltinFunctionType, types.MethodType, range, slice, torch._ops.OpOverload)
 #: Objects whose text says all there is to know of them.
 _PLAIN = (
     array.array, bytearray, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath,

@@ -92,7 +92,6 @@ def numpy_array_scalar() -> Values:
 plain("numpy_dtype", lambda: np.dtype("float32"), lambda: np.dtype("int64"))
 plain("numpy_void", lambda: np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0], lambda: np.float32(1))
 plain("numpy_datetime", lambda: np.datetime64("2026-01-02"), lambda: np.timedelta64(1, "D"))
-plain("numpy_random", lambda: np.random.default_rng(1), lambda: np.random.default_rng(2))
 plain("torch_finfo", lambda: torch.finfo(torch.float32), lambda: torch.finfo(torch.float64))
 plain("torch_iinfo", lambda: torch.iinfo(torch.int32), lambda: torch.iinfo(torch.int64))
 plain("torch_size_empty", lambda: torch.Size(()), lambda: torch.Size((3,)))

@@ -275,7 +275,7 @@ USES: dict[str, str] = {
     "x.expand": "r = x.expand(v)",
     "x.permute": "r = x.permute(*v)",
     "torch.cat": "r = torch.cat([x] * 2, v)",
-    "torch.randn": "r = torch.rand(2, generator=v)",
+    "torch.randn": "r = torch.rand(2, generator=v).shape, x * 2",
     "sum(values)": "r = x * sum(v.values())",
     "any(e > 1)": "r = x * 2 if any(e > 1 for e in v) else x",
     "max key": "r = max(v, key=lambda e: -e), x * 2",
