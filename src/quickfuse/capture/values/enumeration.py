@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
+from typing import Any
 
 from .. import attributes
 from ..class_attributes import guard_absent, lookup_class, python_method
