@@ -259,11 +259,23 @@ def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: s
         order = type_of(base).__mro__
         guard_absent(i, order if raw is ABSENT else order[: order.index(owner)], name)
         return shadow.get(i.outside, name)
-    # Where reading the attribute would run code if the object itself did not have it, its namespace is read.
-    getter, fallback = (lookup_class(type_of(base), n)[1] for n in (name, "__getattr__"))
-    users = isinstance(fallback, FunctionType) and not is_trusted_module(fallback.__module__)
-    by_name = not users and not (hasattr(type(getter), "__get__") and not isinstance(getter, CODE_TYPES))
-    return i.outside.wrap(instance[name], source.attr(name) if by_name else _dict_source(i, base).item(name))
+    if not _runs_code_if_missing(type_of(base), name):
+        return i.outside.wrap(instance[name], source.attr(name))
+    owner, raw = lookup_class(type_of(base), name)
+    if raw is ABSENT:
+        guard_absent(i, type_of(base).__mro__, name)
+    else:
+        guard_class_attribute(i, type_of(base).__mro__, owner, name, raw)
+    return i.outside.wrap(instance[name], _dict_source(i, base).item(name))
+
+
+def _runs_code_if_missing(kind: type, name: str) -> bool:
+    """Whether reading an attribute runs code of the user's if the object itself does not have it."""
+    raw = lookup_class(kind, name)[1]
+    if raw is not ABSENT:
+        return hasattr(type(raw), "__get__") and not isinstance(raw, CODE_TYPES)
+    fallback = lookup_class(kind, "__getattr__")[1]
+    return isinstance(fallback, FunctionType) and not is_trusted_module(fallback.__module__)
 
 
 # writing attributes ---------------------------------------------------------------------------------------------

@@ -184,8 +184,8 @@ def hashable(i: Interpreter, value: Any) -> Any:
 
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
-    if isinstance(value, (torch.finfo, torch.iinfo)):
-        raise_in_program(TypeError(f"unhashable type: '{type(value).__name__}'"))
+    if isinstance(value, (torch.finfo, torch.iinfo)) or is_numpy(value):  # of which some cannot be hashed
+        i.native(hash, value)
     if is_constant(value) and not isinstance(value, (tuple, slice)):
         return value
     return i.kind_of(value).key(i, value)

@@ -31,7 +31,7 @@ class DictKind(ObjectKind):
 
     def item(self, i: Interpreter, base: dict[Any, Any], key: Any, then: Then) -> None:
         key = hashable(i, concrete_key(i, key))
-        if key not in base:
+        if not i.read(dict.__contains__, base, key):
             if isinstance(base, collections.defaultdict) and base.default_factory is not None:
                 base[key] = i.call_now(base.default_factory, ())
             elif not isinstance(base, collections.Counter):
