@@ -106,6 +106,7 @@ class Body:
     afterwards. Names that start with an underscore are ours, others the user's. `numbers` come first, with the guards:
     where a number cannot be computed, or does not fit, the specialisation does not hold. `repeatable` says that it changes
     nothing, so that the function can run natively after an operator failed, for its effects so far and its traceback.
+    `replayed` is what replays the computing part as a CUDA graph, if it does: it gets the tensors' check.
     """
 
     lines: list[str]
@@ -113,6 +114,7 @@ class Body:
     constants: dict[str, Any]
     numbers: list[str] = field(default_factory=list)
     repeatable: bool = False
+    replayed: Any = None
 
 
 class Glue:
