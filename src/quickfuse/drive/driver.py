@@ -7,10 +7,10 @@ from types import CodeType
 from typing import Any
 
 from ..errors import QuickfuseError
-from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 from . import native
 from .loops import loop_end
+from .places import Key, WithoutSegment, key_of, place_of
 from .step import leave, needs_own_frame, perform, perform_on
 from .tracebacks import without_own
 from .unwind import Returned, unwind
@@ -25,27 +25,6 @@ COMPILED_IN_VAIN = 6
 
 #: What a segment's run gives instead of a result where there is none for these frames.
 NO_SEGMENT = object()
-
-Key = tuple[Any, ...]
-
-
-def key_of(frames: list[FrameState]) -> Key:
-    """What tells one beginning of a segment from another: where suspended frames stand in the program, and where they
-    have objects that a segment must not let go of."""
-    endings = visible_endings(frames)
-    places = places_of(frames)
-    return (places, tuple([slot for slot, _ in endings])) if endings else places
-
-
-def places_of(frames: list[FrameState]) -> Key:
-    """Where suspended frames stand in the program."""
-    return tuple([(id(frame.code), frame.position) for frame in frames]) if len(frames) > 1 else place_of(frames[0])
-
-
-def place_of(frame: FrameState) -> Key:
-    """Where one frame stands."""
-    return id(frame.code), frame.position
-
 
 class Driver:
     """Drives one function's suspended calls.
@@ -70,8 +49,7 @@ class Driver:
         self.left_to_python: dict[Key, int | None] = {}
         #: Places from which CPython cannot go on.
         self._refused: set[Key] = set()
-        #: Where no segment begins, whatever the frames hold: the next instruction is performed at once.
-        self.without_segment: set[Key] = set()
+        self.without_segment = WithoutSegment()
         self._said: set[tuple[str, int, int | None]] = set()
         #: How many segments were compiled so far.
         self.compiled = 0
@@ -115,10 +93,10 @@ class Driver:
             if barren > PATIENCE and place not in self.left_to_python and place not in self._refused:
                 self._leave_to_python(top)
                 barren = 0
-            if place in self.left_to_python:
+            if self.left_to_python and place in self.left_to_python:
                 continue
-            if places_of(frames) in self.without_segment:
-                if not self.left_to_python and (performed := self._perform_on(frames)):
+            if top.position in self.without_segment.positions(frames):
+                if not self.left_to_python and (performed := perform_on(frames, self.without_segment)):
                     barren += performed
                     advance = False
                 continue
@@ -128,8 +106,10 @@ class Driver:
             barren += COMPILED_IN_VAIN * (self.compiled - compiled)
             if outcome is NO_SEGMENT:
                 continue
+            kept = outcome if type(outcome) is self._suspension else ()
             for frame in frames:
-                frame.forget()
+                if frame not in kept:  # frames are equal to themselves only
+                    frame.forget()
             if type(outcome) is not self._suspension:
                 frames.clear()
                 return outcome
@@ -137,14 +117,10 @@ class Driver:
                 barren = 0
             frames[:] = outcome
 
-    def _perform_on(self, frames: list[FrameState]) -> int:
-        """Perform instructions with which no segment begins, one after the other."""
-        return perform_on(frames, self.without_segment, places_of(frames)[:-1] if len(frames) > 1 else ())
-
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""
         top = frames[-1]
-        end = self.left_to_python.get(place_of(top), 0)
+        end = self.left_to_python.get(place_of(top), 0) if self.left_to_python else 0
         if end == top.position:  # there already
             end = 0
         if end == 0 and not needs_own_frame(top):
