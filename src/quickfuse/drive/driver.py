@@ -80,26 +80,22 @@ class Driver:
     def _go_on(self, frames: list[FrameState]) -> Any:
         """Run suspended frames to the result. The list is always of those that are suspended now."""
         barren = 0
-        advance = True
+        left = self.left_to_python
         while True:
-            if advance:
-                returned = self._advance(frames)
-                if returned is not None:
-                    return returned.value
-                barren += 1
-            advance = True
-            top = frames[-1]
-            place = place_of(top)
-            if barren > PATIENCE and place not in self.left_to_python and place not in self._refused:
-                self._leave_to_python(top)
+            returned = self._advance(frames) if left or needs_own_frame(frames[-1]) else perform(frames)
+            if returned is not None:
+                return returned.value
+            barren += 1
+            if barren > PATIENCE and self._leave_to_python(frames[-1]):
                 barren = 0
-            if self.left_to_python and place in self.left_to_python:
-                continue
-            if top.position in self.without_segment.positions(frames):
-                if not self.left_to_python and (performed := perform_on(frames, self.without_segment)):
-                    barren += performed
-                    advance = False
-                continue
+            if left:
+                if place_of(frames[-1]) in left or frames[-1].position in self.without_segment.positions(frames):
+                    continue
+            else:
+                performed, goes_on = perform_on(frames, self.without_segment)
+                barren += performed
+                if not goes_on:
+                    continue
             key = key_of(frames)
             compiled = self.compiled
             outcome = self._run_segment(key, frames)
@@ -120,7 +116,7 @@ class Driver:
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""
         top = frames[-1]
-        end = self.left_to_python.get(place_of(top), 0) if self.left_to_python else 0
+        end = self.left_to_python.get(place_of(top), 0)
         if end == top.position:  # there already
             end = 0
         if end == 0 and not needs_own_frame(top):
@@ -165,10 +161,15 @@ class Driver:
             self._said.add(said)
             self._log(reason, frame)
 
-    def _leave_to_python(self, frame: FrameState) -> None:
-        """Too many instructions one by one: the innermost loop around this place runs natively, or the whole function."""
+    def _leave_to_python(self, frame: FrameState) -> bool:
+        """Too many instructions one by one: the innermost loop around this place runs natively, or the whole function.
+        False where that was decided before."""
+        place = place_of(frame)
+        if place in self.left_to_python or place in self._refused:
+            return False
         end = loop_end(frame)
         if end is not None:
             self.leave_loop(frame, end, "a loop without tensor work runs natively")
         else:
             self.leave_function(frame, "the rest of a function without tensor work runs natively")
+        return True

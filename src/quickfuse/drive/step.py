@@ -59,12 +59,12 @@ def perform(frames: list[FrameState]) -> Returned | None:
         return None
 
 
-def perform_on(frames: list[FrameState], without_segment: WithoutSegment) -> int:
+def perform_on(frames: list[FrameState], without_segment: WithoutSegment) -> tuple[int, bool]:
     """Perform the next instruction of the innermost frame, and those after it, as long as each is one that no segment begins
     with, and that neither calls nor returns from the outermost frame.
 
     Returns:
-        How many were performed: 0 where the next one is for `perform`.
+        How many were performed, and whether a segment may begin now: otherwise the next one is for `perform`.
 
     Raises:
         BaseException: what no frame handles, as `perform` does.
@@ -79,11 +79,11 @@ def perform_on(frames: list[FrameState], without_segment: WithoutSegment) -> int
         while True:
             position = frame.position
             if position not in positions:
-                return count
+                return count, True
             operation, arg, value = steps[position]
             leaves = operation in _LEAVE
-            if leaves and (outermost or operation not in _RETURN):
-                return count
+            if (leaves and (outermost or operation not in _RETURN)) or count == _MOST_IN_A_ROW:
+                return count, False
             frame.lasti = position
             frame.position = position + 1
             count += 1
@@ -92,7 +92,7 @@ def perform_on(frames: list[FrameState], without_segment: WithoutSegment) -> int
             except BaseException as error:
                 if not _handle(frames, error):
                     raise
-                return count
+                break
             if leaves:
                 break
 
@@ -138,6 +138,8 @@ def needs_own_frame(frame: FrameState) -> bool:
     return looks_at_frames(function, given - len(frame.keyword_names))
 
 
+#: After so many instructions without a segment the driver decides whether to go on one by one.
+_MOST_IN_A_ROW = 64
 _CALLS = frozenset({do.call, do.call_with_unpacked})
 _RETURN = frozenset({do.return_value, do.return_const})
 #: Where `perform_on` may have to stop: what cannot be performed, calls and returns.

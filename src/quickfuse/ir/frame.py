@@ -123,8 +123,8 @@ class FrameState:
 class Suspension(list[FrameState]):
     """A suspended program: its frames, outermost first.
 
-    `caller` is a stand-in for the user's frame that called the program, and its globals: found when it is first needed, by the
-    one who drives the program (see `drive.callers`).
+    `caller` is a stand-in for the user's frame that called the program, and its globals: found when it is first needed (see
+    `drive.callers`).
     """
 
     __slots__ = ("caller",)

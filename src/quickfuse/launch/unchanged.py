@@ -51,7 +51,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 #: Words of the block that the native function reads for each list: how many roots, where they are, the same for words and
 #: results, and how often it found everything unchanged.
 _BLOCK_WORDS = 7
-#: How many lists there are at most for one walk: it begins at other roots for each layer of a model, where each is called alone.
+#: How many lists there are at most for one walk, which may begin at other roots for each layer of a model.
 _MOST_LISTS = 32
 
 _SCAN = "quickfuse_unchanged"
