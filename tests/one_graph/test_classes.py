@@ -257,6 +257,37 @@ def copy_of_a_class_that_makes_attributes_up():
 
 
 @case
+def fields_that_check_their_types():
+    def checked(cls):
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+
+        def __setattr__(self, name, value):
+            kind = kinds[name]
+            if typing.get_origin(kind) is types.UnionType and not isinstance(value, typing.get_args(kind)):
+                raise TypeError(f"{name} is no {kind}")
+            object.__setattr__(self, name, value)
+
+        cls.__setattr__ = __setattr__
+        return cls
+
+    @checked
+    @dataclasses.dataclass
+    class Sizes:
+        width: int | None = None
+        names: list | None = None
+
+    sizes = Sizes(3)
+
+    def f(x):
+        other = copy.deepcopy(sizes)
+        other.width = other.width * 2
+        other.names = ["a"]
+        return x * other.width + sizes.width
+
+    return (f,)
+
+
+@case
 def copy_list_dict():
     def f(x):
         l = [x, x + 1]

@@ -182,6 +182,8 @@ def _arguments(model: Any) -> dict[str, Any]:
     main = getattr(model, "main_input_name", "input_ids")
     attempts = [(main,), (main, "decoder_input_ids"), ("input_ids", "pixel_values"), ("pixel_values",), ("input_ids",)]
     attempts += [("input_ids", "attention_mask"), ("input_features", "decoder_input_ids"), ("input_values",)]
+    if config.model_type == "longt5":  # makes no mask of its own where it is compiled
+        attempts = [("input_ids", "decoder_input_ids", "attention_mask")]
     last: Exception = ValueError("a model that takes no arguments that are known here")
     for chosen in dict.fromkeys(attempts):
         if not all(name in known and name in parameters for name in chosen):
