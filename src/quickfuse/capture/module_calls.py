@@ -75,8 +75,8 @@ def _is_plain_module(i: Interpreter, module: Any) -> bool:
 
 
 def in_tables(i: Interpreter, namespace: Any, name: str) -> Any:
-    """What `Module.__getattr__` finds in the tables of a module, with the guards of its code; `namespace` is the stand-in of the
-    module's `__dict__`. `ABSENT` where that code has to be followed itself."""
+    """What `Module.__getattr__` finds in the tables of a module, with the guards of its code; `namespace` is the stand-in of
+    the module's `__dict__`. `ABSENT` where that code has to be followed itself."""
     if type(namespace) is not ShadowDict:
         return ABSENT
     for key in _TABLES:

@@ -202,8 +202,8 @@ def _computed(leaf: torch.Tensor) -> torch.Tensor:
 
 
 class _Computed(torch.autograd.Function):
-    """An operator whose result looks like its operand. The first call of one of PyTorch's own on this device would import its
-    compiler, which takes up to a second."""
+    """An operator whose result looks like its operand. The first call of one of PyTorch's own on this device would import
+    its compiler, which takes up to a second."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
