@@ -71,8 +71,14 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "attention": (lambda x: functional.scaled_dot_product_attention(*x.view(3, 1, 1, 4).unbind(0)), (x,), {}),
     "unbatched convolution": (lambda x: functional.conv1d(x, torch.ones(2, 3, 2), padding="same"), (x,), {}),
     "what a cache has": (lambda x: _annotated(x), (x,), {}),
+    "an operator of a library": (lambda x: torch.ops.quickfuse_export_tests.twice(x) + 1, (x,), {}),
     "lists of sizes": (lambda x: functional.conv2d(x.view(1, 3, 2, 2), torch.ones(2, 3, 1, 1), stride=[2, 2]), (x,), {}),
 }  # fmt: skip
+
+
+_LIBRARY = torch.library.Library("quickfuse_export_tests", "DEF")
+_LIBRARY.define("twice(Tensor x) -> Tensor")
+_LIBRARY.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
 
 
 def _annotated(x: torch.Tensor) -> torch.Tensor:

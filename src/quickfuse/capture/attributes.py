@@ -109,9 +109,15 @@ def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
         _object_attribute(i, base, name, then)
 
 
+#: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.
+_OPERATORS = (type(torch.ops), type(torch.ops.aten))
+
+
 def _module_attribute(i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
     source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
     trusted = is_trusted_module(module.__name__) and in_trusted_code(i)
+    if isinstance(module, _OPERATORS) and name not in module.__dict__:
+        i.native(getattr, module, name)  # which puts it there
     if name in module.__dict__:
         then(i.outside.wrap(module.__dict__[name], source.attr(name), trusted))
     elif module is torch._VF:  # PyTorch's own functions by another name

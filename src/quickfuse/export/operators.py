@@ -114,7 +114,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if name == "ListType":
         inner = kind.getElementType()
         if isinstance(value, (list, tuple)):
-            return all(_fits(inner, v) for v in value)
+            return all(_fits(inner, v) and (isinstance(v, Node) or inner.kind() != "TensorType") for v in value)
         return inner.kind() in ("IntType", "SymIntType", "FloatType") and _fits(inner, value)
     accepted = _ACCEPTED.get(name)
     return accepted is None or isinstance(value, accepted)
