@@ -154,7 +154,6 @@ class KernelBodyWriter:
                 self._variables[buffer] = expression
 
     def write(self) -> Body:
-        names = self.names
         scalars = self.schedule.program.host_scalars
         numbers = [str(scalar) for scalar in scalars if scalar.name != scalar.code]
         numbers += [_fits(name) for name in self._integers()]
@@ -180,18 +179,22 @@ class KernelBodyWriter:
             if number == last_flag:
                 before, self.lines = self.lines, []
             self._release(dying.get(number, ()))
-        for buffer in self._outputs():
-            self._allocate(buffer)
-        results = [self._result(output) for output in self.schedule.program.outputs]
-        self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
-        self._count_changes()
+        self._finish()
         if last_flag >= 0:
             self.lines = [*before, *self._unless_flagged()]
         if self._calls_need_grad():
             self._forget_history()
         self._handle_failures()
         self.statements = [*self.lines]
-        return Body(self._choose(), names, self.constants, numbers)
+        return Body(self._choose(), self.names, self.constants, numbers)
+
+    def _finish(self) -> None:
+        """Assign the outputs."""
+        for buffer in self._outputs():
+            self._allocate(buffer)
+        results = [self._result(output) for output in self.schedule.program.outputs]
+        self.lines += [f"{name} = {result}" for name, result in zip(self.names, results, strict=True)]
+        self._count_changes()
 
     def _count_changes(self) -> None:
         """Let the outputs tell how often they were changed in place, as eager would have done it."""

@@ -23,6 +23,7 @@ from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored
 from ..ir.values import TensorMeta
+from .replayed import Replayed
 
 
 class CompiledGraph:
@@ -38,6 +39,7 @@ class CompiledGraph:
         self.make_check = make_check
         self.plain_check: Any = None
         self.placer = placer
+        self.replayed = function if isinstance(function, Replayed) else None
         self.kernels = kernels
         self.metas = metas
         self.lock = threading.RLock()
@@ -58,6 +60,8 @@ class CompiledGraph:
                     assert state >= 0, "a tensor that was brought into a layout has it"
                 if state:
                     self.placer.place(check.addresses)
+                if self.replayed is not None:
+                    self.replayed.check = check
             return self.function(tensors, *numbers)
 
 
@@ -247,6 +251,8 @@ class Subgraph:
         self.check = check
         self.placer = placer if placer is not None and placer.tables and placer.position else None
         self.lock = threading.RLock()
+        if call.compiled_forward.replayed is not None:
+            call.compiled_forward.replayed.check = check
 
     def __call__(self, values: tuple[Any, ...]) -> Any:
         """The outputs for these operands: tensors and numbers."""
