@@ -59,6 +59,8 @@ class Context:
         self._reads = ValueReads()
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
+        #: id of a value -> the value, and the buffer that holds it with zeros after each row: see `padded_products.py`.
+        self.padded: dict[int, tuple[Expr, Buffer]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
         self.reduced: dict[tuple[int, str, Shape, Shape], tuple[Expr, Expr]] = {}
 
@@ -190,19 +192,21 @@ class Context:
             self.store(known[1], value)
         return whole_load(known[1])
 
-    def store(self, buffer: Buffer, value: Expr, shape: Shape | None = None, offset: int = 0) -> None:
-        """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on. For a value of several
-        pieces that is a loop for each.
+    def store(
+        self, buffer: Buffer, value: Expr, shape: Shape | None = None, offset: int = 0, stride: Shape | None = None
+    ) -> None:
+        """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on, with the strides of the
+        buffer or others. For a value of several pieces that is a loop for each.
 
         There is none for the part of an input that keeps its value.
         """
         meta = buffer.meta
         if meta.dtype.is_complex and any(type(load.access.buffer.meta) is not TensorMeta for load in _loads(value)):
             raise Unsupported("a copy of a tensor that PyTorch conjugates when it is read")
-        value, shape = ops.via(value, meta.dtype), shape or meta.shape
+        value, shape, stride = ops.via(value, meta.dtype), shape or meta.shape, stride or meta.stride
         parts = split(value, shape) if self.has_pieces else [((0,) * len(shape), shape, value)]
         for begin, sizes, part in parts:
-            access = Access(buffer, offset + sum(b * s for b, s in zip(begin, meta.stride, strict=True)), meta.stride)
+            access = Access(buffer, offset + sum(b * s for b, s in zip(begin, stride, strict=True)), stride)
             if buffer.kind != "input" or not isinstance(part, Load) or part.access != access:
                 self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
 

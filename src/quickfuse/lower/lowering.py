@@ -62,7 +62,7 @@ def _handler(kind: str, target: Any) -> Handler | None:
 
 
 #: Operators with a rule that call PyTorch on memory.
-_CALLING = frozenset("conv2d convolution convolution_backward conv_transpose2d linear mm addmm".split())
+_CALLING = frozenset("conv2d convolution convolution_backward conv_transpose2d linear matmul mm addmm".split())
 
 
 def _needs_memory(node: Node) -> bool:
