@@ -128,6 +128,8 @@ class CudaTarget:
     #: How many elements of a tile each thread has, and the most warps of a program.
     elements_a_thread: int = 8
     most_warps: int = 16
+    #: Rows that would take more warps together are tiles of their own: all warps of a program wait for each other.
+    usual_warps: int = 8
     #: Programs for each multiprocessor below which tiles have fewer rows.
     tiles_per_multiprocessor: int = 4
     costs: CostModel = GPU_COSTS

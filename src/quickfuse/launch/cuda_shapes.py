@@ -48,8 +48,18 @@ def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> La
     light = sum(slot.dtype.itemsize * len(slot.access) for slot in moving) <= CUDA.light_element
     for block, warps in (*(CUDA.blocks_of_light if light else ()), *CUDA.blocks):
         if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
-            return LaunchShape(block, warps)
+            return LaunchShape(block, max(warps, block // (32 * _elements_a_thread(body))))
     return LaunchShape(*CUDA.least_block)
+
+
+def _elements_a_thread(body: KernelBody) -> int:
+    """How many elements of a tile each thread has. Threads store at most 128 bits at a time, and load as many of the
+    narrowest type: where these are not the same elements, values would go from thread to thread through shared memory."""
+    axes = body.column_axes
+    slots = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in axes)]
+    stored = max([slot.dtype.itemsize for slot in slots if "w" in slot.access], default=0)
+    mixed = any(slot.dtype.itemsize < stored for slot in slots)
+    return min(16 // stored, CUDA.elements_a_thread) if mixed else CUDA.elements_a_thread
 
 
 def _rows_of_elements(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> LaunchShape:
@@ -83,7 +93,7 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
         rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
-        return LaunchShape(rows, _warps(rows * columns), columns, Form.SPREAD, _may_align(body, members, Form.SPREAD))
+        return LaunchShape(rows, _warps(body, rows * columns), columns, Form.SPREAD, _may_align(body, members, Form.SPREAD))
     spread = Axis.SCAN in body.axes and not scans
     whole = not spread and columns <= (CUDA.whole_row_of_many if many else CUDA.whole_row)
     most_rows = max([_tile_rows(body, member, Form.WHOLE) for member in members], default=1)
@@ -95,7 +105,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     else:
         few = total < multiprocessors * CUDA.tiles_per_multiprocessor  # each of them has to have more loads under way
         columns = columns if whole else min(columns, 2 * CUDA.tile if few else CUDA.tile)
-        rows = min(max(CUDA.tile // columns, 1), _power_of_two(most_rows))
+        tile = min(CUDA.tile, 32 * CUDA.usual_warps * _elements_a_thread(body))
+        rows = min(max(tile // columns, 1), _power_of_two(most_rows))
         least = 1
     programs = multiprocessors * CUDA.tiles_per_multiprocessor
     tiles_a_row = -(-longest // columns) if spread else 1
@@ -104,14 +115,14 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         if not whole and rows * columns < CUDA.tile and columns < longest:
             columns *= 2
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
-    warps = _warps(rows * columns)
+    warps = _warps(body, rows * columns)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
     return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members, form))
 
 
-def _warps(elements: int) -> int:
-    return min(max(elements // (32 * CUDA.elements_a_thread), 1), CUDA.most_warps)
+def _warps(body: KernelBody, elements: int) -> int:
+    return min(max(elements // (32 * _elements_a_thread(body)), 1), CUDA.most_warps)
 
 
 def _rows_and_length(body: KernelBody, member: Member) -> tuple[int, int]:

@@ -24,6 +24,8 @@ from .context import Context
 from .rules import NoRule
 from .symbolic import Storage, Tensor
 
+#: Rows that are made longer have a multiple of so many elements, as our kernels want it for wide accesses.
+_MULTIPLE = 16
 _HALF = frozenset({torch.bfloat16, torch.float16})
 
 
@@ -66,11 +68,11 @@ def padded_product(ctx: Context, meta: Any, left: Matrix, right: Matrix, bias: T
     if bias is not None and (bias.meta.shape != (right.columns,) or bias.meta.stride != (1,)):
         raise NoRule
     costs = costs_on(meta.device)
-    multiple = _multiple(costs, [x.dtype for x in (left.tensor, right.tensor, bias) if x is not None] + [meta.dtype])
+    aligned = _aligned(costs, [x.dtype for x in (left.tensor, right.tensor, bias) if x is not None] + [meta.dtype])
     odd = {left.columns if left.by_rows else left.rows, right.columns if right.by_rows else right.rows, right.columns}
 
     def padded(size: int) -> int:
-        return -(-size // multiple) * multiple if size in odd else size
+        return -(-size // _MULTIPLE) * _MULTIPLE if size in odd and size % aligned else size
 
     rows, depth, columns = padded(left.rows), padded(left.columns), padded(right.columns)
     grown = [
@@ -94,7 +96,7 @@ def padded_product(ctx: Context, meta: Any, left: Matrix, right: Matrix, bias: T
     return Tensor(Storage(meta, Load(Access(result, 0, _strides(meta.shape, columns)), meta.dtype)), meta)
 
 
-def _multiple(costs: CostModel, dtypes: list[torch.dtype]) -> int:
+def _aligned(costs: CostModel, dtypes: list[torch.dtype]) -> int:
     """How many elements are as long as rows have to be aligned to."""
     dtype = dtypes[0]
     if not costs.aligned_bytes or any(other is not dtype for other in dtypes):
