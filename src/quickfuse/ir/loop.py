@@ -183,12 +183,14 @@ def _text(argument: Any) -> str:
 class HostScalar:
     """A number computed by the glue before any kernel runs: the Python statement `name = code`.
 
-    `code` uses placeholders' names, earlier host scalars and the `math` module. `dtype` is float64, int64 or bool.
+    `code` uses placeholders' names, earlier host scalars and the `math` module. `dtype` is float64, int64 or bool. `value`
+    is the number itself where it is a constant, which has itself as a name and needs no statement.
     """
 
     name: str
     code: str
     dtype: torch.dtype
+    value: float | None = None
 
     def __str__(self) -> str:
         return f"{self.name} = {self.code}"

@@ -35,6 +35,7 @@ from .nest import (
     Phase,
     ScatterTo,
     Value,
+    constant,
 )  # fmt: skip
 from .picks import pick
 from .violation import ScheduleError, shortened
@@ -254,7 +255,10 @@ class Execution:
         if kind == REDUCED:
             return Value(dtype, box.of(self.reduced[payload].hashes))
         if kind == SCALAR:
-            return Value(dtype, single(token("scalar", self.nest.scalars[payload], dtype)))
+            scalar = self.nest.scalars[payload]
+            if isinstance(scalar, float):
+                return constant(scalar, dtype)
+            return Value(dtype, single(token("scalar", scalar, dtype)))
         if kind == PREVIOUS:
             return Value(dtype, single(token("previous", self.target(self.nest.operands[payload].buffer).name)))
         assert kind == PLACE

@@ -172,12 +172,13 @@ class Operand:
 
 @dataclass(slots=True)
 class Nest:
-    """Phases over a shape. `scalars` are the names of the host's numbers; `describe` gives the text of a statement."""
+    """Phases over a shape. `scalars` are the names of the host's numbers, or constants; `describe` gives the text of a
+    statement."""
 
     shape: Shape
     phases: list[Phase]
     operands: Sequence[Operand]
-    scalars: Sequence[str]
+    scalars: Sequence[str | float]
     describe: Callable[[int], str]
 
 
