@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -95,6 +98,24 @@ def test_rounding_at_random() -> None:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             assert not torch.equal(moved[name], value)
             torch.testing.assert_close(moved[name], value, rtol=1e-13, atol=1e-14)
+
+
+def test_rounding_keeps_maxima() -> None:
+    """The gradient of a maximum finds the element that it is, also where all else is rounded at random."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        weight = torch.randn(4, dtype=dtype, requires_grad=True)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            weight.grad = None
+            (x * weight).amax(1).sum().backward()
+            return weight.grad.clone()
+
+        return step, [(torch.randn(3, 4, dtype=dtype),)], {}
+
+    program = Program(setup)
+    torch.testing.assert_close(execute(program, rounding=1).steps[0]["result"], execute(program).steps[0]["result"])
 
 
 CHANNELS_LAST = """
