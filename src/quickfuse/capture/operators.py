@@ -15,9 +15,7 @@ from . import gradients
 from .class_attributes import python_method
 from .interpreter import Interpreter
 from .results import OperatorFailed
-from .tensor_subclasses import is_function_class
-from .torch_function import as_subclass, call_torch
-from .values import (
+from .symbolic import (
     ForeignScalar,
     FromOutside,
     ShadowContainer,
@@ -29,6 +27,8 @@ from .values import (
     real_of,
     type_of,
 )
+from .tensor_subclasses import is_function_class
+from .torch_function import as_subclass, call_torch
 
 
 def _builtins_of(owner: Any) -> set[Any]:

@@ -55,8 +55,17 @@ class _FunctionWriter(KernelBodyWriter):
         if isinstance(output, Buffer) and output.kind == "input":
             return self._variables[output]
         if isinstance(output, View) and not isinstance(output, Number) and output.buffer.kind != "input":
+            if self._is_all_that_is_left(output):
+                return self._variables[output.buffer]
             return f"{self._view(output)}.detach()"
         return self._argument(output)
+
+    def _is_all_that_is_left(self, view: View) -> bool:
+        """Whether a view is all of a tensor that is not returned otherwise."""
+        meta = view.buffer.meta
+        whole = (view.shape, view.stride, view.offset) == (meta.shape, meta.stride, 0)
+        outputs = self.schedule.program.outputs
+        return whole and [*buffers_in(outputs)].count(view.buffer) == 1
 
     def _extern(self, step: Extern) -> None:
         start = len(self.lines)
@@ -64,7 +73,7 @@ class _FunctionWriter(KernelBodyWriter):
         checks = [
             f"if {name} is None or {name}.shape != {buffer.meta.shape} or {name}.dtype is not {self._dtype(buffer)}: "
             "raise _Unfit"
-            for buffer in step.outputs if buffer in self._read and (name := self._variables[buffer])
+            for buffer in step.outputs if buffer in self._read and (name := self._variables.get(buffer))
         ]  # fmt: skip
         self.lines[start + 1 : start + 1] = checks
 
