@@ -1,6 +1,7 @@
 """Combinations of a kind of value, a use, a way to the program and a change; and running one, in eager and compiled.
 
-Both run on values of their own. Each is called with the first value, twice; then something changes; then it changes back.
+Both run on values of their own. Each is called with the first value, twice; then something changes, perhaps two things one
+after the other; then it changes back.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ WAYS: dict[str, str] = {
     "default of an inner call": "def h(x, v=None, *, w=None):\n{}\n    return r\ndef f(x):\n    return h(x)",
     "element": "def f(x, items):\n    v = items[0]\n{}\n    return r",
     "entry": "def f(x, items):\n    v = items['v']\n{}\n    return r",
+    "nested": "def f(x, holder):\n    v = holder.items['v'][0].v\n{}\n    return r",
     "method": "class Own:\n    def f(self, x):\n        v = self.v\n{}\n        return r",
 }  # fmt: skip
 
@@ -89,7 +91,8 @@ def combinations() -> Iterator[Combination]:
                 continue
             if kind.startswith("numpy_array") and use == "type(v)(v)":  # whose memory has no values yet
                 continue
-            for change in ("other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])):
+            single = ("other", *own, *(["missing"] if way in _CAN_BE_MISSING else []))
+            for change in (*single, *("+".join(two) for two in itertools.permutations(single, 2))):
                 yield Combination(kind, use, way, change)
 
 
@@ -129,6 +132,8 @@ class Program:
             self.change_closure(value)
         elif self.way in ("attribute", "method"):
             self.holder.v = value
+        elif self.way == "nested":
+            self.holder.items = {"v": [types.SimpleNamespace(v=value)]}
         elif self.way == "default":
             self.function.__defaults__ = (value,)
         elif self.way == "keyword default":
@@ -154,7 +159,7 @@ class Program:
             return self.called(x, self.value)
         if self.way == "keyword":
             return self.called(x, v=self.value)
-        if self.way == "attribute":
+        if self.way in ("attribute", "nested"):
             return self.called(x, self.holder)
         if self.way in ("element", "entry"):
             return self.called(x, self.items)
@@ -171,13 +176,15 @@ def run(combination: Combination, compile_: Callable[[Any], Any]) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Program(combination, compile_)
-        back: Callable[[], Any]
-        for step in ("", "", "change", "back"):
-            if step == "change":
-                change, back = _change(program, combination.change)
+        undo: list[Callable[[], Any]] = []
+        changes = combination.change.split("+")
+        for step in ("", "", *changes, *("back" for _ in changes)):
+            if step == "back":
+                _quietly(undo.pop())
+            elif step:
+                change, back = _change(program, step)
                 _quietly(change)
-            elif step == "back":
-                _quietly(back)
+                undo.append(back)
             try:
                 result = described(program.call())
             except Exception as error:

@@ -266,6 +266,8 @@ def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: s
         guard_absent(i, type_of(base).__mro__, name)
     else:
         guard_class_attribute(i, type_of(base).__mro__, owner, name, raw)
+        for method in ("__set__", "__delete__"):  # with which the class would come first
+            special_method(i, raw, method)
     return i.outside.wrap(instance[name], _dict_source(i, base).item(name))
 
 
