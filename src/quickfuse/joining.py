@@ -68,7 +68,7 @@ def _joined(
     if placer is not None:
         placer.count_changes(changes_of_inputs(segment))
     body = joined_body(segment, call, placer)
-    body.replayed = call.compiled_forward.replayed
+    body.replayed, body.released = call.compiled_forward.replayed, released_of(segment)
     if placer is not None:
         note_unwritten(segment, body, placer)
     give_identity(segment, body)
@@ -86,6 +86,12 @@ def replay_of(segment: Segment) -> Replay:
         changed=[k for k, i in enumerate(tensors) if i.name in segment.mutated],
         regraded=[k for k, i in enumerate(tensors) if i.source in regraded],
     )
+
+
+def released_of(segment: Segment) -> frozenset[Source]:
+    """The gradients that a recorded segment replaces without reading them."""
+    tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+    return frozenset(tensors[k].source.attr("grad") for k in replay_of(segment).regraded)
 
 
 def _is_argument(source: Source) -> bool:

@@ -26,7 +26,7 @@ from .ir.modes import in_inference_mode, preserving_modes
 from .ir.nodes import is_fused_update, outputs_of
 from .ir.segment import Segment
 from .ir.values import TensorMeta
-from .joining import joined, replay_of
+from .joining import joined, released_of, replay_of
 from .kernels import kernels_of, replayed
 from .launch import Apart, ContentsReader, bulk_reads, labelled, tensor_check, unchanged
 from .subgraphs import in_subgraphs
@@ -179,7 +179,7 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
         replay = replace(replay_of(segment), detach=True)
         replayer = replayed(segment.graph, whole, schedule, calls, placer, picks, len(checked), replay)
         body = joined_body(segment, lambda tensors, numbers: replayer(tensors, *numbers), placer)
-        body.replayed = replayer
+        body.replayed, body.released = replayer, released_of(segment)
     else:
         body = kernel_body(segment, schedule, calls, placer)
     note_unwritten(segment, body, placer)

@@ -1,4 +1,4 @@
-"""`mode="reduce-overhead"` on a GPU: results, memory and random numbers as in eager, however long somebody holds a result."""
+"""`mode="reduce-overhead"` on a GPU: results, memory and random numbers are eager's, however long a result is kept."""
 
 from __future__ import annotations
 

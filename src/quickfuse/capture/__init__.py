@@ -76,6 +76,7 @@ def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset(), sto
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
         segment = _segment(begin, frames[-1].code, False, volatile, stop_at)
     segment.resumes = True
+    segment.began = tuple([(frame.code, frame.position) for frame in frames])
     return segment
 
 

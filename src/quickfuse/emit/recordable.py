@@ -13,21 +13,22 @@ _WAITING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 def why_not_recorded(schedule: Schedule) -> str | None:
     """The reason; "" where there is nothing to record, None for a schedule that can be recorded."""
+    reason = ""
     devices = {step.device for step in schedule.steps if isinstance(step, KernelCall) and step.device.type != "cpu"}
     for step in schedule.steps:
         if not isinstance(step, Extern):
             continue
         on = {buffer.meta.device for buffer in step.buffers}
         name = getattr(step.target, "__name__", str(step.target))
+        devices |= {device for device in on if device.type != "cpu"}
         if any(device.type == "cpu" for device in on):
-            return f"{name} works on the CPU"
-        devices |= on
-        if _holds_number((step.args, step.kwargs)):
-            return f"{name} gets a number that may be another one in each call"
-        if any(tag in getattr(step.target, "tags", ()) for tag in _WAITING):
-            return f"what {name} returns depends on what is in its operands"
-    if not devices:
-        return ""
+            reason = f"{name} works on the CPU"
+        elif _holds_number((step.args, step.kwargs)):
+            reason = f"{name} gets a number that may be another one in each call"
+        elif any(tag in getattr(step.target, "tags", ()) for tag in _WAITING):
+            reason = f"what {name} returns depends on what is in its operands"
+    if not devices or reason:
+        return reason if devices else ""
     if len(devices) > 1:
         return "more than one device"
     for output in schedule.program.outputs:

@@ -5,7 +5,8 @@ A graph reads and writes the same memory each time:
 - Inputs that stay where they are (parameters, buffers, what the graph changes) are read where they are; a call with others
   does not fit, and after two of these the graph is recorded anew. Arguments are copied in.
 - Results are given out as tensors on the graph's own memory. Where one is still alive when that memory is to be written
-  again, the tensor moves to other memory first, with all its views: whoever holds a result never sees it change.
+  again, the tensor moves to other memory first, with all its views: whoever holds a result never sees it change. Results
+  that somebody keeps again and again are given out as copies.
 - Graphs of a stream share what memory is not a result. A graph may therefore write to results of graphs that were recorded
   after it: these move, too, if they are alive. Results of graphs before it were in use when it was recorded.
 
@@ -26,6 +27,8 @@ from .. import config, logs
 
 #: So many recordings of one function are kept, for inputs at different addresses.
 MOST_RECORDINGS = 8
+#: Results that were moved so often are given out as copies.
+MOST_MOVES = 2
 #: Inputs of more bytes in all are not copied for the sake of a graph.
 MOST_COPIED = 64 << 20
 
@@ -68,9 +71,11 @@ class Plain(NamedTuple):
 class Slot:
     """Memory of a recording that results lie in, and these results as tensors that nobody else has."""
 
-    __slots__ = ("alone", "handle", "storage", "templates")
+    __slots__ = ("alone", "handle", "kept", "storage", "templates")
 
-    def __init__(self, templates: list[torch.Tensor]) -> None:
+    def __init__(self, templates: list[torch.Tensor], kept: int) -> None:
+        """`kept` is how often the results were still alive in earlier recordings."""
+        self.kept = kept
         self.templates = templates
         self.storage = templates[0].untyped_storage()
         self.note_alone()
@@ -80,11 +85,22 @@ class Slot:
         self.handle = self.storage._cdata
         self.alone = _use_count(self.handle)
 
+    def results(self) -> list[torch.Tensor]:
+        """New tensors on this memory, or on a copy of it if they are to be kept."""
+        if self.kept < MOST_MOVES:
+            return [template.data for template in self.templates]
+        return self._templates_in(self.storage.clone())
+
+    def _templates_in(self, storage: Any) -> list[torch.Tensor]:
+        return [
+            torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.shape, t.stride())
+            for t in self.templates
+        ]
+
     def move_others(self, allocate_again: Callable[[int, int], torch.Tensor | None]) -> bool:
         """Give the tensors that others have new memory with the same contents. Returns whether the old memory is still
         to be had."""
         size, address = self.storage.nbytes(), self.storage.data_ptr()
-        lying = [(t.dtype, t.storage_offset(), t.shape, t.stride(), t.device) for t in self.templates]
         self.storage.resize_(size)  # which moves the contents
         if self.storage.data_ptr() == address:
             return False
@@ -92,10 +108,7 @@ class Slot:
         if memory is None:
             return False
         self.storage = memory.untyped_storage()
-        self.templates = [
-            torch.empty(0, dtype=dtype, device=device).set_(self.storage, offset, shape, stride)
-            for dtype, offset, shape, stride, device in lying
-        ]  # fmt: skip
+        self.templates = self._templates_in(self.storage)
         del memory
         self.note_alone()
         return True
@@ -123,14 +136,19 @@ class Recorded:
     def fits(self, addresses: Any) -> bool:
         return self.valid and bool((addresses[self.fixed] == self.addresses).all())
 
-    def free_results(self, allocate_again: Callable[[int, int], torch.Tensor | None]) -> None:
+    def free_results(self) -> None:
         """Let results that are still in use move away."""
-        for slot in self.slots:
-            if _use_count(slot.handle) > slot.alone and not slot.move_others(allocate_again):
+        alive = [slot for slot in self.slots if _use_count(slot.handle) > slot.alone]
+        for slot in alive:
+            slot.kept += 1
+            if not slot.move_others(self.recording.allocate_again):
                 self.valid = False
+        if not self.valid:  # so that the next recording lasts
+            for slot in alive:
+                slot.kept = MOST_MOVES
 
-    def note_results(self, made: list[Any], given: Sequence[torch.Tensor]) -> None:
-        """Find out in whose memory each result lies. `made` is used up."""
+    def note_results(self, made: list[Any], given: Sequence[torch.Tensor], kept: Sequence[int]) -> None:
+        """Find out in whose memory each result lies. `made` is used up. `kept` are the slots' numbers in an earlier one."""
         places = {t.untyped_storage().data_ptr(): k for k, t in reversed([*enumerate(given)]) if t.numel()}
         objects = {id(t): k for k, t in enumerate(given)}
         slots: dict[int, list[torch.Tensor]] = {}
@@ -149,7 +167,7 @@ class Recorded:
                 self.results.append((key, len(slots[key]) - 1))
         numbers = {key: number for number, key in enumerate(slots)}
         self.results = [(numbers[r[0]], r[1]) if type(r) is tuple else r for r in self.results]
-        self.slots = [Slot(templates) for templates in slots.values()]
+        self.slots = [Slot(templates, k) for templates, k in zip(slots.values(), [*kept, *[0] * len(slots)], strict=False)]
         result = None
         made.clear()
         for slot in self.slots:
@@ -158,10 +176,10 @@ class Recorded:
     def results_for(self, tensors: Sequence[torch.Tensor], detach: bool) -> list[Any]:
         """New tensors on the memory of the results."""
         found: list[Any] = []
-        slots = self.slots
+        made = [slot.results() for slot in self.slots]
         for result in self.results:
             if type(result) is tuple:
-                found.append(slots[result[0]].templates[result[1]].data)
+                found.append(made[result[0]][result[1]])
             elif type(result) is Plain:
                 found.append(result.value)
             elif result.shape is None:
@@ -183,12 +201,10 @@ class Parts(NamedTuple):
 
 class Recorder(NamedTuple):
     """How graphs are made on a device. `begin()` is a new recording for the current stream, with the methods of
-    `CudaRecording`; `stream()` identifies that stream. `allocate_again` gives memory at an address that was freed a moment
-    ago. `busy()`: the program itself is recording."""
+    `CudaRecording`; `stream()` identifies that stream. `busy()`: the program itself is recording."""
 
     begin: Callable[[], Any]
     stream: Callable[[], Hashable]
-    allocate_again: Callable[[int, int], torch.Tensor | None]
     busy: Callable[[], bool]
 
 
@@ -223,6 +239,7 @@ class Replayed:
         self._displaced = False
         self._missed: Any = None
         self._misses = 0
+        self._kept: list[int] = []
 
     def __call__(self, tensors: list[Any], *numbers: Any) -> list[Any]:
         if self.reason or self.recorder.busy():
@@ -257,9 +274,10 @@ class Replayed:
         if recorded is not None:
             for k in self.regraded:  # or else the old gradients, which are results of the last call, would have to move
                 tensors[k].grad = None
-            _free_results_since(recorded, _in_order[stream], self.recorder.allocate_again)
+            _free_results_since(recorded, _in_order[stream])
             if not recorded.valid:
                 known.remove(recorded)
+                self._kept = [slot.kept for slot in recorded.slots]
                 recorded = None
         scalars = self.parts.host(tensors, *numbers)
         if recorded is None:
@@ -342,7 +360,7 @@ class Replayed:
         recorded = Recorded(recording, fixed, addresses, copies)
         times = [_version(tensor) - count for tensor, count in zip(given, before, strict=True)]
         recorded.changes = [(k, more) for k, more in enumerate(times) if more]
-        recorded.note_results(made, given)
+        recorded.note_results(made, given, self._kept)
         logs.count("cuda graphs")
         return recorded
 
@@ -356,16 +374,14 @@ class Replayed:
             torch._foreach_copy_(recorded.copies, [tensors[k] for k in recorded.copied])
 
 
-def _free_results_since(
-    recorded: Recorded, in_order: list[weakref.ref[Recorded]], allocate_again: Callable[[int, int], torch.Tensor | None]
-) -> None:
+def _free_results_since(recorded: Recorded, in_order: list[weakref.ref[Recorded]]) -> None:
     """Free the results of a recording, and of those made after it on the same stream."""
     for k in range(len(in_order) - 1, -1, -1):
         other = in_order[k]()
         if other is None:
             del in_order[k]
             continue
-        other.free_results(allocate_again)
+        other.free_results()
         if other is recorded:
             return
 
