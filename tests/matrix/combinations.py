@@ -19,6 +19,7 @@ import math
 import numbers
 import operator
 import pathlib
+import random
 import re
 import textwrap
 import types
@@ -79,21 +80,39 @@ class Combination:
 
 
 def combinations() -> Iterator[Combination]:
-    """All of them, in an order that mixes kinds and uses."""
+    """All of them: some millions."""
     for kind, factory in KINDS.items():
         own = [*factory().changes]
         for use, way in itertools.product(USES, WAYS):
-            if kind == "itertools_count" and use not in _OF_ENDLESS:
-                continue
-            if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
-                continue
-            if kind == "torch_operator" and ("a = " in use or "+=" in use):  # there is one object of it for both
-                continue
-            if kind.startswith("numpy_array") and use == "type(v)(v)":  # whose memory has no values yet
-                continue
-            single = ("other", *own, *(["missing"] if way in _CAN_BE_MISSING else []))
-            for change in (*single, *("+".join(two) for two in itertools.permutations(single, 2))):
-                yield Combination(kind, use, way, change)
+            if _is_run(kind, use):
+                yield from (Combination(kind, use, way, change) for change in _changes(own, way))
+
+
+def drawn(seed: int) -> Iterator[Combination]:
+    """Combinations drawn at random, without end: each kind is as likely as the others."""
+    draw = random.Random(seed)
+    kinds, uses, ways = [*KINDS], [*USES], [*WAYS]
+    while True:
+        kind, use, way = draw.choice(kinds), draw.choice(uses), draw.choice(ways)
+        if _is_run(kind, use):
+            yield Combination(kind, use, way, draw.choice(_changes([*KINDS[kind]().changes], way)))
+
+
+def _changes(own: list[str], way: str) -> list[str]:
+    """One change, or two in a row; `own` are those of the kind."""
+    single = ["other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])]
+    return [*single, *("+".join(two) for two in itertools.permutations(single, 2))]
+
+
+def _is_run(kind: str, use: str) -> bool:
+    """Whether a use of a kind ends, and gives the same each time in eager mode."""
+    if kind == "itertools_count":
+        return use in _OF_ENDLESS
+    if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
+        return False
+    if kind == "torch_operator" and ("a = " in use or "+=" in use):  # there is one object of it for both
+        return False
+    return not (kind.startswith("numpy_array") and use == "type(v)(v)")  # whose memory has no values yet
 
 
 class Program:
@@ -289,4 +308,4 @@ def difference(combination: Combination, backend: str = "eager") -> str:
     return ""
 
 
-__all__ = ["Combination", "combinations", "dataclasses", "difference", "run"]
+__all__ = ["Combination", "combinations", "difference", "drawn", "run"]
