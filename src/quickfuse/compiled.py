@@ -308,6 +308,7 @@ class Compiled:
                     point.capturable = False
                     self._note_break(segment)
                     return None
+                segment.recorded = self.settings.recorded
                 specialisation = specialise(segment, self._plain, self.settings.backend)
             except Unsupported as reason:
                 heard.check()

@@ -29,7 +29,7 @@ from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .raising import Raised
-from .values import Unread
+from .symbolic import Unread
 
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4

@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
 from . import attributes, container_methods, containers
 from .class_attributes import is_changeable, python_method
 from .interpreter import Interpreter
-from .values import DICTS, ForeignObject, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
+from .symbolic import DICTS, ForeignObject, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
 
 #: What a class may say about copying its objects.
 _SAY_HOW = (
@@ -20,7 +22,7 @@ _SAY_HOW = (
 
 def shallow(i: Interpreter, value: Any) -> Any:
     """`copy.copy(value)`."""
-    if is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType)):
+    if _is_its_own_copy(value):
         return value
     if type(value) is ShadowDict and type(value.real) in DICTS:
         return container_methods.copy_of(i, value)
@@ -35,6 +37,12 @@ def shallow(i: Interpreter, value: Any) -> Any:
     made = _empty(i, value)
     made.__dict__.update(_attributes(i, value))
     return made
+
+
+def _is_its_own_copy(value: Any) -> bool:
+    if isinstance(value, (torch.finfo, torch.iinfo)):
+        raise Unsupported(f"copying a {type(value).__name__}")
+    return is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType))
 
 
 def deep(i: Interpreter, value: Any, memo: Any = None) -> Any:
@@ -54,7 +62,7 @@ class _Deep:
 
     def copy(self, value: Any) -> Any:
         i = self._i
-        if is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType)):
+        if _is_its_own_copy(value):
             return value
         if id(value) in self._known:
             return self._known[id(value)]

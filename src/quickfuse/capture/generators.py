@@ -11,8 +11,8 @@ from ..errors import Unsupported
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import Raised, raise_in_program
+from .symbolic import NativeHandler
 from .unwinding import unwind
-from .values import NativeHandler
 
 
 def make(i: Interpreter, frame: Frame, function: FunctionType) -> GeneratorValue:

@@ -157,7 +157,6 @@ class KernelBodyWriter:
                 self._variables[buffer] = expression
 
     def write(self) -> Body:
-        names = self.names
         scalars = self.schedule.program.host_scalars
         numbers = [str(scalar) for scalar in scalars if scalar.name != scalar.code]
         numbers += [_fits(name) for name in self._integers()]
@@ -183,18 +182,22 @@ class KernelBodyWriter:
             if number == last_flag:
                 before, self.lines = self.lines, []
             self._release(dying.get(number, ()))
-        for buffer in self._outputs():
-            self._allocate(buffer)
-        results = [self._result(output) for output in self.schedule.program.outputs]
-        self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
-        self._count_changes()
+        self._finish()
         if last_flag >= 0:
             self.lines = [*before, *self._unless_flagged()]
         if self._calls_need_grad():
             self._forget_history()
         self._handle_failures()
         self.statements = [*self.lines]
-        return Body(self._choose(), names, self.constants, numbers)
+        return Body(self._choose(), self.names, self.constants, numbers)
+
+    def _finish(self) -> None:
+        """Assign the outputs."""
+        for buffer in self._outputs():
+            self._allocate(buffer)
+        results = [self._result(output) for output in self.schedule.program.outputs]
+        self.lines += [f"{name} = {result}" for name, result in zip(self.names, results, strict=True)]
+        self._count_changes()
 
     def _count_changes(self) -> None:
         """Let the outputs tell how often they were changed in place, as eager would have done it."""
@@ -337,20 +340,23 @@ class KernelBodyWriter:
 
     def _launch(self, step: KernelCall, index: int) -> None:
         call = self.calls[index]
-        scalars = [s.name for s in step.scalars]
         self.constants[f"_k{index}"] = call.launch
         if call.device_type == "cuda":
             self.constants["_stream"] = call.current_stream
             if call.gathers:
                 self.constants[f"_k{index}_gather"] = call.gather
                 self.lines.append(f"_k{index}_gather()")
-            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *scalars])})")
+            names = [s.name for s in step.scalars]
+            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *names])})")
             return
         self.constants[f"_k{index}_block"] = call.block_address
-        for k, (scalar, dtype) in enumerate(zip(scalars, step.body.scalars, strict=True)):
+        for k, (scalar, dtype) in enumerate(zip(step.scalars, step.body.scalars, strict=True)):
             view = "floats" if dtype.is_floating_point else "integers"
+            if scalar.value is not None:
+                getattr(call, view)[k] = scalar.value
+                continue
             self.constants[f"_k{index}_{view}"] = getattr(call, view)
-            self.lines.append(f"_k{index}_{view}[{k}] = {scalar}")
+            self.lines.append(f"_k{index}_{view}[{k}] = {scalar.name}")
         if call.parallel:
             self.constants[f"_k{index}_arguments"] = call.arguments
             self.lines.append(f"_k{index}_arguments[4] = _threads()")

@@ -192,7 +192,7 @@ class Segment:
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
-    where it asked for the grad mode.
+    where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph.
     """
 
     code: CodeType
@@ -215,6 +215,7 @@ class Segment:
     inference: bool = False
     labels: tuple[str, ...] = ()
     autograd_asked: frozenset[Source | None] = frozenset()
+    recorded: bool = False
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

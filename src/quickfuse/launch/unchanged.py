@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.reading import entry
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
 from ..signals import let_through
 from . import builtin, cpu, inline_values, watched
@@ -218,7 +219,7 @@ def _value(step: Step, values: list[Any]) -> Any:
     if step.kind == "attr":
         return _attribute(base, step.key)
     key = values[step.key] if step.kind == "lookup" else step.key
-    return base[key] if type(base) in (list, tuple) else dict.__getitem__(base, key)
+    return base[key] if type(base) in (list, tuple) else entry(base, key)
 
 
 def _attribute(instance: Any, name: str) -> Any:
