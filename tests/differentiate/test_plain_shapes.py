@@ -63,7 +63,8 @@ def agrees(function: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 ONE = [f for f in RULES if len(f._schema.arguments) - len([a for a in f._schema.arguments if a.has_default_value()]) == 1
-       and f not in (aten.mean.dim, aten.sum.dim_IntList, aten.cat.default, aten.stack.default)]  # fmt: skip
+       and f not in (aten.mean.dim, aten.sum.dim_IntList, aten.cat.default, aten.stack.default)
+       and any(str(a.type) == "Tensor" for a in f._schema.arguments)]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", ONE, ids=str)
@@ -104,6 +105,17 @@ def test_products() -> None:
         for right in (torch.rand(4, 5), torch.rand(5, 4).t()):
             assert agrees(aten.mm.default, left, right) and agrees(aten.addmm.default, torch.rand(5), left, right)
     assert not agrees(aten.addmm.default, torch.rand(3, 5), torch.rand(3, 4), torch.rand(4, 5))
+
+
+def test_factories() -> None:
+    for limits in ((5,), (0,), (2, 7), (7, 2, -2), (0, 7, 3), (3, 3)):
+        function = (aten.arange.default, aten.arange.start, aten.arange.start_step)[len(limits) - 1]
+        assert agrees(function, *limits) and agrees(function, *limits, dtype=torch.float64)
+    for wrong in ((7, 2), (2.5, 7)):
+        assert not agrees(aten.arange.start, *wrong)
+    for size in ([2, 3], [], [0, 4]):
+        assert agrees(aten.full.default, size, 2, dtype=torch.float32)
+        assert not agrees(aten.full.default, size, 2)
 
 
 def test_joined_tensors() -> None:

@@ -26,6 +26,7 @@ from .class_attributes import (
 )
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
+from .module_calls import MODULE_GETATTR, in_tables
 from .raising import Raised, raise_in_program
 from .symbolic import (
     ABSENT,
@@ -135,12 +136,23 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """An attribute that was not found: `__getattr__` comes into play, or AttributeError."""
     fallback = special_method(i, base, "__getattr__")
     if isinstance(fallback, FunctionType):
-        i.call(fallback, (base, name), {}, then)
+        found = ABSENT
+        if fallback is MODULE_GETATTR and isinstance(base, FromOutside) and not _has_own_namespace(type_of(base)):
+            found = in_tables(i, _namespace(i, base), name)
+        if found is ABSENT:
+            i.call(fallback, (base, name), {}, then)
+        else:
+            then(found)
         return
     if fallback is not ABSENT:
         raise Unsupported(f"the attribute {name} of a {type_of(base).__name__}")
     shown = real_of(base)
     raise_in_program(AttributeError(f"'{type(shown).__name__}' object has no attribute '{name}'", name=name, obj=shown))
+
+
+def _has_own_namespace(kind: type) -> bool:
+    """Whether a class says by a property what `__dict__` is."""
+    return isinstance(lookup_class(kind, "__dict__")[1], property)
 
 
 def _with_fallback(

@@ -53,6 +53,8 @@ class Context:
         self._choices: dict[int, tuple[Expr, int]] = {}
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
+        #: id of a value -> the value, and the buffer that holds it with zeros after each row: see `padded_products.py`.
+        self.padded: dict[int, tuple[Expr, Buffer]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
         self.reduced: dict[tuple[int, str, Shape, Shape], tuple[Expr, Expr]] = {}
 
@@ -184,12 +186,15 @@ class Context:
             self.store(known[1], value)
         return whole_load(known[1])
 
-    def store(self, buffer: Buffer, value: Expr, shape: Shape | None = None, offset: int = 0) -> None:
-        """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on."""
+    def store(
+        self, buffer: Buffer, value: Expr, shape: Shape | None = None, offset: int = 0, stride: Shape | None = None
+    ) -> None:
+        """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on, with the strides of the
+        buffer or others."""
         meta = buffer.meta
         if meta.dtype.is_complex and any(type(load.access.buffer.meta) is not TensorMeta for load in _loads(value)):
             raise Unsupported("a copy of a tensor that PyTorch conjugates when it is read")
-        access = Access(buffer, offset, meta.stride)
+        access = Access(buffer, offset, stride or meta.stride)
         value = ops.via(value, meta.dtype)
         self.program.steps.append(Loop(shape or meta.shape, [Store(access, value)], meta.device))
 

@@ -63,7 +63,7 @@ def _handler(kind: str, target: Any) -> Handler | None:
 
 
 #: Operators with a rule that call PyTorch on memory.
-_CALLING = CONVOLUTIONS | {"linear", "mm", "addmm"}
+_CALLING = CONVOLUTIONS | {"linear", "matmul", "mm", "addmm"}
 
 
 def _reduces(step: Loop | Extern) -> bool:

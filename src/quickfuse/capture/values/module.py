@@ -17,6 +17,9 @@ from ..raising import raise_in_program
 from .builtin import CodeKind
 from .kind import Kind, Then
 
+#: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.
+_OPERATORS = (type(torch.ops), type(torch.ops.aten))
+
 
 class ModuleKind(CodeKind):
     """A module: its globals, and what its `__getattr__` gives."""
@@ -24,6 +27,8 @@ class ModuleKind(CodeKind):
     def attribute(self, i: Interpreter, base: ModuleType, name: str, then: Then) -> None:
         source = i.outside.source_of(base) or i.outside.roots.constant(base.__name__, base)
         trusted = is_trusted_module(base.__name__) and in_trusted_code(i)
+        if isinstance(base, _OPERATORS) and name not in base.__dict__:
+            i.native(getattr, base, name)  # which puts it there
         if name in base.__dict__:
             then(i.outside.wrap(base.__dict__[name], source.attr(name), trusted))
         elif base is torch._VF:  # PyTorch's own functions by another name
