@@ -111,8 +111,9 @@ class Placer:
         """A tensor in the memory of such a buffer."""
         meta = buffer.meta
         start = 8 * self._cells[buffer]
-        memory = torch.from_numpy(self.cells).view(torch.uint8)[start : start + meta.span_bytes]
-        return memory.view(meta.dtype).as_strided(meta.shape, meta.stride)
+        with torch.inference_mode(False):  # a tensor for calls in any mode
+            memory = torch.from_numpy(self.cells).view(torch.uint8)[start : start + meta.span_bytes]
+            return memory.view(meta.dtype).as_strided(meta.shape, meta.stride)
 
     def cell_address(self, buffer: Buffer) -> int:
         return int(self.cells.ctypes.data) + 8 * self._cells[buffer]
