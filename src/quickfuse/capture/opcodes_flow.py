@@ -138,6 +138,14 @@ def op_END_SEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     del f.stack[-2]
 
 
+def op_CLEANUP_THROW(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    """An exception came out of a `yield from`: the end of what it waits for, or any other."""
+    exception = f.stack.pop()
+    if not isinstance(exception, StopIteration):
+        raise_in_program(exception)
+    f.stack[-2:] = [None, exception.value]
+
+
 # with and exceptions --------------------------------------------------------------------------------------------
 
 

@@ -83,7 +83,7 @@ def set_traceback(i: Interpreter, exception: BaseException, traceback: Any) -> N
 def _is_reraise(frame: Frame) -> bool:
     """Whether the last instruction raised an exception that has its entry for this frame already."""
     name, arg, _, _ = frame.decoded.instructions[frame.lasti]
-    return name == "RERAISE" or (name == "RAISE_VARARGS" and not arg)
+    return name in ("RERAISE", "CLEANUP_THROW") or (name == "RAISE_VARARGS" and not arg)
 
 
 def _leads_to(exception: BaseException, wanted: BaseException) -> bool:
