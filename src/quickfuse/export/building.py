@@ -205,9 +205,10 @@ class _Building:
         changes = Changes(self.call, self.names, self.kinds, self.state, strict)
         changes.note(self.segment.effects)
         specs = [
-            replace(spec, kind="buffer", persistent=False) if spec.kind != "input" and spec.target in changes.attributes else spec
+            replace(spec, kind="buffer", persistent=False)
+            if spec.kind != "input" and spec.target in changes.attributes else spec
             for spec in specs
-        ]
+        ]  # fmt: skip
         relied.note(self.segment)
         traced, fixed = self._traced(specs, relied)
         relied.finish()
