@@ -47,6 +47,14 @@ class FakeRecording:
             if place is not None:
                 ctypes.memmove(place[0], result.data_ptr(), place[1])
 
+    def allocate_again(self, address: int, nbytes: int) -> torch.Tensor | None:
+        tried = []
+        for _ in range(8):
+            tried.append(torch.empty(nbytes, dtype=torch.uint8))
+            if tried[-1].data_ptr() == address:
+                return tried[-1]
+        return None
+
 
 class Device:
     """Makes recordings, and counts them."""
@@ -55,19 +63,11 @@ class Device:
         self.made: list[FakeRecording] = []
         self.stream = 0
         self.recording = False
-        self.recorder = Recorder(self.begin, lambda: (id(self), self.stream), self.allocate_again, lambda: self.recording)
+        self.recorder = Recorder(self.begin, lambda: (id(self), self.stream), lambda: self.recording)
 
     def begin(self) -> FakeRecording:
         self.made.append(FakeRecording())
         return self.made[-1]
-
-    def allocate_again(self, address: int, nbytes: int) -> torch.Tensor | None:
-        tried = []
-        for _ in range(8):
-            tried.append(torch.empty(nbytes, dtype=torch.uint8))
-            if tried[-1].data_ptr() == address:
-                return tried[-1]
-        return None
 
 
 @pytest.fixture

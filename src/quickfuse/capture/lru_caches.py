@@ -14,7 +14,7 @@ from ..ir.caches import UNKNOWN, cached_result, owner_of
 from .class_attributes import special_method
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES
-from .values import ForeignObject, contains_symbolic, is_constant, real_of
+from .symbolic import ForeignObject, contains_symbolic, is_constant, real_of
 
 KIND: type = type(functools.lru_cache(lambda: None))
 

@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from ..errors import Unsupported
 from .class_attributes import guard_class_attribute, lookup_class
 from .interpreter import Interpreter
-from .values import ABSENT, DELETED, DICTS, FromOutside, ShadowDict, type_of
+from .symbolic import ABSENT, DELETED, DICTS, FromOutside, ShadowDict, type_of
 
 Then = Callable[[Any], None]
 

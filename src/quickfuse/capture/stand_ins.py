@@ -19,7 +19,7 @@ from ..ir.values import TensorMeta
 from .data_dependent import reason_of
 from .on_device import OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
-from .values import Symbol, TensorProxy
+from .symbolic import Symbol, TensorProxy
 
 _META = torch.device("meta")
 _NO_DATA = re.compile(r"\bmeta\b", re.IGNORECASE)

@@ -21,7 +21,7 @@ from ..ir.generated import generated_function, graph_module
 from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
-from ..ir.loop import Buffer, Extern, View, buffers_in
+from ..ir.loop import Buffer, Extern, Number, View, buffers_in
 from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
 from .glue import RunNatively
@@ -54,18 +54,33 @@ class _FunctionWriter(KernelBodyWriter):
     def _result(self, output: Any) -> str:
         if isinstance(output, Buffer) and output.kind == "input":
             return self._variables[output]
-        if isinstance(output, View) and output.buffer.kind != "input":
+        if isinstance(output, View) and not isinstance(output, Number) and output.buffer.kind != "input":
+            if self._is_all_that_is_left(output):
+                return self._variables[output.buffer]
             return f"{self._view(output)}.detach()"
         return self._argument(output)
+
+    def _is_all_that_is_left(self, view: View) -> bool:
+        """Whether a view is all of a tensor that is not returned otherwise."""
+        meta = view.buffer.meta
+        whole = (view.shape, view.stride, view.offset) == (meta.shape, meta.stride, 0)
+        outputs = self.schedule.program.outputs
+        return whole and [*buffers_in(outputs)].count(view.buffer) == 1
 
     def _extern(self, step: Extern) -> None:
         start = len(self.lines)
         super()._extern(step)
         checks = [
-            f"if {name} is None or {name}.shape != {buffer.meta.shape}: raise _Unfit"
-            for buffer in step.outputs if buffer in self._read and (name := self._variables[buffer])
+            f"if {name} is None or {name}.shape != {buffer.meta.shape} or {name}.dtype is not {self._dtype(buffer)}: "
+            "raise _Unfit"
+            for buffer in step.outputs if buffer in self._read and (name := self._variables.get(buffer))
         ]  # fmt: skip
         self.lines[start + 1 : start + 1] = checks
+
+    def _dtype(self, buffer: Buffer) -> str:
+        name = f"_{str(buffer.meta.dtype).removeprefix('torch.')}"
+        self.constants[name] = buffer.meta.dtype
+        return name
 
 
 class _HostWriter(_FunctionWriter):
@@ -209,7 +224,7 @@ def settle(tensor: torch.Tensor | None, shape: Any, stride: Any, dtype: torch.dt
     """What an operator returned, in the layout that later operators were made for.
 
     Raises:
-        Unfit: where it is of another shape, so that what was compiled is wrong.
+        Unfit: where it is of another shape or type, so that what was compiled is wrong.
     """
     if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
         raise Unfit

@@ -20,7 +20,7 @@ import torch
 
 from ..errors import BackendError, Unsupported
 from ..ir.caches import cached_holds
-from ..ir.frame import NULL, UNBOUND, Activation, FrameState
+from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import Guard
 from ..ir.reading import MISSING, is_set, plain_value
@@ -83,11 +83,6 @@ def _let_through(error: Exception) -> None:
     if isinstance(error, BackendError):
         raise error
 
-
-class Suspension(list[FrameState]):
-    """What a specialisation returns where the program has to go on in Python: its frames, outermost first."""
-
-    __slots__ = ()
 
 #: Builtins under names that no argument of the user's hides.
 _NATIVE: dict[str, Any] = {

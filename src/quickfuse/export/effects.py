@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ExportError
 from ..ir.modes import leave_autocast
+from ..ir.reading import entry
 from ..ir.segment import Call as CallRecipe
 from ..ir.segment import Constant, Effect, Existing, Output, Recipe
 from ..ir.source import Source
@@ -85,7 +86,7 @@ class Changes:
         try:
             owner = self.call.value_at(effect.target.source)
             if effect.kind == "setitem" and isinstance(effect.key, Constant):
-                before = dict.__getitem__(owner, effect.key.value) if isinstance(owner, dict) else owner[effect.key.value]
+                before = entry(owner, effect.key.value) if isinstance(owner, dict) else owner[effect.key.value]
             elif effect.kind in ("setattr", "setplain"):
                 before = object.__getattribute__(owner, effect.key)
             else:

@@ -66,14 +66,18 @@ class CompiledGraph:
 
 
 def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    """A plain tensor with the strides that were compiled for."""
+    """A plain tensor with the strides that were compiled for.
+
+    Raises:
+        Unfit: for another type or shape, which only an operator can have returned that does not say what it returns.
+    """
+    if tensor.dtype != meta.dtype or tensor.shape != meta.shape:
+        raise Unfit
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     elif not tensor.is_neg() and not tensor.is_conj():
         tensor = tensor.detach()
-        if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device, tensor.dtype) == (
-            meta.stride, meta.device, meta.dtype,
-        ):  # fmt: skip
+        if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device) == (meta.stride, meta.device):
             return tensor
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(tensor)
 
@@ -114,9 +118,10 @@ class JoinedCall:
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.used_up = made.used_up
-        self.fixed = [k for k in range(self.outputs) if k not in set(made.differentiable)]
+        tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
+        self.fixed = [k for k in tensors if k not in set(made.differentiable)]
         self.draws = made.draws
-        self.devices = sorted({i.device.index or 0 for i in made.outputs if i.device.type == "cuda"})
+        self.devices = sorted({i.device.index or 0 for i in tensors.values() if i.device.type == "cuda"})
         self.tensor_index = _tensor_positions(is_number)
         self.wanted = [self.tensor_index[k] for k in made.wanted]
         #: The indices in `wanted` in the order in which a call's node has its edges.

@@ -75,6 +75,7 @@ class CudaRecording:
                 at += call.value_words
         self._first_value = scalars
         self.graph = torch.cuda.CUDAGraph()
+        self._pool = pool_of(device, self._stream.cuda_stream)
         #: Bytes that the allocator took from the device for it.
         self.bytes = 0
 
@@ -84,22 +85,18 @@ class CudaRecording:
         Raises:
             Exception: what `run` raised, or what CUDA says of an operation that cannot be recorded.
         """
-        stream, pool = _capture_stream(self._device), pool_of(self._device, self._stream.cuda_stream)
+        stream = _capture_stream(self._device)
         before = torch.cuda.memory_reserved(self._device)
         stream.wait_stream(self._stream)
         with torch.cuda.stream(stream), self._own_tables(stream.cuda_stream) as rows, _no_collection():
-            self.graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+            self.graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
             try:
                 result = run()
-            except BaseException:
-                self._abandon(pool.handle)
-                raise
-            try:
                 self.graph.capture_end()
             except BaseException:
-                _repair(self._device, pool.handle)
+                self._abandon()
                 raise
-        pool.users.add(self)
+        self._pool.users.add(self)
         self._write_rows(rows)
         self.bytes = torch.cuda.memory_reserved(self._device) - before
         return result
@@ -147,21 +144,44 @@ class CudaRecording:
             host = torch.from_numpy(np.concatenate(found))
             self._memory[len(self._numbers) : len(self._numbers) + len(host)].copy_(host)
 
-    def _abandon(self, pool: Any) -> None:
+    def _abandon(self) -> None:
+        """Leave a recording that went wrong.
+
+        Where CUDA has refused it, PyTorch still takes memory of this stream from the graph's pool, asking the graph each
+        time; and its generator of random numbers takes itself to be recorded, until a recording ends well.
+        """
         with contextlib.suppress(Exception):
             self.graph.capture_end()
             return
-        _repair(self._device, pool)
+        _abandoned.append(self.graph)
+        _pools.pop((self._device, self._stream.cuda_stream), None)
+        with contextlib.suppress(Exception):
+            other = torch.cuda.CUDAGraph()
+            other.capture_begin(capture_error_mode="thread_local")
+            torch.zeros(1, device=torch.device("cuda", self._device))
+            other.capture_end()
+
+    def allocate_again(self, address: int, nbytes: int) -> torch.Tensor | None:
+        """Memory at an address that was freed in the graphs' pool a moment ago; None if it is not to be had."""
+        pool = self._pool.handle
+        tried: list[torch.Tensor] = []
+        with torch.cuda.stream(_capture_stream(self._device)):
+            torch._C._cuda_beginAllocateCurrentThreadToPool(self._device, pool)
+            try:
+                for _ in range(_TRIES):
+                    tried.append(torch.empty(nbytes, dtype=torch.uint8, device=self._memory.device))
+                    if tried[-1].data_ptr() == address:
+                        return tried[-1]
+            finally:
+                torch._C._cuda_endAllocateToPool(self._device, pool)
+                torch._C._cuda_releasePool(self._device, pool)
+        return None
 
 
-def _repair(device: int, pool: Any) -> None:
-    """Undo what PyTorch leaves after a recording that CUDA has refused: memory still to come from the pool of graphs, and a
-    generator of random numbers that takes itself to be recorded."""
-    with contextlib.suppress(Exception):
-        torch._C._cuda_endAllocateToPool(device, pool)
-    with contextlib.suppress(Exception):
-        generator = torch.cuda.default_generators[device]
-        generator.graphsafe_set_state(generator.clone_state())
+#: How often to ask for memory until it is that which was just freed.
+_TRIES = 8
+#: Graphs that PyTorch may still ask whether they are recorded.
+_abandoned: list[Any] = []
 
 
 @contextlib.contextmanager
@@ -206,24 +226,4 @@ def recorder_of(device: int, calls: Sequence[Recordable]) -> Recorder:
     def stream() -> tuple[int, int]:
         return device, torch._C._cuda_getCurrentRawStream(device)
 
-    def again(address: int, nbytes: int) -> torch.Tensor | None:
-        return allocate_again(device, torch._C._cuda_getCurrentRawStream(device), address, nbytes)
-
-    return Recorder(lambda: CudaRecording(calls, device), stream, again, torch.cuda.is_current_stream_capturing)
-
-
-def allocate_again(device: int, stream: int, address: int, nbytes: int) -> torch.Tensor | None:
-    """Memory at an address that was freed in the pool of a stream's graphs a moment ago; None if it is not to be had."""
-    pool = pool_of(device, stream).handle
-    tried: list[torch.Tensor] = []
-    with torch.cuda.stream(_capture_stream(device)):
-        torch._C._cuda_beginAllocateCurrentThreadToPool(device, pool)
-        try:
-            for _ in range(8):
-                tried.append(torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", device)))
-                if tried[-1].data_ptr() == address:
-                    return tried[-1]
-        finally:
-            torch._C._cuda_endAllocateToPool(device, pool)
-            torch._C._cuda_releasePool(device, pool)
-    return None
+    return Recorder(lambda: CudaRecording(calls, device), stream, torch.cuda.is_current_stream_capturing)

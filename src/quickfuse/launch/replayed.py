@@ -136,12 +136,12 @@ class Recorded:
     def fits(self, addresses: Any) -> bool:
         return self.valid and bool((addresses[self.fixed] == self.addresses).all())
 
-    def free_results(self, allocate_again: Callable[[int, int], torch.Tensor | None]) -> None:
+    def free_results(self) -> None:
         """Let results that are still in use move away."""
         alive = [slot for slot in self.slots if _use_count(slot.handle) > slot.alone]
         for slot in alive:
             slot.kept += 1
-            if not slot.move_others(allocate_again):
+            if not slot.move_others(self.recording.allocate_again):
                 self.valid = False
         if not self.valid:  # so that the next recording lasts
             for slot in alive:
@@ -201,12 +201,10 @@ class Parts(NamedTuple):
 
 class Recorder(NamedTuple):
     """How graphs are made on a device. `begin()` is a new recording for the current stream, with the methods of
-    `CudaRecording`; `stream()` identifies that stream. `allocate_again` gives memory at an address that was freed a moment
-    ago. `busy()`: the program itself is recording."""
+    `CudaRecording`; `stream()` identifies that stream. `busy()`: the program itself is recording."""
 
     begin: Callable[[], Any]
     stream: Callable[[], Hashable]
-    allocate_again: Callable[[int, int], torch.Tensor | None]
     busy: Callable[[], bool]
 
 
@@ -276,7 +274,7 @@ class Replayed:
         if recorded is not None:
             for k in self.regraded:  # or else the old gradients, which are results of the last call, would have to move
                 tensors[k].grad = None
-            _free_results_since(recorded, _in_order[stream], self.recorder.allocate_again)
+            _free_results_since(recorded, _in_order[stream])
             if not recorded.valid:
                 known.remove(recorded)
                 self._kept = [slot.kept for slot in recorded.slots]
@@ -376,16 +374,14 @@ class Replayed:
             torch._foreach_copy_(recorded.copies, [tensors[k] for k in recorded.copied])
 
 
-def _free_results_since(
-    recorded: Recorded, in_order: list[weakref.ref[Recorded]], allocate_again: Callable[[int, int], torch.Tensor | None]
-) -> None:
+def _free_results_since(recorded: Recorded, in_order: list[weakref.ref[Recorded]]) -> None:
     """Free the results of a recording, and of those made after it on the same stream."""
     for k in range(len(in_order) - 1, -1, -1):
         other = in_order[k]()
         if other is None:
             del in_order[k]
             continue
-        other.free_results(allocate_again)
+        other.free_results()
         if other is recorded:
             return
 
