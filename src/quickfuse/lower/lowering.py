@@ -18,6 +18,7 @@ from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
 from .batches import batch_products
+from .chunked_products import chunk_products
 from .context import Context
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
@@ -269,6 +270,7 @@ class _Lowering:
         self.ctx.program.versions = made.versions()
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
+        chunk_products(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""
