@@ -73,7 +73,7 @@ def walks(compiled: Any) -> list[Unchanged]:
 
 
 def in_use(compiled: Any) -> bool:
-    return any(walk._in_use is not None for walk in walks(compiled))
+    return any(walk._in_use for walk in walks(compiled))
 
 
 def warm(compiled: Any, *args: Any) -> None:
@@ -466,4 +466,4 @@ def test_nothing_is_kept_alive() -> None:
     assert look(walk, [table]) == [(thing,)]
     assert len(gc.get_referrers(thing)) == 3  # the dictionary, the list and the tuple
     del table
-    assert walk._in_use is not None
+    assert walk._in_use

@@ -5,17 +5,23 @@ Both run on values of their own. Each is called with the first value, twice; the
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
 import dataclasses
+import datetime
+import decimal
+import fractions
 import functools
 import itertools
 import math
 import numbers
 import operator
+import pathlib
 import re
 import textwrap
 import types
+import uuid
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -79,6 +85,8 @@ def combinations() -> Iterator[Combination]:
                 continue
             if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
                 continue
+            if kind == "torch_operator" and ("a = " in use or "+=" in use):  # there is one object of it for both
+                continue
             if kind.startswith("numpy_array") and use == "type(v)(v)":  # whose memory has no values yet
                 continue
             for change in ("other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])):
@@ -97,7 +105,7 @@ class Program:
             "torch": torch, "operator": operator, "math": math, "copy": copy, "functools": functools, "np": np,
             "itertools": itertools, "Mapping": Mapping, "Number": numbers.Number, "Hashable": Hashable,
             "Counter": collections.Counter, "deque": collections.deque, "OrderedDict": collections.OrderedDict,
-            "G": _keywords, "OTHER": self.values.second, "V": None, "__name__": "program",
+            "G": _keywords, "dataclasses": dataclasses, "OTHER": self.values.second, "V": None, "__name__": "program",
         }  # fmt: skip
         exec(WAYS[self.way].format(body), self.space)
         self.holder = types.SimpleNamespace()
@@ -220,12 +228,31 @@ def described(value: Any, depth: int = 4) -> Any:
         return f"{kind} {[described(m, depth - 1) for m in value._modules.values()]} {sorted(map(str, vars(value)))}"
     if isinstance(value, BaseException):
         return f"{kind} {value.args!r}"
-    if isinstance(value, (types.ModuleType, *_NATIVE)):
+    if isinstance(value, _PLAIN):
+        return f"{kind} {value!r}"
+    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        return f"{kind} {_left(value, depth)}"
+    if isinstance(value, _NATIVE):
+        return f"{kind} {_ADDRESS.sub('', object.__repr__(value))}"
+    if isinstance(value, types.ModuleType):
         return f"{kind} {_ADDRESS.sub('', object.__repr__(value))}{_attributes(value, depth)}"
     return f"{kind}{_attributes(value, depth)}"
 
 
-_NATIVE = (types.BuiltinFunctionType, types.MethodType, range, slice)
+_NATIVE = (types.BuiltinFunctionType, types.MethodType, range, slice, torch._ops.OpOverload)
+#: Objects whose text says all there is to know of them.
+_PLAIN = (
+    array.array, bytearray, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath,
+    torch.Size, torch.device, torch.dtype, uuid.UUID,
+)  # fmt: skip
+
+
+def _left(iterator: Iterator[Any], depth: int) -> Any:
+    """What an iterator has yet to give, without taking it; "" where that cannot be told."""
+    try:
+        return [described(v, depth - 1) for v in itertools.islice(copy.deepcopy(iterator), 12)]
+    except TypeError:
+        return ""
 
 
 def _attributes(value: Any, depth: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Unsupported
-from .class_attributes import python_method
+from .class_attributes import lookup_class, python_method
 from .containers import (
     as_plain_dict,
     delete_native_item,
@@ -24,7 +24,7 @@ from .containers import (
 )
 from .interpreter import Interpreter
 from .raising import raise_in_program
-from .values import DELETED, ContainerMethod, ShadowDict, key_value, stored_key
+from .symbolic import DELETED, ContainerMethod, ShadowDict, key_value, stored_key, type_of
 
 
 def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:
@@ -159,11 +159,15 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
 
 def is_container_method(shadow: Any, name: str) -> bool:
     """Whether `name` is a method of the builtin class of a container of the user's."""
-    return name in DICT_METHODS if type(shadow) is ShadowDict else callable(getattr(shadow.cls, name, None))
+    if type(shadow) is ShadowDict:
+        return name in DICT_METHODS
+    return name != "__class__" and callable(lookup_class(shadow.cls, name)[1])
 
 
-def load_method(i: Interpreter, shadow: Any, name: str) -> ContainerMethod:
+def load_method(i: Interpreter, shadow: Any, name: str) -> Any:
     """`container.name` of a container whose class is Python's own."""
+    if name == "__class__":
+        return type_of(shadow)
     if not is_container_method(shadow, name):
         i.read(getattr, shadow.real, name)
         raise Unsupported(f"the attribute {name} of a {type(shadow.real).__name__}")

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import Raised, raise_in_program
+from .symbolic import NativeHandler
 from .unwinding import unwind
-from .values import NativeHandler
+
+#: Where the iterators are from that have neither `throw` nor `close`.
+_PLAIN_ITERATORS = ("builtins", "collections", "itertools")
 
 
 def make(i: Interpreter, frame: Frame, function: FunctionType) -> GeneratorValue:
@@ -46,7 +50,48 @@ def throw_into(i: Interpreter, generator: GeneratorValue, exception: BaseExcepti
         raise_in_program(exception)
     if generator.running:
         raise_in_program(ValueError("generator already executing"))
+    if (receiver := _delegate(generator.frame)) is not None:
+        generator.running = True
+        try:
+            if isinstance(exception, GeneratorExit):
+                close(i, receiver)
+            else:
+                found, value = throw_into(i, receiver, exception)
+                if found:
+                    return True, value
+                _leave_delegation(generator.frame, value)
+                generator.running = False
+                return _run(i, generator)
+        except Raised as raised:
+            exception = raised.exception
+        finally:
+            generator.running = False
     return _run(i, generator, exception)
+
+
+def _delegate(frame: Frame) -> GeneratorValue | None:
+    """The generator that a suspended one waits for in a `yield from`. An exception is raised there first.
+
+    Raises:
+        Unsupported: where it waits for an object with methods of its own for that.
+    """
+    instructions = frame.decoded.instructions
+    if instructions[frame.position - 1].name != "YIELD_VALUE" or instructions[frame.position - 2].name != "SEND":
+        return None
+    receiver = frame.stack[-1]
+    if type(receiver) is GeneratorValue:
+        return receiver
+    if type(receiver).__module__ not in _PLAIN_ITERATORS:
+        raise Unsupported("raising an exception in an iterator that has methods of its own")
+    return None
+
+
+def _leave_delegation(frame: Frame, value: Any) -> None:
+    """Go on after a `yield from` whose generator returned `value`."""
+    if not TABLE.send_keeps_receiver:
+        frame.stack.pop()
+    frame.stack.append(value)
+    frame.position = frame.decoded.instructions[frame.position - 2].value
 
 
 def _run(i: Interpreter, generator: GeneratorValue, thrown: BaseException | None = None) -> tuple[bool, Any]:
@@ -60,6 +105,7 @@ def _run(i: Interpreter, generator: GeneratorValue, thrown: BaseException | None
     i.frames.append(frame)
     try:
         if thrown is not None:
+            frame.stack.append(None)  # what is sent then, as CPython has it
             unwind(i, thrown, depth)
         i.run_until(depth)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -186,6 +187,10 @@ class _Building:
         specs = [self._spec(given, value) for given, value in self._by_name(examples)]
         changes = Changes(self.call, self.names, self.kinds, self.state, strict)
         changes.note(self.segment.effects)
+        specs = [
+            replace(spec, kind="buffer", persistent=False) if spec.kind != "input" and spec.target in changes.attributes else spec
+            for spec in specs
+        ]
         relied.note(self.segment)
         traced, fixed = self._traced(specs, relied)
         relied.finish()
@@ -202,7 +207,10 @@ class _Building:
             name, traced.graph, signature, arguments, relied.checks(), relied.conditions, relied.settings, tree, self.state,
             {alias: target for alias, target in self.aliases.items() if target in self.state}, signature.changed_inputs,
             relied.assumptions, examples=numbers, made_with=versions(),
-            transient=[name for name, tensor in self.state.items() if not self.kinds.get(id(tensor), ("", True))[1]],
+            transient=[
+                name for name, tensor in self.state.items()
+                if name in changes.attributes or not self.kinds.get(id(tensor), ("", True))[1]
+            ],
         )  # fmt: skip
 
     def _by_name(self, examples: list[Any]) -> list[tuple[GraphInput, Any]]:
@@ -294,6 +302,10 @@ class _Building:
                 signature.outputs.append(OutputSpec(kind, node.name, spec.target))
         for kind, target, value in changes.new:
             node = captured[value] if isinstance(value, int) else self._input_node(traced, value)
+            old, new = self.state[target], node.meta["val"]
+            if kind == "buffer" and (old.dtype, tuple(old.shape)) != (new.dtype, new.shape):
+                found = f"{target} is {TensorMeta(old.dtype, tuple(old.shape), old.stride(), old.device)}"
+                raise ExportError(f"{found}, and the program replaces it by {new}: a buffer keeps its shape and dtype")
             nodes.append(node)
             signature.outputs.append(OutputSpec(kind, node.name, target))
         self._keep_apart(traced, signature, nodes)

@@ -73,6 +73,9 @@ class Placement(Protocol):
     def is_resident(self, buffer: Buffer) -> bool:
         """Whether a temporary has its memory already."""
 
+    def resident_tensor(self, buffer: Buffer) -> torch.Tensor:
+        """A tensor in the memory of such a temporary."""
+
     def cell_address(self, buffer: Buffer) -> int: ...
     def place(self, addresses: np.ndarray) -> None:
         """Write the inputs' addresses into all tables."""

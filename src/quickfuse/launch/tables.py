@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from ..ir.kernel import KernelCall, Schedule, row_template
 from ..ir.loop import Buffer, Extern, buffers_in
+from ..ir.products import storing_form
 from ..ir.target import CPU
 from ..ir.values import TensorMeta
 from . import cpu, memory
@@ -52,12 +54,16 @@ class Placer:
 
     def _add_small_temporaries(self, schedule: Schedule) -> int:
         """Give them cells, if possible those of others that are not needed any more. Returns how many cells there are."""
-        passed = _passed_to_pytorch(schedule)  # these are tensors, made in each call
-        small = {b for b in schedule.temps if b.meta.device.type == "cpu" and b.meta.span_bytes <= _SMALL} - passed
+        products = [step for step in schedule.steps if isinstance(step, Extern) and storing_form(step) is not None]
+        made = {b for step in products for b in step.outputs if b.kind == "temp"}
+        passed = _passed_to_pytorch(schedule, products)  # these are tensors, made in each call
+        small = {
+            b for b in (*schedule.temps, *made) if b.meta.device.type == "cpu" and b.meta.span_bytes <= _SMALL
+        } - passed
         last: dict[Buffer, int] = {}
         first: dict[Buffer, int] = {}
         for number, step in enumerate(schedule.steps):
-            for buffer in step.buffers if isinstance(step, KernelCall) else ():
+            for buffer in step.buffers:
                 if buffer in small and buffer not in self._cells:
                     first.setdefault(buffer, number)
                     last[buffer] = number
@@ -82,6 +88,13 @@ class Placer:
     def resident(self) -> dict[Buffer, int]:
         """The buffers that have their memory already, and at which byte of the cells."""
         return {buffer: 8 * cell for buffer, cell in self._cells.items()}
+
+    def resident_tensor(self, buffer: Buffer) -> torch.Tensor:
+        """A tensor in the memory of such a buffer."""
+        meta = buffer.meta
+        start = 8 * self._cells[buffer]
+        memory = torch.from_numpy(self.cells).view(torch.uint8)[start : start + meta.span_bytes]
+        return memory.view(meta.dtype).as_strided(meta.shape, meta.stride)
 
     def cell_address(self, buffer: Buffer) -> int:
         return int(self.cells.ctypes.data) + 8 * self._cells[buffer]
@@ -196,9 +209,9 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
                 yield from (member.buffers[k] for k in slots)
 
 
-def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:
-    """Buffers that calls of PyTorch operators get."""
-    calls = [step for step in schedule.steps if isinstance(step, Extern)]
+def _passed_to_pytorch(schedule: Schedule, products: list[Extern]) -> set[Buffer]:
+    """Buffers that calls of PyTorch operators get, other than these products."""
+    calls = [step for step in schedule.steps if isinstance(step, Extern) and step not in products]
     return {buffer for step in calls for buffer in buffers_in((step.args, step.kwargs))}
 
 
