@@ -174,7 +174,7 @@ def compile_time(
     growth: Annotated[bool, typer.Option("--growth", help="How compile time grows with the program instead.")] = False,
     series: Annotated[str, typer.Option(help=f"With --growth: all, or comma-separated from {', '.join(SERIES)}.")] = "all",
     largest: Annotated[int, typer.Option(min=growth_.SHORTEST, help="With --growth: the longest program.")] = 5000,
-    limit: Annotated[float, typer.Option(help="With --growth: seconds after which a series is not continued.")] = 60.0,
+    limit: Annotated[float, typer.Option(help="With --growth: seconds after which a series is not continued.")] = 1200.0,
 ) -> None:
     """Where the first call of a compiled optimizer step spends its time, or how that grows with several programs."""
     if growth:
