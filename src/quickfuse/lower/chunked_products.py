@@ -92,6 +92,8 @@ class _Chunks:
         #: What is put together after all chunks, by the buffers that have it in the end: and sums over rows so far.
         self.parts: dict[Buffer, list[Buffer]] = {}
         self.sums: dict[Buffer, Buffer] = {}
+        #: The parts of values that the schedule may as well not store.
+        self.optional: set[Buffer] = set()
 
     def _group(self) -> list[_Step]:
         least = self.product.outputs[0].meta.numel // 4
@@ -163,6 +165,7 @@ class _Chunks:
                     self.made.append(self._loop(step, part))
                 else:
                     last = self._call(step, part, last)
+            self.optional.update(part.buffers[buffer] for buffer in self.program.optional & part.buffers.keys())
             for buffer in self.small:
                 self.parts.setdefault(buffer, []).append(part.buffers[buffer])
         for buffer, parts in self.parts.items():
@@ -171,7 +174,9 @@ class _Chunks:
                 self.made.append(Extern(torch.cat, (parts,), {}, [buffer]))
         group = {id(step) for step in self.group}
         left = [step for step in self.program.steps if id(step) not in group]
-        return in_order([*left, *self.made, *self.after], StepReads())
+        ordered = in_order([*left, *self.made, *self.after], StepReads())
+        self.program.optional.update(self.optional)
+        return ordered
 
     def _part_of(self, buffer: Buffer, number: int) -> Buffer:
         meta = buffer.meta
