@@ -15,8 +15,8 @@ _aten = torch.ops.aten
 
 #: For a product the function that takes `out=`, and how many axes its matrices have.
 _FORMS: dict[Any, tuple[Callable[..., Any], int]] = {
-    operator.matmul: (torch.mm, 2), torch.mm: (torch.mm, 2), torch.matmul: (torch.mm, 2), torch.addmm: (torch.addmm, 2), torch.bmm: (torch.bmm, 3),
-    torch.baddbmm: (torch.baddbmm, 3), functional.linear: (functional.linear, 2),
+    operator.matmul: (torch.mm, 2), torch.matmul: (torch.mm, 2), torch.mm: (torch.mm, 2), torch.addmm: (torch.addmm, 2),
+    torch.bmm: (torch.bmm, 3), torch.baddbmm: (torch.baddbmm, 3), functional.linear: (functional.linear, 2),
     _aten.mm.default: (torch.mm, 2), _aten.addmm.default: (torch.addmm, 2), _aten.bmm.default: (torch.bmm, 3),
     _aten.baddbmm.default: (torch.baddbmm, 3),
 }  # fmt: skip

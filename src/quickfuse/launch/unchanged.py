@@ -102,6 +102,7 @@ class Unchanged:
         self.scan = builtin.one_argument(_SCAN, _native()[0], ctypes.addressof(self._block))
         self._wait = 1
         self._skip = 1
+        self._unfinished = False
         self._lock = threading.Lock()
 
     def begin(self, roots: list[Any]) -> _Note | None:
@@ -109,11 +110,16 @@ class Unchanged:
         if self._in_use and self._lock.acquire(blocking=False):
             self._make_room(roots)
             self._lock.release()
+        if self._unfinished:  # the last walk did not find everything in order: perhaps none does
+            self._unfinished = False
+            self._wait = self._skip = min(2 * self._wait, _LONGEST_WAIT)
         if self._skip > 0:
             self._skip -= 1
             return None
         try:
-            return self._write_down(roots)
+            note = self._write_down(roots)
+            self._unfinished = True
+            return note
         except Exception as error:  # whatever the user's objects do here, the walk itself will do as well
             let_through(error)
             self._wait = self._skip = _LONGEST_WAIT
@@ -137,6 +143,7 @@ class Unchanged:
         """The walk since `begin` found everything in order: if nothing was changed meanwhile, that holds for the words."""
         if note is None or not self._lock.acquire(blocking=False):
             return
+        self._unfinished = False
         try:
             self._use(note)
         finally:
