@@ -214,7 +214,8 @@ class Compiled:
         if added:
             return self._compile_and_run([*tried, *added], args, kwargs)
         if specialisation is not None:
-            result = specialisation.run(*args, **kwargs)
+            with logs.stage("first run"):
+                result = specialisation.run(*args, **kwargs)
             if result is not MISS:
                 return result
             self._log_native("a guard that does not hold right after capture")
@@ -249,7 +250,8 @@ class Compiled:
                 return self._run_segment(key, frames)
             if made is None:
                 return NO_SEGMENT
-            result = made.run(frames)
+            with logs.stage("first run"):
+                result = made.run(frames)
         except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
             return NO_SEGMENT
         except Interrupted as halt:

@@ -63,15 +63,16 @@ def _joined(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True,
         replay=replay_of(segment) if segment.recorded else None,
     )  # fmt: skip
-    changed = dict(changes_of_outputs(segment))
-    call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
-    if placer is not None:
-        placer.count_changes(changes_of_inputs(segment))
-    body = joined_body(segment, call, placer)
-    body.replayed, body.released = call.compiled_forward.replayed, released_of(segment)
-    if placer is not None:
-        note_unwritten(segment, body, placer)
-    give_identity(segment, body)
+    with logs.stage("glue"):
+        changed = dict(changes_of_outputs(segment))
+        call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
+        if placer is not None:
+            placer.count_changes(changes_of_inputs(segment))
+        body = joined_body(segment, call, placer)
+        body.replayed, body.released = call.compiled_forward.replayed, released_of(segment)
+        if placer is not None:
+            note_unwritten(segment, body, placer)
+        give_identity(segment, body)
     return body, kernels
 
 

@@ -52,7 +52,9 @@ def kernels_of(
         recorded = recorded and why_not_recorded(schedule) is None
         calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu, recorded)
     if asked is not None:
-        check_placement(schedule, {buffer: Place("cells", offset) for buffer, offset in placer.resident.items()})
+        places = {buffer: Place("cells", offset) for buffer, offset in placer.resident.items()}
+        places |= {buffer: Place("arena", o, size=placer.arena.size) for buffer, o in placer.arena.offsets.items()}
+        check_placement(schedule, places)
     return schedule, calls, placer
 
 

@@ -22,6 +22,8 @@ from .errors import Unsupported
 from .explain.graphs import readable
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
 from .ir.guard import Guard, float32
+from .ir.kernel import Schedule
+from .ir.launching import Launch
 from .ir.modes import in_inference_mode, preserving_modes
 from .ir.nodes import is_fused_update, outputs_of
 from .ir.segment import Segment
@@ -56,9 +58,10 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         logs.emit("guards", "\n".join(f"{g}  # {g.location}" if g.location else str(g) for g in segment.guards))
     if logs.enabled("graph"):
         logs.emit("graph", readable(segment.graph))
-    if not glue_source.tensor_order(segment):  # whose check says so
-        segment.guards.append(_UNTRACED)
-    checked = [meta for _, meta in _expected(segment)]
+    with logs.stage("glue"):
+        if not glue_source.tensor_order(segment):  # whose check says so
+            segment.guards.append(_UNTRACED)
+        checked = [meta for _, meta in _expected(segment)]
     if any(meta.device.type != "cpu" for meta in checked):  # kernels for a GPU may add up in any order
         setting = ("torch.are_deterministic_algorithms_enabled()", torch.are_deterministic_algorithms_enabled())
         segment.guards.append(Guard("state", None, setting))
@@ -172,6 +175,13 @@ def _why_not_kernels(segment: Segment) -> str | None:
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
     picks = tensor_picks(segment)
     schedule, calls, placer = kernels_of(segment.graph, picks, checked, recorded=segment.recorded)
+    with logs.stage("glue"):
+        return _launching(segment, checked, picks, schedule, calls, placer), len(calls)
+
+
+def _launching(
+    segment: Segment, checked: list[TensorMeta], picks: list[int], schedule: Schedule, calls: list[Launch], placer: Any
+) -> glue_source.Body:
     schedule.program.versions = changes_of_outputs(segment)
     placer.count_changes(changes_of_inputs(segment))
     if segment.recorded and why_not_recorded(schedule) is None:
@@ -187,7 +197,7 @@ def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.B
     if segment.inference and body.lines:
         body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]
         body.constants["_inference_mode"] = torch.inference_mode
-    return body, len(calls)
+    return body
 
 
 def _identifier(function: FunctionType) -> str:

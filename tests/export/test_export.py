@@ -402,6 +402,27 @@ def test_results_and_calls_that_no_graph_has(program: Any, message: str) -> None
         quickfuse.export(program, (x,))
 
 
+@pytest.mark.parametrize(
+    "function, args, kwargs, message",
+    [
+        (nn.Linear(4, 4), (), None, r"the example does not fit forward\(input: .*missing a required argument: 'input'"),
+        (nn.Linear(4, 4), (x, x), None, "too many positional arguments"),
+        (nn.Linear(4, 4), (x,), {"other": x}, "unexpected keyword argument 'other'"),
+        (nn.Linear(4, 4), x, None, "args is a tuple of the arguments, not a Tensor"),
+        (nn.Linear(4, 4), (x,), [x], "kwargs is a dictionary of arguments by name, not a list"),
+        (nn.Linear, (4, 4), None, "needs an object of the class Linear, not the class"),
+        (3, (x,), None, "needs a callable, not a int"),
+    ],
+)
+def test_examples_that_do_not_fit(function: Any, args: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        quickfuse.export(function, args, kwargs)
+
+
+def test_native_functions_are_programs() -> None:
+    same(quickfuse.export(torch.add, (x, y)).module()(x, y), x + y)
+
+
 def test_arguments_that_no_graph_takes() -> None:
     with pytest.raises(errors.ExportError, match="x is a object: an exported program takes tensors"):
         quickfuse.export(lambda x: 1, (object(),))

@@ -1,6 +1,7 @@
 """Combinations of a kind of value, a use, a way to the program and a change; and running one, in eager and compiled.
 
-Both run on values of their own. Each is called with the first value, twice; then something changes; then it changes back.
+Both run on values of their own. Each is called with the first value, twice; then something changes, perhaps two things one
+after the other; then it changes back.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import numbers
 import operator
 import pathlib
+import random
 import re
 import textwrap
 import types
@@ -50,6 +52,7 @@ WAYS: dict[str, str] = {
     "default of an inner call": "def h(x, v=None, *, w=None):\n{}\n    return r\ndef f(x):\n    return h(x)",
     "element": "def f(x, items):\n    v = items[0]\n{}\n    return r",
     "entry": "def f(x, items):\n    v = items['v']\n{}\n    return r",
+    "nested": "def f(x, holder):\n    v = holder.items['v'][0].v\n{}\n    return r",
     "method": "class Own:\n    def f(self, x):\n        v = self.v\n{}\n        return r",
 }  # fmt: skip
 
@@ -77,20 +80,39 @@ class Combination:
 
 
 def combinations() -> Iterator[Combination]:
-    """All of them, in an order that mixes kinds and uses."""
+    """All of them: some millions."""
     for kind, factory in KINDS.items():
         own = [*factory().changes]
         for use, way in itertools.product(USES, WAYS):
-            if kind == "itertools_count" and use not in _OF_ENDLESS:
-                continue
-            if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
-                continue
-            if kind == "torch_operator" and ("a = " in use or "+=" in use):  # there is one object of it for both
-                continue
-            if kind.startswith("numpy_array") and use == "type(v)(v)":  # whose memory has no values yet
-                continue
-            for change in ("other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])):
-                yield Combination(kind, use, way, change)
+            if _is_run(kind, use):
+                yield from (Combination(kind, use, way, change) for change in _changes(own, way))
+
+
+def drawn(seed: int) -> Iterator[Combination]:
+    """Combinations drawn at random, without end: each kind is as likely as the others."""
+    draw = random.Random(seed)
+    kinds, uses, ways = [*KINDS], [*USES], [*WAYS]
+    while True:
+        kind, use, way = draw.choice(kinds), draw.choice(uses), draw.choice(ways)
+        if _is_run(kind, use):
+            yield Combination(kind, use, way, draw.choice(_changes([*KINDS[kind]().changes], way)))
+
+
+def _changes(own: list[str], way: str) -> list[str]:
+    """One change, or two in a row; `own` are those of the kind."""
+    single = ["other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])]
+    return [*single, *("+".join(two) for two in itertools.permutations(single, 2))]
+
+
+def _is_run(kind: str, use: str) -> bool:
+    """Whether a use of a kind ends, and gives the same each time in eager mode."""
+    if kind == "itertools_count":
+        return use in _OF_ENDLESS
+    if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
+        return False
+    if kind == "torch_operator" and ("a = " in use or "+=" in use):  # there is one object of it for both
+        return False
+    return not (kind.startswith("numpy_array") and use == "type(v)(v)")  # whose memory has no values yet
 
 
 class Program:
@@ -129,6 +151,8 @@ class Program:
             self.change_closure(value)
         elif self.way in ("attribute", "method"):
             self.holder.v = value
+        elif self.way == "nested":
+            self.holder.items = {"v": [types.SimpleNamespace(v=value)]}
         elif self.way == "default":
             self.function.__defaults__ = (value,)
         elif self.way == "keyword default":
@@ -154,7 +178,7 @@ class Program:
             return self.called(x, self.value)
         if self.way == "keyword":
             return self.called(x, v=self.value)
-        if self.way == "attribute":
+        if self.way in ("attribute", "nested"):
             return self.called(x, self.holder)
         if self.way in ("element", "entry"):
             return self.called(x, self.items)
@@ -171,13 +195,15 @@ def run(combination: Combination, compile_: Callable[[Any], Any]) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Program(combination, compile_)
-        back: Callable[[], Any]
-        for step in ("", "", "change", "back"):
-            if step == "change":
-                change, back = _change(program, combination.change)
+        undo: list[Callable[[], Any]] = []
+        changes = combination.change.split("+")
+        for step in ("", "", *changes, *("back" for _ in changes)):
+            if step == "back":
+                _quietly(undo.pop())
+            elif step:
+                change, back = _change(program, step)
                 _quietly(change)
-            elif step == "back":
-                _quietly(back)
+                undo.append(back)
             try:
                 result = described(program.call())
             except Exception as error:
@@ -282,4 +308,4 @@ def difference(combination: Combination, backend: str = "eager") -> str:
     return ""
 
 
-__all__ = ["Combination", "combinations", "dataclasses", "difference", "run"]
+__all__ = ["Combination", "combinations", "difference", "drawn", "run"]

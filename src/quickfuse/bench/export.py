@@ -159,7 +159,8 @@ def measure(
             progress(f"{name}, {one}", k / len(names))
             found: dict[str, float] = {}
             _note(_child(f"answer({[one]!r}, {name!r}, 0)"), [one], row, found)
-            row.first |= {one: min(seconds, row.first.get(one, seconds)) for seconds in found.values()}
+            if one in found:
+                row.first[one] = min(found[one], row.first.get(one, PATIENCE))
         progress(f"{name}, in turn", (k + 0.5) / len(names))
         _note(_child(f"answer({list(who)!r}, {name!r}, {rounds})"), who, row, row.median)
         rows.append(row)

@@ -21,6 +21,7 @@ from .class_attributes import (
     descriptor,
     guard_absent,
     guard_class_attribute,
+    is_changeable,
     lookup_class,
     special_method,
 )
@@ -100,7 +101,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     kind = type_of(base)
     stored = _stored(base, name)
     owner, raw = lookup_class(kind, name)
-    if raw is not ABSENT and _is_data_descriptor(raw):
+    if raw is not ABSENT and _is_data_descriptor(i, raw):
         _with_fallback(i, base, name, raw, then, _data_descriptor, i, base, name, owner, raw)
         return
     if stored is not ABSENT and stored is not DELETED:
@@ -175,8 +176,12 @@ def _with_fallback(
     then(value)
 
 
-def _is_data_descriptor(raw: Any) -> bool:
-    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+def _is_data_descriptor(i: Interpreter, raw: Any) -> bool:
+    """Whether a class attribute comes before what the object itself has, guarded to stay so."""
+    if not is_changeable(type(raw)):
+        return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+    found = [special_method(i, raw, name) for name in ("__set__", "__delete__")]
+    return found != [ABSENT, ABSENT]
 
 
 def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
@@ -232,7 +237,7 @@ def _namespace(i: Interpreter, base: Any) -> Any:
     shadow = i.outside.wrap(real.__dict__, source.attr("__dict__"))
     if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
         for name, value in base.attributes.items():
-            if not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
+            if not _is_data_descriptor(i, lookup_class(type_of(base), name)[1]):
                 shadow.mirror(name, value)
     return shadow
 
@@ -314,7 +319,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
-    if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+    if raw is not ABSENT and _is_data_descriptor(i, raw) and not isinstance(raw, types.MemberDescriptorType):
         setter = special_method(i, raw, "__set__")
         if not isinstance(setter, FunctionType):
             raise Unsupported(f"setting the attribute {name} through a descriptor")
@@ -326,9 +331,9 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         return
     if not isinstance(base, FromOutside):
         raise Unsupported(f"setting an attribute of a {kind.__name__} without a path to it")
-    if _instance_dict(base) is None and not (raw is not ABSENT and _is_data_descriptor(raw)):
+    if _instance_dict(base) is None and not (raw is not ABSENT and _is_data_descriptor(i, raw)):
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
-    shadow = None if raw is not ABSENT and _is_data_descriptor(raw) else i.outside.stand_in(_instance_dict(base))
+    shadow = None if raw is not ABSENT and _is_data_descriptor(i, raw) else i.outside.stand_in(_instance_dict(base))
     if type(shadow) is ShadowDict:
         if name in shadow.changes:
             shadow.entries[name] = value
@@ -351,7 +356,7 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     if i.is_created(base):
         i.native(object.__delattr__, base, name)
         return
-    if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(raw)):
+    if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(i, raw)):
         raise Unsupported(f"deleting an attribute of a {type_of(base).__name__}")
     _own_attribute_or_raise(i, base, name)
     shadow = i.outside.stand_in(_instance_dict(base))

@@ -93,6 +93,10 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
         then(MethodType(raw, cls))
     elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
         bind(i, raw, cls, type(cls), then)
+    elif isinstance(raw, types.GetSetDescriptorType) and is_changeable(cls) and not i.is_created(cls):
+        # Data of the class itself, such as its annotations, which Python 3.14 does not keep under their name.
+        found = i.native(getattr, cls, name)
+        then(i.outside.wrap(found, class_source(i, cls).attr(name), is_trusted_class(cls)))
     elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
         then(_given_by_class(i, cls, name, raw))
     else:

@@ -254,11 +254,6 @@ def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
         kind.set_item(i, base, key, value)
 
 
-def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
-    """What the builtin class of `base` does with `base[key] = value`."""
-    i.kind_of(base).set_item(i, base, key, value)
-
-
 def delete_item(i: Interpreter, base: Any, key: Any) -> None:
     """`del base[key]`."""
     kind = i.kind_of(base)
@@ -266,11 +261,6 @@ def delete_item(i: Interpreter, base: Any, key: Any) -> None:
         i.call_now(method, (base, key))
     else:
         kind.delete_item(i, base, key)
-
-
-def delete_native_item(i: Interpreter, base: Any, key: Any) -> None:
-    """What the builtin class of `base` does with `del base[key]`."""
-    i.kind_of(base).delete_item(i, base, key)
 
 
 def contains(i: Interpreter, container: Any, element: Any) -> bool:

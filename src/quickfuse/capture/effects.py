@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from types import CellType, FunctionType
 from typing import Any, TypeVar
 
@@ -20,7 +19,6 @@ from ..ir.segment import (
     Output,
     Recipe,
 )
-from ..ir.source import Source
 from .class_attributes import lookup_class
 from .frame import Constructed, Frame
 from .interpreter import Interpreter
@@ -41,11 +39,6 @@ from .symbolic import (
     real_of,
     type_of,
 )
-
-_NATIVE = (list, tuple, dict, set, frozenset, collections.deque)
-_CONTAINERS = (list, tuple, set, frozenset)
-_DICTS = (dict, collections.OrderedDict, collections.Counter)
-
 
 _R = TypeVar("_R", bound=Recipe)
 
@@ -90,9 +83,6 @@ class RecipeBook:
         """Note the recipe of a value that may hold itself, before those of what is in it."""
         self._recipes[id(value)] = recipe
         return recipe
-
-    def existing(self, source: Source) -> Recipe:
-        return Existing(source)
 
     def build(self, kind: type, parts: list[Any]) -> Recipe:
         """`kind(*parts)`."""

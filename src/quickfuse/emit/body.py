@@ -167,6 +167,7 @@ class KernelBodyWriter:
         last_flag = self._last_flag()
         before: list[str] = []
         changed = False
+        self._open_arena()
         for number, step in enumerate(self.schedule.steps):
             for buffer in self._used[number]:
                 if buffer in made:  # a call of PyTorch may be the first use of a tensor without elements
@@ -325,6 +326,7 @@ class KernelBodyWriter:
         """Put the address of a buffer made in this call into every table that refers to it."""
         targets: dict[int, list[str]] = {}
         changed: dict[str, None] = {}
+        address = f"{self._variables[buffer]}.data_ptr()"
         for index in self._calls_of.get(buffer, ()):
             call = self.calls[index]
             for word, offset in call.words_of(buffer):
@@ -333,10 +335,27 @@ class KernelBodyWriter:
                 if call.device_type == "cuda":
                     self.constants[f"_k{index}_changed"] = call.rows_changed
                     changed[f"_k{index}_changed()"] = None
+        indent = ""
+        if changed:  # to upload a table takes longer than to see that there is nothing to upload
+            self.constants["_made_at"] = self.placer.made_at
+            number = self.placer.made_number(buffer)
+            self.lines.append(f"if (_at0 := {address}) != _made_at[{number}]:")
+            self.lines.append(f"    _made_at[{number}] = _at0")
+            address, indent = "_at0", "    "
         for offset, words in targets.items():
             extra = f" + {offset}" if offset else ""
-            self.lines.append(f"{' = '.join(words)} = {self._variables[buffer]}.data_ptr(){extra}")
-        self.lines += changed
+            self.lines.append(f"{indent}{' = '.join(words)} = {address}{extra}")
+        self.lines += [indent + line for line in changed]
+
+    def _open_arena(self) -> None:
+        """Make the memory of temporaries on a GPU that only kernels use."""
+        arena = self.placer.arena
+        if arena.size:
+            self.constants["_arena"], self.constants["_new_arena"] = arena, arena.new
+            self.lines += [
+                "_arena0 = _new_arena()",
+                "if (_at0 := _arena0.data_ptr()) != _arena.base: _placer.move_arena(_at0)",
+            ]
 
     def _launch(self, step: KernelCall, index: int) -> None:
         call = self.calls[index]

@@ -103,6 +103,9 @@ class _HostWriter(_FunctionWriter):
         if buffer.meta.device.type == "cpu":
             super()._allocate(buffer)
 
+    def _open_arena(self) -> None:
+        """It is for the kernels that are recorded."""
+
     def _finish(self) -> None:
         on_gpu = [s for s in self.schedule.steps if isinstance(s, KernelCall) and s.device.type != "cpu"]
         scalars = [scalar.name for step in on_gpu for scalar in step.scalars]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import platform
 from collections.abc import Callable
@@ -47,6 +48,7 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     called = function.__call__ if isinstance(function, torch.nn.Module) else function
     named = function.forward if isinstance(function, torch.nn.Module) else function
     arguments, values, paths = arguments_of(named, args, kwargs)
+    _check_signature(named, args, kwargs)
     plain, bound = plain_function(called)
     if plain is None:
         raise ExportError(f"a {type(function).__name__} is no Python function, whose bytecode could be read")
@@ -87,12 +89,27 @@ def _user_callable(function: Any) -> Any:
         return MethodType(own, function)
     if not callable(function):
         raise TypeError(f"quickfuse.export needs a callable, not a {type(function).__name__}")
+    if isinstance(function, type):
+        raise TypeError(f"quickfuse.export needs an object of the class {function.__qualname__}, not the class")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    with contextlib.suppress(ValueError):  # some native functions have none
+        call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return call
+
+
+def _check_signature(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises: TypeError, for arguments that a function does not take."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"the example does not fit {_name(function)}{signature}: {error}") from None
 
 
 def _check_marks(plain: FunctionType) -> None:
@@ -188,9 +205,10 @@ class _Building:
         changes = Changes(self.call, self.names, self.kinds, self.state, strict)
         changes.note(self.segment.effects)
         specs = [
-            replace(spec, kind="buffer", persistent=False) if spec.kind != "input" and spec.target in changes.attributes else spec
+            replace(spec, kind="buffer", persistent=False)
+            if spec.kind != "input" and spec.target in changes.attributes else spec
             for spec in specs
-        ]
+        ]  # fmt: skip
         relied.note(self.segment)
         traced, fixed = self._traced(specs, relied)
         relied.finish()

@@ -37,8 +37,8 @@ def _leaves_no_trace(recipe: CallRecipe) -> bool:
 
 
 _HINT = (
-    "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer); strict=False leaves "
-    "it out of the exported program"
+    "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer). If it is a cache "
+    "that the first call fills, make one call before. strict=False leaves it out of the exported program"
 )
 _FIRST_STEP = "If it is the first step that makes an optimizer's state, take one step of the optimizer before"
 

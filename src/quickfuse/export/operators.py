@@ -106,17 +106,18 @@ def check_operands(function: OpOverload, args: Sequence[Any], kwargs: Mapping[st
     return ""
 
 
-def _fits(kind: Any, value: Any) -> bool:
-    """Whether a value is of a type in PyTorch's terms. Lists of numbers may be one number, for all of them."""
+def _fits(kind: Any, value: Any, inside: bool = False) -> bool:
+    """Whether a value is of a type in PyTorch's terms, which is `inside` of another. Lists of numbers may be one number, for
+    all of them; and a number may stand for a tensor."""
     name = kind.kind()
     if name == "OptionalType":
-        return value is None or _fits(kind.getElementType(), value)
+        return value is None or _fits(kind.getElementType(), value, True)
     if name == "ListType":
         inner = kind.getElementType()
         if isinstance(value, (list, tuple)):
-            return all(_fits(inner, v) and (isinstance(v, Node) or inner.kind() != "TensorType") for v in value)
+            return all(_fits(inner, v, True) for v in value)
         return inner.kind() in ("IntType", "SymIntType", "FloatType") and _fits(inner, value)
-    accepted = _ACCEPTED.get(name)
+    accepted = (Node,) if inside and name == "TensorType" else _ACCEPTED.get(name)
     return accepted is None or isinstance(value, accepted)
 
 

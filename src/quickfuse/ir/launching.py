@@ -63,6 +63,14 @@ class Placement(Protocol):
     position: dict[Buffer, int]
     written: set[Buffer]
     overlapping: bool
+    arena: Any
+    made_at: list[int]
+
+    def made_number(self, buffer: Buffer) -> int:
+        """The index in `made_at` of a tensor that is made in each call, where the address is that it had in the last one."""
+
+    def move_arena(self, base: int, /) -> None:
+        """Let what lies in the arena, which is one block of memory for temporaries, begin at `base`."""
 
     def note_changes(self, tensors: list[Any], /) -> bool:
         """Tell autograd that the kernels change inputs. Returns whether one must not be changed by them."""

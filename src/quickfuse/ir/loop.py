@@ -220,6 +220,8 @@ class Program:
 
     def __str__(self) -> str:
         head = [f"# {b} : {b.meta}" for b in self.inputs if b is not None]
+        optional = sorted([buffer.name for buffer in self.optional if buffer.kind == "temp"])
+        head += [f"# stored, or computed by each reader: {', '.join(optional)}"] if optional else []
         scalars = [str(s) for s in self.host_scalars]
         return "\n".join([*head, *scalars, *map(str, self.steps), f"return {', '.join(map(str, self.outputs))}"])
 

@@ -22,6 +22,9 @@ from . import cuda_driver
 from .cuda_compile import CompiledCubin, LaunchShape, compile_kernel
 from .cuda_shapes import device_index, launch_shape, needs_wide_index, program_table
 
+#: Streams belong to a device; with more than one of them it has to be the current one.
+_several_devices = functools.cache(lambda: torch.cuda.device_count() > 1)
+
 _ARGUMENT_CLASSES = {torch.float64: ctypes.c_double, torch.int64: ctypes.c_int64, torch.bool: ctypes.c_int8}
 
 @functools.lru_cache(maxsize=4096)
@@ -91,22 +94,25 @@ class CudaKernelCall:
 
     def run(self, stream: int, *scalars: float) -> None:
         """Launch on a stream (its handle, 0 for the default one) with the values of the scalar arguments."""
-        if not self.programs:
-            return
-        if torch.cuda.current_device() != self._device:
+        if _several_devices() and torch.cuda.current_device() != self._device:
             with torch.cuda.device(self._device):
                 return self.run(stream, *scalars)
         tables = self._streams.get(stream)
         if tables is None:
+            if not self.programs:
+                return
             cuda_driver.bind_context(self._device)
             tables = self._streams[stream] = _StreamTables(self, stream)
         if tables.version != self._version:
             tables.bring_rows(self)
-        for argument, value in zip(tables.scalars, scalars, strict=True):
-            argument.value = value
+        if scalars:
+            for argument, value in zip(tables.scalars, scalars, strict=True):
+                argument.value = value
         for upload in tables.uploads:
             self._checked("cuMemcpyHtoDAsync", upload)
-        self._checked("cuLaunchKernel", tables.launch)
+        status = tables.launch()
+        if status:
+            self._failed("cuLaunchKernel", tables.launch, status)
 
     def record_on(self, stream: int, rows: int, values: int, scalars: int, launched: Callable[[], None]) -> None:
         """Let launches on a stream read tables at these addresses; each calls `launched`. Nothing is uploaded."""
@@ -117,6 +123,10 @@ class CudaKernelCall:
 
     def _checked(self, name: str, function: Callable[[], int]) -> None:
         status = function()
+        if status:
+            self._failed(name, function, status)
+
+    def _failed(self, name: str, function: Callable[[], int], status: int) -> None:
         if status == cuda_driver.CUDA_ERROR_INVALID_CONTEXT:
             # A thread that has not used CUDA yet has no context.
             cuda_driver.bind_context(self._device)

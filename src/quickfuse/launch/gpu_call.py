@@ -113,5 +113,11 @@ class _UploadedTable(MemberTable):
         self._kernel = kernel
 
     def place(self, addresses: np.ndarray) -> None:
-        super().place(addresses)
-        self._kernel.rows_changed()
+        if len(self._words):
+            super().place(addresses)
+            self._kernel.rows_changed()
+
+    def move_arena(self, base: int) -> None:
+        if len(self._in_arena):
+            super().move_arena(base)
+            self._kernel.rows_changed()

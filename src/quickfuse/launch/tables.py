@@ -16,6 +16,7 @@ from ..ir.products import storing_form
 from ..ir.target import CPU
 from ..ir.values import TensorMeta
 from . import cpu, memory
+from .arena import Arena
 from .versions import change_notes
 
 
@@ -31,6 +32,10 @@ class Placer:
 
     def __init__(self, schedule: Schedule, position: dict[Buffer, int], checked: list[TensorMeta]) -> None:
         self.tables: list[Any] = []
+        self.arena = Arena(schedule)
+        #: Where the tensors that each call makes lay in the last one, by their numbers.
+        self.made_at: list[int] = []
+        self._numbers: dict[Buffer, int] = {}
         self.overlapping = False
         self.written = _written_inputs(schedule)
         self.position = position
@@ -82,7 +87,20 @@ class Placer:
 
     def is_resident(self, buffer: Buffer) -> bool:
         """Whether a temporary has its memory already."""
-        return buffer in self._cells
+        return buffer in self._cells or buffer in self.arena.offsets
+
+    def made_number(self, buffer: Buffer) -> int:
+        """The index in `made_at` of a tensor that is made in each call."""
+        if buffer not in self._numbers:
+            self._numbers[buffer] = len(self.made_at)
+            self.made_at.append(0)
+        return self._numbers[buffer]
+
+    def move_arena(self, base: int) -> None:
+        """Write the addresses of what lies in the arena into all tables."""
+        self.arena.base = base
+        for table in self.tables:
+            table.move_arena(base)
 
     @property
     def resident(self) -> dict[Buffer, int]:
@@ -138,6 +156,7 @@ class MemberTable:
         words: list[int] = []
         sources: list[int] = []
         offsets: list[int] = []
+        in_arena: list[tuple[int, int]] = []
         width = call.body.row_words
         slot_words = [call.body.slot_word(k) for k in range(len(call.body.slots))]
         for index, member in enumerate(call.members):
@@ -152,6 +171,8 @@ class MemberTable:
                     words.append(at)
                     sources.append(placer.position[buffer])
                     offsets.append(extra)
+                elif buffer in placer.arena.offsets:
+                    in_arena.append((at, placer.arena.offsets[buffer] + extra))
                 elif placer.is_resident(buffer):
                     self._flat[at] = placer.cell_address(buffer) + extra
                 else:
@@ -159,9 +180,14 @@ class MemberTable:
         self._words = np.array(words, dtype=np.int64)
         self._sources = np.array(sources, dtype=np.int64)
         self._offsets = np.array(offsets, dtype=np.int64)
+        self._in_arena = np.array(in_arena, dtype=np.int64).reshape(-1, 2)
 
     def place(self, addresses: np.ndarray) -> None:
         self._flat[self._words] = addresses[self._sources] + self._offsets
+
+    def move_arena(self, base: int) -> None:
+        """Write the addresses of what lies in the arena, which begins at `base` now."""
+        self._flat[self._in_arena[:, 0]] = base + self._in_arena[:, 1]
 
     def words_of(self, buffer: Buffer) -> list[tuple[int, int]]:
         """(word, byte offset) pairs where a buffer that is made in each call has to be put."""

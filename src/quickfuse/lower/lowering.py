@@ -18,6 +18,7 @@ from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
 from .batches import batch_products
+from .chunked_products import chunk_products
 from .context import Context
 from .convolution import CONVOLUTIONS, channels_last_meta, is_image
 from .equality import compared_for_equality
@@ -279,6 +280,7 @@ class _Lowering:
         self.ctx.program.versions = made.versions()
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
+        chunk_products(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

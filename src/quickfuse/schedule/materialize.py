@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -49,29 +50,37 @@ class _Readers:
 
 class _Formula:
     """A value: what it costs for each of its `size` elements, the slowest operation in it, and the places in large buffers
-    that it reads. What does not change along all axes is computed once for many elements, and does not count."""
+    that it reads. What does not change along all axes is computed once for many elements, and does not count.
 
-    def __init__(self, value: Expr, shape: Shape) -> None:
+    `formulas`: those of the values among its loads that are not stored.
+    """
+
+    def __init__(self, value: Expr, shape: Shape, formulas: Mapping[Buffer, _Formula]) -> None:
         self.size = math.prod(shape)
         self.large: set[tuple[Buffer, int]] = set()
         axes: dict[int, int] = {}
-        costs: list[tuple[int, int]] = []
+        costs: list[tuple[int, int, int]] = []
         for node in walk(value):
-            axes[id(node)] = 0
+            along = 0
             if isinstance(node, (Load, Place)):
                 access = node.access
-                axes[id(node)] = sum(1 << k for k, stride in enumerate(access.strides) if stride and shape[k] > 1)
-                if 2 * access.buffer.meta.numel >= self.size:
-                    self.large.add((access.buffer, access.offset))
+                along = sum(1 << k for k, stride in enumerate(access.strides) if stride and shape[k] > 1)
+                formula = formulas.get(access.buffer)
+                if formula is not None:
+                    costs.append((along, formula.cost, formula.slowest))
+                places = {(access.buffer, access.offset)} if formula is None else formula.large
+                self.large.update([place for place in places if 2 * place[0].meta.numel >= self.size])
             elif isinstance(node, Index):
-                axes[id(node)] = 1 << node.axis
+                along = 1 << node.axis
             elif isinstance(node, Op):
                 for arg in node.args:
-                    axes[id(node)] |= axes[id(arg)]
-                costs.append((axes[id(node)], _cost_of(node)))
-        counted = [cost for along, cost in costs if along == axes[id(value)]]
-        self.cost = sum(counted)
-        self.slowest = max(counted, default=0)
+                    along |= axes[id(arg)]
+                cost = _cost_of(node)
+                costs.append((along, cost, cost))
+            axes[id(node)] = along
+        counted = [cost for cost in costs if cost[0] == axes[id(value)]]
+        self.cost = sum([cost for _, cost, _ in counted])
+        self.slowest = max([slowest for _, _, slowest in counted], default=0)
 
 
 def _cost_of(node: Op) -> int:
@@ -80,6 +89,13 @@ def _cost_of(node: Op) -> int:
         return COSTS.computed_load
     simple = COSTS.of_half if node.dtype in HALF_TYPES else 2 if node.dtype is torch.float64 else 1
     return OPERATION_COSTS.get(node.name, simple)
+
+
+def _soonest(passes: set[_Pass]) -> set[_Pass]:
+    """The first of some passes: no more of them count."""
+    if len(passes) <= COSTS.passes_ahead + 1:
+        return passes
+    return set(sorted(passes, key=lambda one: one[::-1])[: COSTS.passes_ahead + 1])
 
 
 def materialize(program: Program) -> frozenset[Buffer]:
@@ -97,12 +113,15 @@ class _Materializing:
         self.reduced: set[Buffer] = set()
         #: The values that are not stored, and how they are read, by accesses and shapes.
         self.formulas: dict[Buffer, tuple[Shape, Store]] = {}
+        self.measured: dict[Buffer, _Formula] = {}
         self.seen: dict[tuple[Access, Shape], Expr | None] = {}
         #: Those that are, but by whose formulas the loops after so many calls need to load less.
         self.again: dict[Buffer, set[int]] = {}
         #: How many loops after so many calls load from a buffer.
         self.loading: Counter[tuple[int, Buffer]] = Counter()
         self.cut: set[Buffer] = set()
+        #: What each store loads, by its id.
+        self.loads: dict[int, list[Load | Place]] = {}
 
     def run(self) -> frozenset[Buffer]:
         """Decide about each value, and rewrite the program."""
@@ -115,8 +134,10 @@ class _Materializing:
         steps: list[Loop | Extern] = []
         for step in self.program.steps:
             if isinstance(step, Loop):
+                is_optional = step.stores[0].access.buffer in self.readers
+                value = self._measured(step.stores[0], step.shape) if is_optional else None
                 step.stores = [self._rewritten(store, step.shape) for store in step.stores] if self.formulas else step.stores
-                if self._is_computed_again(step):
+                if value is not None and self._is_computed_again(step, value):
                     continue
             steps.append(step)
         self.program.steps = steps
@@ -134,7 +155,7 @@ class _Materializing:
 
     def _note_loop(self, loop: Loop) -> None:
         for store in loop.stores:
-            loads = [node for node in walk(*store.roots) if isinstance(node, (Load, Place))]
+            loads = self.loads[id(store)] = [node for node in walk(*store.roots) if isinstance(node, (Load, Place))]
             passes = [self.known.get(node.access.buffer, _FIRST) for node in loads]
             needs, calls = max([n for n, _ in passes], default=0), max([c for _, c in passes], default=0)
             self.loading.update({(calls, node.access.buffer) for node in loads})
@@ -158,20 +179,22 @@ class _Materializing:
         for step in reversed(self.program.steps):
             for store in step.stores if isinstance(step, Loop) else ():
                 users = self.readers.get(store.access.buffer)
-                for node in walk(*store.roots) if users is not None else ():
-                    if isinstance(node, Load) and (readers := self.readers.get(node.access.buffer)) is not None:
-                        readers.needed_in |= users.needed_in
+                for node in self.loads[id(store)] if users is not None else ():
+                    if (readers := self.readers.get(node.access.buffer)) is not None:
+                        readers.needed_in = _soonest(readers.needed_in | users.needed_in)
 
     # --- the decision ---
 
-    def _is_computed_again(self, loop: Loop) -> bool:
+    def _measured(self, store: Store, shape: Shape) -> _Formula:
+        return _Formula(store.value, shape, {buffer: self.measured[buffer] for buffer in self._not_loaded(store)})
+
+    def _is_computed_again(self, loop: Loop, value: _Formula) -> bool:
         """Whether what a loop stores is computed by its readers instead."""
         store = loop.stores[0]
         buffer = store.access.buffer
-        readers = self.readers.get(buffer)
-        if readers is None or not readers.found:
+        readers = self.readers[buffer]
+        if not readers.found:
             return False
-        value = _Formula(store.value, loop.shape)
         if self._is_worth_cutting(value, self.known[buffer], readers):
             self.cut.add(buffer)
             return False
@@ -185,6 +208,7 @@ class _Materializing:
         if any(self._seen(access, shape) is None for _, shape, access in readers.found):
             del self.formulas[buffer]
             return False
+        self.measured[buffer] = value
         if stored:
             self.again[buffer] = again
         return not stored
@@ -218,21 +242,25 @@ class _Materializing:
         return bool(value.large) and all(buffer in self.reduced for buffer, _ in value.large)
 
     def _loading_anyway(self, value: _Formula, buffer: Buffer, readers: _Readers) -> set[int]:
-        """After how many calls loops load all that a cheap value is computed from, whether it is stored or not."""
+        """After how many more calls loops load all that a cheap value is computed from, whether it is stored or not."""
         if value.cost > COSTS.memory_access:
             return set()
         mine = self.known[buffer][1]
         return {
             calls for (_, calls), _, _ in readers.found
-            if all(self.loading[calls, other] > (calls == mine) for other, _ in value.large)
+            if calls > mine and all(self.loading[calls, other] for other, _ in value.large)
         }  # fmt: skip
 
     # --- formulas in place of loads ---
 
-    def _rewritten(self, store: Store, shape: Shape) -> Store:
-        loaded = {node.access.buffer for node in walk(*store.roots) if isinstance(node, Load)}
+    def _not_loaded(self, store: Store) -> set[Buffer]:
+        """The values that a store computes from their formulas."""
+        loaded = {node.access.buffer for node in self.loads[id(store)]}
         calls = max([self.known.get(buffer, _FIRST)[1] for buffer in loaded], default=0)
-        formulas = {buffer for buffer in loaded & self.formulas.keys() if calls in self.again.get(buffer, (calls,))}
+        return {buffer for buffer in loaded & self.formulas.keys() if calls in self.again.get(buffer, (calls,))}
+
+    def _rewritten(self, store: Store, shape: Shape) -> Store:
+        formulas = self._not_loaded(store)
         if not formulas:
             return store
 

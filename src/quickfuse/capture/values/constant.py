@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from types import GenericAlias
+from types import CodeType, GenericAlias
 from typing import Any
 
 from ...errors import Unsupported
@@ -60,6 +60,12 @@ class SliceKind(ConstantKind):
 
 class AliasKind(ConstantKind):
     """What annotations are made of, `list[int]` and `int | None`, and code objects."""
+
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        if name in ("__args__", "__origin__", "__parameters__") and type(base) is not CodeType:
+            then(i.native(getattr, base, name))
+        else:
+            super().attribute(i, base, name, then)
 
     def truth(self, i: Interpreter, value: GenericAlias) -> bool:
         return True

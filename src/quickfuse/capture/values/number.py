@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.segment import Call, Computed, Recipe
+from ...ir.segment import Call, Computed, Existing, Recipe
 from ...ir.source import Source
 from .. import binary_operators
 from ..binary_operators import IN_PLACE_OF, NATIVE_OPERANDS, UNLIKE_NUMBERS, is_a_type
@@ -52,7 +52,7 @@ class NumberKind(Kind):
     def rebuild(self, book: RecipeBook, value: Symbol) -> Recipe:
         """By its path, by arithmetic on paths, or, if it comes out of a tensor, by `item()` on an output."""
         if not value.from_tensor:
-            return book.existing(value.expr) if isinstance(value.expr, Source) else Computed(value.expr)  # type: ignore[arg-type]
+            return Existing(value.expr) if isinstance(value.expr, Source) else Computed(value.expr)  # type: ignore[arg-type]
         graph = book.i.graph
         if graph.mutated and not graph.contents.still_holds(value):  # the tensor may hold another number by now
             return book.output(value)

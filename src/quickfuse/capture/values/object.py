@@ -6,7 +6,7 @@ import collections
 from typing import Any
 
 from ...errors import Unsupported
-from ...ir.segment import New, Recipe
+from ...ir.segment import Existing, New, Recipe
 from .. import attributes, binary_operators, containers, library, module_calls
 from ..class_attributes import python_method, special_method
 from ..effects import RecipeBook
@@ -91,4 +91,4 @@ class UnreadKind(Kind):
     """A variable of a suspended frame that nothing read."""
 
     def rebuild(self, book: RecipeBook, value: Unread) -> Recipe:
-        return book.existing(value.source)
+        return Existing(value.source)
