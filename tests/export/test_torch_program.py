@@ -151,8 +151,10 @@ def _made(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 def _on_executorch(edge: Any, example: torch.Tensor) -> torch.Tensor:
     runtime = pytest.importorskip("executorch.runtime")
-    method = runtime.Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
-    return method.execute([example])[0]
+    buffer = edge.to_executorch().buffer  # this, and what is made of it, has to live as long as it runs
+    program = runtime.Runtime.get().load_program(buffer)
+    method = program.load_method("forward")
+    return method.execute([example])[0].clone()
 
 
 @pytest.mark.slow

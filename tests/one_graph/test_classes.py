@@ -196,6 +196,97 @@ def copy_deep_inner_obj():
     return (f,)
 
 
+class Config:
+    """As those of transformers: names of attributes have other names."""
+
+    renamed = {"width": "hidden_size"}
+
+    def __init__(self):
+        self.width = 4
+        self.sizes = [1, 2]
+        self.sub = None
+
+    def __setattr__(self, name, value):
+        super().__setattr__(type(self).renamed.get(name, name), value)
+
+    def __getattribute__(self, name):
+        if name != "renamed" and name in super().__getattribute__("renamed"):
+            name = super().__getattribute__("renamed")[name]
+        return super().__getattribute__(name)
+
+    def to_dict(self):
+        return copy.deepcopy(self.__dict__)
+
+
+@case
+def copy_of_a_class_with_its_own_access_to_attributes():
+    config = Config()
+
+    def f(x):
+        other = copy.deepcopy(config)
+        for name in other.to_dict():
+            if name.startswith("hidden"):
+                setattr(other, "width", 7)
+        other.sizes.append(3)
+        shallow = copy.copy(other)
+        shallow.sub = config
+        return x * other.width + config.width + sum(other.sizes) + len(config.sizes), shallow.sub is config, shallow.hidden_size
+
+    return (f,)
+
+
+@case
+def copy_of_a_class_that_makes_attributes_up():
+    class Lazy:
+        def __init__(self):
+            self.known = {"a": 3}
+
+        def __getattr__(self, name):
+            if name.startswith("__") or name == "known":
+                raise AttributeError(name)
+            return self.known[name]
+
+    lazy = Lazy()
+
+    def f(x):
+        other = copy.deepcopy(lazy)
+        other.known["a"] += 1
+        return x * other.a + lazy.a
+
+    return (f,)
+
+
+@case
+def fields_that_check_their_types():
+    def checked(cls):
+        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+
+        def __setattr__(self, name, value):
+            kind = kinds[name]
+            if typing.get_origin(kind) is types.UnionType and not isinstance(value, typing.get_args(kind)):
+                raise TypeError(f"{name} is no {kind}")
+            object.__setattr__(self, name, value)
+
+        cls.__setattr__ = __setattr__
+        return cls
+
+    @checked
+    @dataclasses.dataclass
+    class Sizes:
+        width: int | None = None
+        names: list | None = None
+
+    sizes = Sizes(3)
+
+    def f(x):
+        other = copy.deepcopy(sizes)
+        other.width = other.width * 2
+        other.names = ["a"]
+        return x * other.width + sizes.width
+
+    return (f,)
+
+
 @case
 def copy_list_dict():
     def f(x):

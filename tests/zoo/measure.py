@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import random
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
@@ -21,6 +23,9 @@ from quickfuse import config
 TOLERANCE = 2e-3
 #: The largest distance in double precision, in shares of the largest norm among the results.
 TOLERANCE_IN_DOUBLE = 1e-9
+#: Or this many times the distance of what eager gives for weights with other last bits, up to MOST_IN_DOUBLE.
+AS_FAR_AS_ROUNDING = 16
+MOST_IN_DOUBLE = 1e-2
 #: What is farther than this from eager's result, in shares of the largest norm, is no rounding error in any precision.
 MUCH = 0.2
 #: An absolute distance for each element that is none.
@@ -36,19 +41,15 @@ class Case:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def measure(make: Callable[[], Case], save: Callable[[dict[str, Any]], None], peer: bool = True) -> None:
+def measure(make: Callable[[], Case], save: Callable[[dict[str, Any]], None]) -> None:
     """Compare a model in evaluation, training gradients and a whole training step; `save` gets what is known so far.
 
-    `make` gives equal models each time it is called. `peer`: count torch.compile's graphs, too.
+    `make` gives equal models each time it is called.
     """
     found: dict[str, Any] = {}
-    for way, work in {"eval": _evaluation, "gradients": _gradients, "step": _step}.items():
+    for way, work in _WAYS.items():
         found[way] = _compared(make, work)
         save(found)
-    if peer:
-        for way, work in {"eval": _evaluation, "step": _step}.items():
-            found[way]["peer_graphs"] = _peer_graphs(make, work)
-            save(found)
 
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -98,6 +99,8 @@ def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
         yield [function().detach(), *[p.detach().clone() for p in wanted]]
 
 
+_WAYS = {"eval": _evaluation, "gradients": _gradients, "step": _step}
+
 #: How many of a model's results a step's loss is made of.
 _IN_LOSS = 3
 
@@ -132,7 +135,7 @@ def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
         return {"outcome": "error", "detail": _short(error), "traceback": traceback.format_exc()[-3000:]}
     compiled = _compiled_of(held[0])
     distance = _farthest(made, wanted)
-    right = distance <= TOLERANCE or (_share_of_largest(made, wanted) < MUCH and _is_equal_in_double(make, work))
+    right = distance <= TOLERANCE or (_may_be_rounding(make, work, made, wanted) and _is_equal_in_double(make, work))
     return {
         "outcome": "internal error" if internal else "right" if right else "wrong",
         "detail": "; ".join(internal) if internal else "" if right else f"distance {distance:.2g}",
@@ -149,15 +152,41 @@ def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
     }
 
 
+def _may_be_rounding(
+    make: Callable[[], Case], work: Any, made: list[torch.Tensor], wanted: list[torch.Tensor]
+) -> bool:
+    """Whether results are not much farther from eager's than eager's own with other last bits of the weights."""
+    distance = _share_of_largest(made, wanted)
+    if MUCH <= distance < math.inf:
+        rounded, _ = _run(lambda: _with_other_last_bits(make()), work, lambda function: function)
+        return distance <= AS_FAR_AS_ROUNDING * _share_of_largest(rounded, wanted)
+    return distance < MUCH
+
+
 def _is_equal_in_double(make: Callable[[], Case], work: Any) -> bool:
     """Whether quickfuse gives what eager gives in double precision. Some models make much of the last bit of 32: gradients
     that are exactly zero, such as those of biases before a batch norm, consist of rounding errors alone."""
     try:
         wanted, _ = _run(lambda: _in_double(make()), work, lambda function: function)
         made, _ = _run(lambda: _in_double(make()), work, quickfuse.compile)
+        distance = _share_of_largest(made, wanted)
+        if TOLERANCE_IN_DOUBLE < distance < MOST_IN_DOUBLE:  # batch norms of a few elements multiply each error, for example
+            rounded, _ = _run(lambda: _with_other_last_bits(_in_double(make())), work, lambda function: function)
+            return distance <= AS_FAR_AS_ROUNDING * _share_of_largest(rounded, wanted)
     except Exception:
         return False
-    return _share_of_largest(made, wanted) <= TOLERANCE_IN_DOUBLE
+    return distance <= TOLERANCE_IN_DOUBLE
+
+
+def _with_other_last_bits(case: Case) -> Case:
+    """A model whose weights are rounded otherwise."""
+    random_numbers = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in case.model.parameters():
+            if parameter.is_floating_point():
+                signs = torch.randint(3, parameter.shape, generator=random_numbers).to(parameter.dtype) - 1
+                parameter.mul_(1 + signs * torch.finfo(parameter.dtype).eps)
+    return case
 
 
 def _share_of_largest(made: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
@@ -192,18 +221,20 @@ def _compiled_of(function: Any) -> Any:
 def _run(
     make: Callable[[], Case], work: Any, wrap: Wrapper, after: Callable[[], None] = lambda: None
 ) -> tuple[list[torch.Tensor], list[float]]:
-    """All tensors that a way of use gives, and the seconds of each of its two calls; `after` is called behind each."""
+    """All tensors that a way of use gives, and the processor seconds of its two calls; `after` is called behind each."""
     case = make()
+    random.seed(1)
+    numpy.random.seed(1)  # some models draw what they mask from here
     torch.manual_seed(1)
     results: list[torch.Tensor] = []
     seconds = []
     calls = work(case, wrap)
-    start = time.perf_counter()
+    start = time.process_time()
     for outputs in calls:
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
         results += [t.detach().clone() for t in outputs]
         after()
-        start = time.perf_counter()
+        start = time.process_time()
     return results, seconds
 
 
@@ -231,8 +262,8 @@ def _internal_errors() -> Iterator[list[str]]:
         config.raise_internal_errors = before
 
 
-def _peer_graphs(make: Callable[[], Case], work: Any) -> int | str:
-    """How many graphs torch.compile makes at the first call; what it raises, if it does."""
+def peer_graphs(make: Callable[[], Case], way: str) -> int | str:
+    """How many graphs torch.compile makes at the first call in a way of use; what it raises, if it does."""
     graphs: list[Any] = []
     counts: list[int] = []
 
@@ -242,7 +273,7 @@ def _peer_graphs(make: Callable[[], Case], work: Any) -> int | str:
 
     try:
         torch._dynamo.reset()
-        _run(make, work, lambda function: torch.compile(function, backend=backend), lambda: counts.append(len(graphs)))
+        _run(make, _WAYS[way], lambda function: torch.compile(function, backend=backend), lambda: counts.append(len(graphs)))
     except Exception as error:
         return _short(error)
     return counts[0]

@@ -1,10 +1,11 @@
 """Run models of transformers, timm, torchvision, diffusers and peft through the default backend: `make zoo`.
 
-    python tests/zoo/run.py [--libraries timm peft] [--only NAME ...] [--shard 1/4] [--seconds 300] [--fresh] [--report]
+    python tests/zoo/run.py [--libraries timm peft] [--only NAME ...] [--shard 1/4] [--peer more] [--fresh] [--report]
 
 Nothing is downloaded: models are small and have random weights. Each runs in a process of its own, which is given up after
 a time limit; what became of it is in build/zoo/LIBRARY/NAME.json as soon as it is known, so that a run that was stopped goes
-on where it was. In the end, and with `--report` at once, the table in benchmarks/results/zoo.md is written.
+on where it was. torch.compile's graphs are counted afterwards, also for models that have a result without them. In the end,
+and with `--report` at once, the table in benchmarks/results/zoo.md is written.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[], help="names of models; they run again")
     parser.add_argument("--shard", default="1/1", help="which part of the models: 1/4 to 4/4")
     parser.add_argument("--seconds", type=float, default=300, help="the time limit of one model")
-    parser.add_argument("--no-peer", action="store_true", help="do not count torch.compile's graphs")
+    parser.add_argument(
+        "--peer", choices=("all", "more", "none"), default="all",
+        help="count torch.compile's graphs for all models, for those with more than one graph here, or for none",
+    )  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="measure again what has a result")
     parser.add_argument("--report", action="store_true", help="only write the table")
     return parser.parse_args()
@@ -62,22 +66,42 @@ def _run_library(library: str, options: argparse.Namespace) -> None:
     names = [name for name in options.only if name in models.names()] if options.only else models.names()[part - 1 :: parts]
     for name in names:
         path = BUILD / library / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.json"
-        if path.exists() and not options.fresh and not options.only:
-            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         start = time.perf_counter()
-        worker = multiprocessing.get_context("fork").Process(
-            target=_measure, args=(library, name, path, not options.no_peer)
-        )
-        worker.start()
-        worker.join(options.seconds)
-        ended = not worker.is_alive()
-        if not ended:
-            worker.kill()
-            worker.join()
-        if worker.exitcode:
-            _note(path, {"died": f"signal {-worker.exitcode}" if ended else f"more than {options.seconds:.0f} s"})
-        print(f"{library} {name}: {_in_words(path)} ({time.perf_counter() - start:.0f} s)", flush=True)
+        measured = _is_measured(path) and not options.fresh and not options.only
+        if not measured:
+            _in_a_process(_measure, library, name, path, options.seconds)
+        if ways := _without_peer(path, options.peer):
+            _in_a_process(_count_peer, library, name, path, options.seconds, ways)
+        if ways or not measured:
+            print(f"{library} {name}: {_in_words(path)} ({time.perf_counter() - start:.0f} s)", flush=True)
+
+
+def _in_a_process(work: Any, library: str, name: str, path: Path, seconds: float, *more: Any) -> None:
+    """Run `work` in a fork of this process; what ended it, if it did not end by itself, is noted in the result."""
+    worker = multiprocessing.get_context("fork").Process(target=_quietly, args=(work, library, name, path, *more))
+    worker.start()
+    worker.join(seconds)
+    ended = not worker.is_alive()
+    if not ended:
+        worker.kill()
+        worker.join()
+    if worker.exitcode:
+        how = f"signal {-worker.exitcode}" if ended else f"more than {seconds:.0f} s"
+        _note(path, {"peer died" if work is _count_peer else "died": how})
+
+
+def _is_measured(path: Path) -> bool:
+    return path.exists() and not {"step", "died", "not built"}.isdisjoint(json.loads(path.read_text()))
+
+
+def _without_peer(path: Path, wanted: str) -> list[str]:
+    """The ways of use of a measured model for which torch.compile's graphs are wanted, and were not counted."""
+    found = json.loads(path.read_text())
+    if wanted == "none" or "not built" in found or "peer died" in found:
+        return []
+    missing = [way for way in ("eval", "gradients", "step") if "peer_graphs" not in found.get(way, {"peer_graphs": 0})]
+    return [way for way in missing if wanted == "all" or found[way].get("graphs", 2) > 1]
 
 
 def builder_of(library: str) -> Any:
@@ -92,14 +116,21 @@ def builder_of(library: str) -> Any:
     return importlib.import_module(f"zoo.of_{library}")
 
 
-def _measure(library: str, name: str, path: Path, peer: bool) -> None:
+def _quietly(work: Any, library: str, name: str, path: Path, *more: Any) -> None:
     import torch
 
+    warnings.simplefilter("ignore")
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    torch.set_num_threads(1)
+    try:
+        work(library, name, path, *more)
+    except Exception as error:
+        _note(path, {"died": f"{type(error).__name__}: {error}"[:300]})
+
+
+def _measure(library: str, name: str, path: Path) -> None:
     from zoo.measure import equal_cases, measure
 
-    warnings.simplefilter("ignore")
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    torch.set_num_threads(1)
     found: dict[str, Any] = {"library": library, "name": name, "versions": _versions(library)}
     models = builder_of(library)
     try:
@@ -108,7 +139,19 @@ def _measure(library: str, name: str, path: Path, peer: bool) -> None:
     except Exception as error:
         _save(path, {**found, "not built": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]})
         return
-    measure(make, lambda so_far: _save(path, {**found, **so_far}), peer)
+    _save(path, found)
+    measure(make, lambda so_far: _save(path, {**found, **so_far}))
+
+
+def _count_peer(library: str, name: str, path: Path, ways: list[str]) -> None:
+    from zoo.measure import equal_cases, peer_graphs
+
+    models = builder_of(library)
+    make = equal_cases(lambda: models.build(name))
+    for way in ways:
+        found = json.loads(path.read_text())
+        found[way]["peer_graphs"] = peer_graphs(make, way)
+        _save(path, found)
 
 
 def _versions(library: str) -> dict[str, str]:

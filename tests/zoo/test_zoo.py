@@ -38,7 +38,7 @@ def test_model(library: str, name: str) -> None:
     torch.set_num_threads(1)
     try:
         found: dict[str, Any] = {}
-        measure.measure(equal_cases(lambda: models.build(name)), found.update, peer=False)
+        measure.measure(equal_cases(lambda: models.build(name)), found.update)
     finally:
         torch.set_num_threads(threads)
     assert {way: (found[way]["outcome"], found[way]["detail"]) for way in found} == dict.fromkeys(found, ("right", ""))
@@ -72,7 +72,7 @@ class Growing(nn.Module):
 
 def test_outcomes() -> None:
     found: dict[str, Any] = {}
-    measure.measure(equal_cases(lambda: Case(Noisy(), (torch.ones(2, 4),))), found.update, peer=False)
+    measure.measure(equal_cases(lambda: Case(Noisy(), (torch.ones(2, 4),))), found.update)
     assert [found[way]["outcome"] for way in found] == ["right"] * 3
     assert found["eval"]["graphs"] == 1 and found["eval"]["operators"] >= 2 and found["eval"]["breaks"] == []
     wrong = measure._compared(lambda: Case(Growing(), (torch.ones(2),)), measure._evaluation)
