@@ -60,10 +60,11 @@ def table(measured: Measured, rounds: int) -> tuple[str, float]:
     """The results as Markdown, and the largest ratio to the base's time."""
     versions = sorted(measured, key=lambda version: [int(part) for part in version.split(",")[0].split(".")])
     base = next(version for version in versions if version.startswith(f"{BASE}."))
+    today = datetime.date.today().isoformat()
     lines = [
         "# The time of guards on each version of Python",
         "",
-        f"Written by `benchmarks/guards_versions.py` on {datetime.date.today().isoformat()}: the least of {rounds} turns, and "
+        f"Written by `benchmarks/guards_versions.py` on {today}: the least of {rounds} turns, and "
         f"in brackets how many times that of {BASE} it is ({LIMIT} at most).",
         "",
         f"| guards of | unit | {' | '.join(versions)} |",
