@@ -51,6 +51,7 @@ class Context:
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
         self._assigned_ids: set[int] = set()
         self._choices: dict[int, tuple[Expr, int]] = {}
+        self._offered: dict[Load, Expr] = {}  # what is in optional temporaries
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
         #: id of a value -> the value, and the buffer that holds it with zeros after each row: see `padded_products.py`.
@@ -240,6 +241,11 @@ class Context:
         if not is_one_operation:
             load = storage.value = self.stored(value, lies or read_order(value, storage.meta))
             self.program.optional.add(load.access.buffer)
+            self._offered[load] = value
+
+    def offered_formula(self, value: Expr) -> Expr:
+        """The formula of a value that is an optional temporary, and others as they are."""
+        return self._offered.get(value, value) if isinstance(value, Load) else value
 
     def _chooses(self, value: Expr) -> bool:
         return self.program.chooses and count_choices(value, self._choices) > 1
