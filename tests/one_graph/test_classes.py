@@ -288,6 +288,36 @@ def fields_that_check_their_types():
 
 
 @case
+def an_annotated_list():
+    def f(x):
+        found = torch.jit.annotate(typing.List[torch.Tensor], [])  # noqa: UP006
+        found.append(x * 2)
+        return found[0]
+
+    return (f,)
+
+
+@case
+def a_module_that_computes_attributes():
+    class Lazy(types.ModuleType):
+        def __init__(self, name):
+            super().__init__(name)
+            self.parts = {"__version__": "4.56.1"}
+
+        def __getattr__(self, name):
+            if name in self.parts:
+                return self.parts[name]
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    lazy = Lazy("lazy")
+
+    def f(x):
+        return x * int(lazy.__version__.split(".")[1]) + getattr(lazy, "missing", 3)
+
+    return (f,)
+
+
+@case
 def copy_list_dict():
     def f(x):
         l = [x, x + 1]

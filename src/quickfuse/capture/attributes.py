@@ -31,6 +31,7 @@ from .class_attributes import (
     load_super,
     lookup_class,
     name_of_code,
+    python_method,
     special_method,
 )
 from .frame import GeneratorValue
@@ -117,8 +118,10 @@ def _module_attribute(i: Interpreter, module: ModuleType, name: str, then: Then)
         then(getattr(module, name))
     elif (lazy := torch_lazy_module(module, name)) is not None:
         then(lazy)
-    elif name in ("__class__", "__dict__") or type(module) is not ModuleType:
+    elif name in ("__class__", "__dict__"):
         raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+    elif type(module) is not ModuleType:
+        _attribute_of_module_class(i, module, name, source, then)
     else:
         i.outside.guard("absent", source.attr("__dict__"), (name,))
         _missing_from_module(i, module, name, source, then)
@@ -131,6 +134,16 @@ def _missing_from_module(i: Interpreter, module: ModuleType, name: str, source: 
     if is_trusted_module(module.__name__):
         raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
     i.call(i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
+
+
+def _attribute_of_module_class(i: Interpreter, module: ModuleType, name: str, source: Source, then: Then) -> None:
+    """What a module is not given, but its class computes, as modules do that import their parts when these are wanted."""
+    getters = [python_method(i, module, getter) for getter in ("__getattribute__", "__getattr__")]
+    if getters[0] is not None or getters[1] is None or lookup_class(type(module), name)[1] is not ABSENT:
+        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+    i.outside.guard("absent", source.attr("__dict__"), (name,))
+    guard_absent(i, type(module).__mro__, name)
+    i.call(getters[1], (module, name), {}, then)
 
 
 class PeerModule:

@@ -237,6 +237,10 @@ def lookup_key(i: Interpreter, value: Any) -> Any:
 def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
     kind = type(base)
+    if kind is ForeignObject and type(base.real).__module__ == "typing" and _is_type_argument(key):
+        found = i.read(operator.getitem, base.real, key)
+        then(i.outside.constant_object(found, str(found)))  # `List[int]`
+        return
     if kind is not TensorProxy and (method := python_method(i, base, "__getitem__")) is not None:
         i.call(method, (base, key), {}, then)
         return

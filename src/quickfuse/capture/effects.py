@@ -208,7 +208,8 @@ class RecipeBook:
 
     def _container(self, value: Any) -> Recipe:
         if isinstance(value, (set, frozenset)) and list(type(value)(list(value))) != list(value):
-            raise Unsupported("a set whose order comes from what was in it before")
+            if not any(_is_found_by_address(member) for member in value):  # then the order is no one's to know
+                raise Unsupported("a set whose order comes from what was in it before")
         build = Build(type(value), [])
         self._recipes[id(value)] = build
         build.items.extend(self.recipe(v) for v in value)
@@ -454,3 +455,8 @@ def _changed(shadow: ShadowContainer) -> bool:
     if isinstance(shadow.items, set):
         return shadow.items != set(shadow.original)
     return list(map(id, shadow.items)) != list(map(id, shadow.original))
+
+
+def _is_found_by_address(value: Any) -> bool:
+    """Whether the hash of a value is where it lies in memory."""
+    return type(value) is TensorProxy or type_of(value).__hash__ is object.__hash__
