@@ -236,6 +236,29 @@ def copy_of_a_class_with_its_own_access_to_attributes():
 
 
 @case
+def copy_of_a_class_that_looks_into_its_parts_for_attributes():
+    class Config:
+        def __init__(self):
+            self.own = types.SimpleNamespace(names=["a"])
+            self.a, self.b = 1, 2
+
+        def __getattribute__(self, name):
+            own = super().__getattribute__("__dict__").get("own")
+            if own is not None and name in own.names:
+                return 10
+            return super().__getattribute__(name)
+
+    config = Config()
+
+    def f(x):
+        other = copy.copy(config)
+        other.b = 5
+        return x * other.a + other.b + config.b, other.__dict__["a"]
+
+    return (f,)
+
+
+@case
 def copy_of_a_class_that_makes_attributes_up():
     class Lazy:
         def __init__(self):

@@ -382,12 +382,13 @@ def _namespace(i: Interpreter, base: Any) -> Any:
     """`base.__dict__`, with the attributes that the captured code has set."""
     real = real_of(base)
     if i.is_created(base):
-        return i.outside.mark_made(real.__dict__, base, "__dict__")
+        return i.outside.mark_made(object.__getattribute__(real, "__dict__"), base, "__dict__")
     source = i.outside.source_of(base)
     if source is None:
         raise Unsupported(f"the __dict__ of a {type_of(base).__name__} without a path to it")
-    known = i.outside.stand_in(real.__dict__)
-    shadow = i.outside.wrap(real.__dict__, source.attr("__dict__"))
+    namespace = object.__getattribute__(real, "__dict__")  # past what its class says of reading attributes
+    known = i.outside.stand_in(namespace)
+    shadow = i.outside.wrap(namespace, source.attr("__dict__"))
     if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
         for name, value in base.attributes.items():
             if not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
