@@ -230,7 +230,8 @@ def copy_of_a_class_with_its_own_access_to_attributes():
         other.sizes.append(3)
         shallow = copy.copy(other)
         shallow.sub = config
-        return x * other.width + config.width + sum(other.sizes) + len(config.sizes), shallow.sub is config, shallow.hidden_size
+        y = x * other.width + config.width + sum(other.sizes) + len(config.sizes)
+        return y, shallow.sub is config, shallow.hidden_size
 
     return (f,)
 
@@ -313,7 +314,7 @@ def fields_that_check_their_types():
 @case
 def an_annotated_list():
     def f(x):
-        found = torch.jit.annotate(typing.List[torch.Tensor], [])  # noqa: UP006
+        found = torch.jit.annotate(typing.List[torch.Tensor], [])
         found.append(x * 2)
         return found[0]
 

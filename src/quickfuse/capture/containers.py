@@ -197,6 +197,9 @@ def as_index(i: Interpreter, value: Any) -> Any:
     """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
     if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
         value = i.outside.concrete(value)
+    if type(value) is TensorProxy and not value.meta.shape and not value.meta.dtype.is_floating_point:
+        constant = i.graph.contents.constant(value)
+        return value if constant is None else constant.item()
     if type(value) is TensorProxy or is_constant(value):
         return value
     if (method := python_method(i, value, "__index__")) is not None:
@@ -286,7 +289,10 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     key = i.outside.contents(key)
     if isinstance(key, (list, tuple)):
         return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)
-    if type(key) in (TensorProxy, slice, Symbol):
+    if type(key) is slice:
+        bounds = (key.start, key.stop, key.step)
+        return slice(*(as_index(i, bound) if type(bound) is TensorProxy else bound for bound in bounds))
+    if type(key) in (TensorProxy, Symbol):
         return key
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):

@@ -10,7 +10,18 @@ from . import attributes, container_methods, containers
 from .class_attributes import is_changeable, python_method
 from .interpreter import Interpreter
 from .raising import Raised
-from .values import ABSENT, DICTS, ForeignObject, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, real_of, type_of
+from .values import (
+    ABSENT,
+    DICTS,
+    ForeignObject,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    real_of,
+    type_of,
+)
 
 #: What a class may say about copying its objects.
 _SAY_HOW = (

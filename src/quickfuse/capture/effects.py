@@ -207,9 +207,9 @@ class RecipeBook:
         return self._detached[id(tensor)]
 
     def _container(self, value: Any) -> Recipe:
-        if isinstance(value, (set, frozenset)) and list(type(value)(list(value))) != list(value):
-            if not any(_is_found_by_address(member) for member in value):  # then the order is no one's to know
-                raise Unsupported("a set whose order comes from what was in it before")
+        ordered = isinstance(value, (set, frozenset)) and not any(map(_is_found_by_address, value))
+        if ordered and list(type(value)(list(value))) != list(value):
+            raise Unsupported("a set whose order comes from what was in it before")
         build = Build(type(value), [])
         self._recipes[id(value)] = build
         build.items.extend(self.recipe(v) for v in value)
@@ -458,5 +458,5 @@ def _changed(shadow: ShadowContainer) -> bool:
 
 
 def _is_found_by_address(value: Any) -> bool:
-    """Whether the hash of a value is where it lies in memory."""
+    """Whether the hash of a value is where it lies in memory: the order of a set with it is no one's to know."""
     return type(value) is TensorProxy or type_of(value).__hash__ is object.__hash__
