@@ -36,7 +36,7 @@ from .class_attributes import (
 )
 from .frame import GeneratorValue
 from .interpreter import Interpreter
-from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
+from .kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_class, is_trusted_module
 from .raising import Raised, raise_in_program
 from .unwinding import set_traceback, traceback_of
 from .values import (
@@ -361,6 +361,8 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
             raise
         if source is not None:
             value = i.outside.wrap(value, source.attr(name))
+        elif isinstance(base, CONSTANT_TYPES):
+            pass  # `int | None` is for ever of the same types
         elif not (i.is_created(base) or isinstance(base, tuple) or is_constant(value) or isinstance(value, CODE_TYPES)):
             raise Unsupported(f"the attribute {name} of a {kind.__name__} without a path to it")
         then(value)
