@@ -127,7 +127,10 @@ class Interpreter:
             tensor.copy_(value)
 
     def _element_view(self, member: Member, slot: int) -> torch.Tensor | Strided:
-        memory = self.memory[member.buffers[slot]]
+        buffer = member.buffers[slot]
+        if buffer.kind == "flag":  # on a GPU, each kernel stops by itself
+            self.memory.setdefault(buffer, torch.zeros((), dtype=torch.bool))
+        memory = self.memory[buffer]
         return strided(memory, member.offsets[slot], member.sizes, member.strides[slot])
 
     @staticmethod

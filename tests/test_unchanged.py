@@ -73,7 +73,7 @@ def walks(compiled: Any) -> list[Unchanged]:
 
 
 def in_use(compiled: Any) -> bool:
-    return any(walk._in_use is not None for walk in walks(compiled))
+    return any(walk._in_use for walk in walks(compiled))
 
 
 def warm(compiled: Any, *args: Any) -> None:
@@ -466,4 +466,55 @@ def test_nothing_is_kept_alive() -> None:
     assert look(walk, [table]) == [(thing,)]
     assert len(gc.get_referrers(thing)) == 3  # the dictionary, the list and the tuple
     del table
-    assert walk._in_use is not None
+    assert walk._in_use
+
+
+def test_each_layer_has_its_own_list() -> None:
+    """Where layers are called one by one, by the same code, no layer's walk takes the place of another's."""
+
+    @quickfuse.disable
+    def spoken() -> None:
+        pass
+
+    class Speaking(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList([Block() for _ in range(4)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                spoken()
+                x = layer(x)
+            return x
+
+    model = Speaking()
+    compiled = compile_(model)
+    x = torch.randn(2, 3)
+    for _ in range(8):
+        compiled(x)
+    assert max(len(walk._in_use) for walk in walks(compiled)) >= 3
+    for layer in model.layers:
+        layer.mode = "negated"
+        torch.testing.assert_close(compiled(x), model(x))
+        layer.mode = "plain"
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_a_walk_that_is_never_finished_is_not_begun_for_ever() -> None:
+    table = {"key": object()}
+    walk = Unchanged([Step("root", -1, 0, opened=True), Step("item", 0, "key")], [1])
+    assert sum(walk.begin([table]) is not None for _ in range(1000)) < 12
+
+
+def test_there_are_not_too_many_lists() -> None:
+    """Roots that are new each time are found out."""
+    walk = Unchanged([Step("root", -1, 0, opened=True), Step("item", 0, "key")], [1])
+    made = 0
+    for _ in range(2000):
+        roots = [{"key": object()}]
+        if walk.scan(roots) is None:
+            note = walk.begin(roots)
+            made += note is not None
+            walk.finish(note)
+        assert walk.scan(roots) in (None, [roots[0]["key"]])
+    assert made < 80 and len(walk._in_use) <= 32

@@ -25,7 +25,7 @@ from quickfuse.differentiate.expand import expand
 from quickfuse.emit.triton import emit
 from quickfuse.ir.kernel import Form, KernelBody, KernelCall, Schedule, row_template
 from quickfuse.launch.cuda_compile import CompiledCubin, LaunchShape, argument_types, compile_kernel
-from quickfuse.launch.cuda_shapes import choose_shape, choose_tile, program_table
+from quickfuse.launch.cuda_shapes import choose, program_table
 from quickfuse.lower import lower
 from schedule_interpreter import Interpreter, assert_same, fused
 from trace_helper import copy_inputs, flatten, on_gpu, trace
@@ -71,9 +71,7 @@ def child() -> Child:
 
 def shape_of(call: KernelCall, multiprocessors: int = MULTIPROCESSORS) -> LaunchShape:
     """How a call would be launched."""
-    if call.body.tiled:
-        return choose_tile(call.body, call.members, multiprocessors)
-    return choose_shape(call.body, [member.numel for member in call.members], multiprocessors)
+    return choose(call.body, call.members, multiprocessors)
 
 
 def looped(shape: LaunchShape) -> LaunchShape:

@@ -174,7 +174,7 @@ def compile_time(
     growth: Annotated[bool, typer.Option("--growth", help="How compile time grows with the program instead.")] = False,
     series: Annotated[str, typer.Option(help=f"With --growth: all, or comma-separated from {', '.join(SERIES)}.")] = "all",
     largest: Annotated[int, typer.Option(min=growth_.SHORTEST, help="With --growth: the longest program.")] = 5000,
-    limit: Annotated[float, typer.Option(help="With --growth: seconds after which a series is not continued.")] = 60.0,
+    limit: Annotated[float, typer.Option(help="With --growth: seconds after which a series is not continued.")] = 1200.0,
 ) -> None:
     """Where the first call of a compiled optimizer step spends its time, or how that grows with several programs."""
     if growth:
@@ -278,7 +278,7 @@ def export(
     evaluation: Annotated[bool, typer.Option("--eval/--train", help="The mode of a module.")] = True,
     strict: Annotated[bool, typer.Option(help="Side effects on Python objects are an error.")] = True,
 ) -> None:
-    """Export a program to a file that needs neither its source nor Python."""
+    """Export a program to a file that can be loaded without its source."""
     found = _checked(lambda: export_report.callable_named(target))
     args, kwargs = _checked(lambda: export_report.examples(example or []))
     if isinstance(found, torch.nn.Module):
@@ -286,7 +286,7 @@ def export(
     try:
         exported = export_program(found, args, kwargs, strict=strict)
         exported.save(output)
-    except QuickfuseError as error:
+    except (QuickfuseError, OSError, TypeError) as error:
         _say(f"{type(error).__name__}: {error}")
         raise typer.Exit(1) from None
     _say(f"{exported!r} is in {output}, {output.stat().st_size / 2**20:.1f} MiB")

@@ -15,15 +15,16 @@ from . import config, errors, logs
 from .capture import capture, may_be_handled, resume, user_function
 from .capture.failing import is_in_try
 from .control import disabled
-from .drive.driver import NO_SEGMENT, Driver, places_of
+from .drive.driver import NO_SEGMENT, Driver
+from .drive.places import places_of
 from .emit import glue as glue_source
-from .emit.glue import MISS, Interrupted, RunNatively, Suspension
+from .emit.glue import MISS, Interrupted, RunNatively
 from .errors import Unsupported
 from .explain.hints import hint_for, says_program_raises
 from .explain.recompiles import limit_message, report
 from .garbage import collected_later
 from .interrupted import suspended
-from .ir.frame import FrameState
+from .ir.frame import FrameState, Suspension
 from .ir.guard import Guard
 from .ir.marks import keep_peer_out, kept_from_peer, mark_of
 from .ir.modes import outer_tracer
@@ -35,7 +36,7 @@ from .signals import handlers_heard
 from .specialise import Specialisation, helpers, specialise
 
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
-FEWEST_INSTRUCTIONS = 4
+FEWEST_INSTRUCTIONS = 8
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
 VOLATILE_AFTER = 4
@@ -213,7 +214,8 @@ class Compiled:
         if added:
             return self._compile_and_run([*tried, *added], args, kwargs)
         if specialisation is not None:
-            result = specialisation.run(*args, **kwargs)
+            with logs.stage("first run"):
+                result = specialisation.run(*args, **kwargs)
             if result is not MISS:
                 return result
             self._log_native("a guard that does not hold right after capture")
@@ -238,7 +240,7 @@ class Compiled:
                     return result
             if not point.capturable:
                 if not tried and key == places_of(frames):
-                    self.driver.without_segment.add(key)
+                    self.driver.without_segment.add(frames)
                 return NO_SEGMENT
             with self._lock:
                 added, made = _others(point, tried), None
@@ -248,7 +250,8 @@ class Compiled:
                 return self._run_segment(key, frames)
             if made is None:
                 return NO_SEGMENT
-            result = made.run(frames)
+            with logs.stage("first run"):
+                result = made.run(frames)
         except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
             return NO_SEGMENT
         except Interrupted as halt:
@@ -307,6 +310,7 @@ class Compiled:
                     point.capturable = False
                     self._note_break(segment)
                     return None
+                segment.recorded = self.settings.recorded
                 specialisation = specialise(segment, self._plain, self.settings.backend)
             except Unsupported as reason:
                 heard.check()

@@ -32,6 +32,10 @@ pack_weights: bool = True
 #: for the CPU on. Whoever sets `MALLOC_TRIM_THRESHOLD_` or the like in the environment has decided already.
 keep_freed_memory: bool = True
 
+#: How many bytes of a GPU's memory the CUDA graphs of `mode="reduce-overhead"` may take. Once they hold as many, further
+#: functions run without graphs. 0: no bound.
+cuda_graph_bytes: int = 0
+
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.
 raise_internal_errors: bool = False
 

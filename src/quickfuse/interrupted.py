@@ -16,7 +16,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .emit.body import graph_body
-from .emit.glue import Interrupted, Suspension
+from .emit.glue import Interrupted
+from .ir.frame import Suspension
 from .ir.modes import MODE_CHANGES
 from .ir.nodes import outputs_of
 from .ir.segment import Segment

@@ -19,9 +19,10 @@ from .garbage import collected_later
 from .ir.gradients import Differentiated, NothingToDifferentiate
 from .ir.loop import Buffer, View
 from .ir.modes import STAYING_MODES
-from .ir.segment import Segment
+from .ir.segment import Existing, Segment
+from .ir.source import Source
 from .ir.values import NumberMeta, TensorMeta
-from .kernels import kernels_of
+from .kernels import Replay, kernels_of, replayed
 from .launch import tensor_check
 from .launch.joined import CompiledGraph, JoinedCall
 from .report import save_report
@@ -59,31 +60,62 @@ def _joined(
     modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in STAYING_MODES]
     classes = [i.cls for i in segment.inputs]
     call, placer, kernels = compile_forward_backward(
-        made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True
-    )
-    changed = dict(changes_of_outputs(segment))
-    call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
-    if placer is not None:
-        placer.count_changes(changes_of_inputs(segment))
-    body = joined_body(segment, call, placer)
-    if placer is not None:
-        note_unwritten(segment, body, placer)
-    give_identity(segment, body)
+        made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True,
+        replay=replay_of(segment) if segment.recorded else None,
+    )  # fmt: skip
+    with logs.stage("glue"):
+        changed = dict(changes_of_outputs(segment))
+        call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
+        if placer is not None:
+            placer.count_changes(changes_of_inputs(segment))
+        body = joined_body(segment, call, placer)
+        body.replayed, body.released = call.compiled_forward.replayed, released_of(segment)
+        if placer is not None:
+            note_unwritten(segment, body, placer)
+        give_identity(segment, body)
     return body, kernels
+
+
+def replay_of(segment: Segment) -> Replay:
+    """What is known about the tensors of a segment that is recorded."""
+    tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+    read = {i.source for i in tensors}
+    targets = [e.target for e in segment.effects if e.kind == "setattr" and e.key == "grad"]
+    regraded = {t.source for t in targets if isinstance(t, Existing) and t.source.attr("grad") not in read}
+    return Replay(
+        copied=[k for k, i in enumerate(tensors) if _is_argument(i.source) and not issubclass(i.cls, torch.nn.Parameter)],
+        changed=[k for k, i in enumerate(tensors) if i.name in segment.mutated],
+        regraded=[k for k, i in enumerate(tensors) if i.source in regraded],
+    )
+
+
+def released_of(segment: Segment) -> frozenset[Source]:
+    """The gradients that a recorded segment replaces without reading them."""
+    tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+    return frozenset(tensors[k].source.attr("grad") for k in replay_of(segment).regraded)
+
+
+def _is_argument(source: Source) -> bool:
+    """Whether it is an argument, or in a list, tuple or dictionary that is one."""
+    while source.kind == "item" and source.base is not None:
+        source = source.base
+    return source.kind == "local"
 
 
 def compile_forward_backward(
     made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
-    modes: list[Any], classes: list[type], restarts: bool = False,
+    modes: list[Any], classes: list[type], restarts: bool = False, replay: Replay | None = None,
 ) -> tuple[JoinedCall, Any, int]:  # fmt: skip
     """A call of both graphs, what places the addresses of its inputs (if anything), and its forward's number of kernels.
 
     `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
-    see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed.
+    see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed. With
+    `replay`, both are replayed as CUDA graphs.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
     only_kernels = made.has_tail or bool(made.mutated)
-    forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, bool(made.mutated) and restarts)
+    restarts = bool(made.mutated) and restarts
+    forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, restarts, replay)
     lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
     compiled_forward = CompiledGraph(forward[0], None, tensor_check, forward[1], forward[2], [])
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]
@@ -93,9 +125,9 @@ def compile_forward_backward(
         with handlers_heard() as heard:
             try:
                 if absent <= made.used_up.keys():
-                    return _compiled_backward(made.backward, kept, lies)
+                    return _compiled_backward(made.backward, kept, lies, replay is not None)
                 assert made.variant is not None
-                return _compiled_backward(made.variant(absent).backward, kept, lies)
+                return _compiled_backward(made.variant(absent).backward, kept, lies, replay is not None)
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):
@@ -113,7 +145,7 @@ def compile_forward_backward(
 
 def _compiled(
     name: str, graph: Graph, picks: list[int], checked: list[TensorMeta], only_kernels: bool = False,
-    free: Collection[int] = (), restarts: bool = False,
+    free: Collection[int] = (), restarts: bool = False, replay: Replay | None = None,
 ) -> tuple[Any, Any, int, dict[int, TensorMeta]]:  # fmt: skip
     """A function of the graph's tensors and numbers, what places the addresses of its inputs, its number of kernels, and how
     the outputs at the positions `free` lie in memory, where they do not lie as in eager.
@@ -121,10 +153,12 @@ def _compiled(
     Operators are not called one by one, if `only_kernels`: nothing would see to it that changed inputs do not overlap.
     """
     try:
-        schedule, calls, placer = kernels_of(graph, picks, checked, free)
+        schedule, calls, placer = kernels_of(graph, picks, checked, free, replay is not None)
         lies = {k: lying for k in free if (lying := _lying(schedule.program.outputs[k])) is not None}
         with logs.stage("glue"):
             function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
+            if replay is not None:
+                function = replayed(graph, function, schedule, calls, placer, picks, len(checked), replay)
             return function, placer, len(calls), lies
     except Unsupported as unsupported:
         if only_kernels:
@@ -142,7 +176,7 @@ def _lying(output: Any) -> TensorMeta | None:
     return None
 
 
-def _compiled_backward(graph: Graph, kept: list[type], lies: list[TensorMeta | None]) -> CompiledGraph:
+def _compiled_backward(graph: Graph, kept: list[type], lies: list[TensorMeta | None], recorded: bool) -> CompiledGraph:
     """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself.
 
     `lies` tells how these tensors lie in memory; None: as in eager.
@@ -152,7 +186,9 @@ def _compiled_backward(graph: Graph, kept: list[type], lies: list[TensorMeta | N
         if lying is not None:
             node.meta["lies"] = lying
     metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
-    function, placer, kernels, _ = _compiled("backward", graph, [*range(len(metas))], metas)
+    positions = [*range(len(metas))]
+    replay = Replay(copied=positions[len(kept) :], consumes=True) if recorded else None
+    function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay)
     classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
     check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
     return CompiledGraph(function, check, tensor_check, placer, kernels, metas)

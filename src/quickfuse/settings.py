@@ -76,6 +76,8 @@ class Settings:
         self.dynamic = dynamic
         self.mode = mode or next((_OF_TORCH_COMPILE[name].mode for name in given if _asks_for_mode(name, given)), "default")
         self.backend = backends.resolve(backend)
+        #: Whether what runs on a GPU is recorded as CUDA graphs.
+        self.recorded = self.mode in ("reduce-overhead", "max-autotune")
         self.raise_internal_errors: bool = given.get("raise_internal_errors", False)
 
 

@@ -145,6 +145,8 @@ def _raise(error: BaseException) -> NoReturn:
 def let_through(error: BaseException) -> None:
     """Raise an exception again if it comes out of a signal handler."""
     step = error.__traceback__
+    while step is not None and step.tb_frame.f_code.co_filename.startswith("<quickfuse"):  # generated, and so no handler
+        step = step.tb_next
     if step is None:
         return
     installed = _installed_codes()

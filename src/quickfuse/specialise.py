@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -13,18 +14,22 @@ from . import backends, logs
 from .drive.native import as_generator
 from .drive.tracebacks import traced
 from .emit import glue as glue_source
-from .emit.body import graph_body, kernel_body, tensor_picks
+from .emit.body import graph_body, joined_body, kernel_body, tensor_picks
+from .emit.forward_backward import kernel_function
 from .emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
+from .emit.recordable import why_not_recorded
 from .errors import Unsupported
 from .explain.graphs import readable
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
 from .ir.guard import Guard, float32
+from .ir.kernel import Schedule
+from .ir.launching import Launch
 from .ir.modes import in_inference_mode, preserving_modes
 from .ir.nodes import is_fused_update, outputs_of
 from .ir.segment import Segment
 from .ir.values import TensorMeta
-from .joining import joined
-from .kernels import kernels_of
+from .joining import joined, released_of, replay_of
+from .kernels import kernels_of, replayed
 from .launch import Apart, ContentsReader, bulk_reads, labelled, tensor_check, unchanged
 from .subgraphs import in_subgraphs
 
@@ -53,9 +58,10 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         logs.emit("guards", "\n".join(f"{g}  # {g.location}" if g.location else str(g) for g in segment.guards))
     if logs.enabled("graph"):
         logs.emit("graph", readable(segment.graph))
-    if not glue_source.tensor_order(segment):  # whose check says so
-        segment.guards.append(_UNTRACED)
-    checked = [meta for _, meta in _expected(segment)]
+    with logs.stage("glue"):
+        if not glue_source.tensor_order(segment):  # whose check says so
+            segment.guards.append(_UNTRACED)
+        checked = [meta for _, meta in _expected(segment)]
     if any(meta.device.type != "cpu" for meta in checked):  # kernels for a GPU may add up in any order
         setting = ("torch.are_deterministic_algorithms_enabled()", torch.are_deterministic_algorithms_enabled())
         segment.guards.append(Guard("state", None, setting))
@@ -77,6 +83,8 @@ def glued(
     grads = {g.source: g.value for g in segment.guards if g.kind == "requires_grad"}
     order = glue_source.tensor_order(segment)
     check = tensor_check(_expected(segment), [grads.get(s) for s in order], alone=True) if order else None
+    if body.replayed is not None:
+        body.replayed.check = check
     glue = glue_source.Glue(segment, body, check, helpers(), _identifier(function))
     return glue, glue.function(function)
 
@@ -165,16 +173,31 @@ def _why_not_kernels(segment: Segment) -> str | None:
 
 
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
-    schedule, calls, placer = kernels_of(segment.graph, tensor_picks(segment), checked)
+    picks = tensor_picks(segment)
+    schedule, calls, placer = kernels_of(segment.graph, picks, checked, recorded=segment.recorded)
+    with logs.stage("glue"):
+        return _launching(segment, checked, picks, schedule, calls, placer), len(calls)
+
+
+def _launching(
+    segment: Segment, checked: list[TensorMeta], picks: list[int], schedule: Schedule, calls: list[Launch], placer: Any
+) -> glue_source.Body:
     schedule.program.versions = changes_of_outputs(segment)
     placer.count_changes(changes_of_inputs(segment))
-    body = kernel_body(segment, schedule, calls, placer)
+    if segment.recorded and why_not_recorded(schedule) is None:
+        whole = kernel_function("graph", segment.graph, schedule, calls, placer, bool(segment.mutated))
+        replay = replace(replay_of(segment), detach=True)
+        replayer = replayed(segment.graph, whole, schedule, calls, placer, picks, len(checked), replay)
+        body = joined_body(segment, lambda tensors, numbers: replayer(tensors, *numbers), placer)
+        body.replayed, body.released = replayer, released_of(segment)
+    else:
+        body = kernel_body(segment, schedule, calls, placer)
     note_unwritten(segment, body, placer)
     give_identity(segment, body, schedule.program.outputs)
     if segment.inference and body.lines:
         body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]
         body.constants["_inference_mode"] = torch.inference_mode
-    return body, len(calls)
+    return body
 
 
 def _identifier(function: FunctionType) -> str:

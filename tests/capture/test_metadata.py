@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import exact
 from quickfuse.capture import metadata
 from quickfuse.capture.results import SameTensor, View, meta_of
-from quickfuse.capture.values import TensorProxy
+from quickfuse.capture.symbolic import TensorProxy
 from quickfuse.ir.values import TensorMeta
 
 T = torch.Tensor

@@ -17,7 +17,7 @@ import torch
 import quickfuse
 from quickfuse.capture.mutation import changed_tensors, returns_new_memory
 from quickfuse.capture.number_operators import is_on_gpu
-from quickfuse.capture.values import Symbol, TensorProxy
+from quickfuse.capture.symbolic import Symbol, TensorProxy
 from quickfuse.ir.values import TensorMeta
 
 VALUES = [0.0, 1.0, 0.0, 2.5, -3.0, 1e30, math.nan, math.inf, 0.1]

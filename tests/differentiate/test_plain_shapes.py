@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from quickfuse.differentiate import layouts
+import quickfuse
+from quickfuse.differentiate import layouts, shapes
 from quickfuse.differentiate.layouts import Out
 from quickfuse.differentiate.plain_shapes import RULES
 from quickfuse.differentiate.traced import Memory, make_traced
@@ -61,7 +63,8 @@ def agrees(function: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 ONE = [f for f in RULES if len(f._schema.arguments) - len([a for a in f._schema.arguments if a.has_default_value()]) == 1
-       and f not in (aten.mean.dim, aten.sum.dim_IntList, aten.cat.default, aten.stack.default)]  # fmt: skip
+       and f not in (aten.mean.dim, aten.sum.dim_IntList, aten.cat.default, aten.stack.default)
+       and any(str(a.type) == "Tensor" for a in f._schema.arguments)]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", ONE, ids=str)
@@ -102,6 +105,17 @@ def test_products() -> None:
         for right in (torch.rand(4, 5), torch.rand(5, 4).t()):
             assert agrees(aten.mm.default, left, right) and agrees(aten.addmm.default, torch.rand(5), left, right)
     assert not agrees(aten.addmm.default, torch.rand(3, 5), torch.rand(3, 4), torch.rand(4, 5))
+
+
+def test_factories() -> None:
+    for limits in ((5,), (0,), (2, 7), (7, 2, -2), (0, 7, 3), (3, 3)):
+        function = (aten.arange.default, aten.arange.start, aten.arange.start_step)[len(limits) - 1]
+        assert agrees(function, *limits) and agrees(function, *limits, dtype=torch.float64)
+    for wrong in ((7, 2), (2.5, 7)):
+        assert not agrees(aten.arange.start, *wrong)
+    for size in ([2, 3], [], [0, 4]):
+        assert agrees(aten.full.default, size, 2, dtype=torch.float32)
+        assert not agrees(aten.full.default, size, 2)
 
 
 def test_joined_tensors() -> None:
@@ -169,3 +183,35 @@ def test_images() -> None:
             _, mean, rstd = aten.native_group_norm(x, torch.ones(12), None, batch, 12, 48, 3, 1e-5)
             args = (mean, rstd, torch.ones(12), batch, 12, 48, 3, [True] * 3)
             assert agrees(aten.native_group_norm_backward.default, torch.randn_like(x), x, *args)
+
+
+def test_attention() -> None:
+    """PyTorch 2.11 says of the second result that it is in float32, of whatever type the operands are."""
+    attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        x = torch.randn(2, 6, 3, 8, dtype=dtype)
+        for query in (x, x.transpose(1, 2), torch.randn(2, 6, 3, 24, dtype=dtype)[..., 8:16].transpose(1, 2), x[:1, :, :1]):
+            key = torch.randn(query.shape[0], query.shape[1], 7, 8, dtype=dtype)
+            assert agrees(attention, query, key, key, 0.0, False)
+
+
+def test_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch says the wrong type of a result, which kernels would read or backward would convert, eager runs."""
+
+    def wrong(query: Any, *args: Any, **kwargs: Any) -> Any:
+        value, sums = layouts._flash_attention_on_cpu(query)
+        return value, Out(replace(sums.meta, dtype=torch.float32), 0)
+
+    monkeypatch.setitem(layouts.RULES, aten._scaled_dot_product_flash_attention_for_cpu.default, wrong)
+    monkeypatch.setattr(shapes, "_memo", {})
+    attend = torch.nn.functional.scaled_dot_product_attention
+    x = torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True)
+
+    def run(x: T) -> T:
+        value = attend(x, x, x, is_causal=True).square().sum()
+        return torch.autograd.grad(value, x)[0]
+
+    compiled = quickfuse.compile(lambda x: attend(x, x, x, is_causal=True).square().sum())
+    for _ in range(2):
+        assert torch.equal(torch.autograd.grad(compiled(x), x)[0], run(x))
+    assert torch.equal(quickfuse.compile(run)(x), run(x))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from types import CellType
 from typing import Any
 
 import pytest
+import torch
 
+import quickfuse
 from drive.frame_harness import begin
-from quickfuse.drive.driver import NO_SEGMENT, Driver, key_of
+from quickfuse.drive.driver import NO_SEGMENT, Driver
+from quickfuse.drive.places import key_of
 from quickfuse.drive.tracebacks import entry
 from quickfuse.drive.unwind import unwind
 from quickfuse.ir.endings import ends_visibly
@@ -155,3 +159,68 @@ def test_an_exception_that_is_gone_keeps_nothing() -> None:
         assert key_of([frame]) == (id(sums.__code__), frame.position) and frame.activation is None
     finally:
         gc.enable()
+
+
+# frames that a segment leaves as they are -----------------------------------------------------------------------
+
+
+def test_outer_frames_are_not_made_again() -> None:
+    """A break in a layer leaves its callers as they are: the glue goes on with the same objects."""
+    said: list[int] = []
+
+    @quickfuse.disable
+    def say(number: int) -> None:
+        said.append(number)
+
+    def layer(x, number):
+        x = torch.relu(x + number)
+        say(number)
+        return x * 2
+
+    def layers(x, count):
+        unread = x + 1  # noqa: F841
+        for number in range(count):
+            x = layer(x, number)
+        return x
+
+    def model(x, count):
+        kept = x * 2
+        return layers(x, count) + kept
+
+    compiled = quickfuse.compile(model)
+    x = torch.randn(3)
+    for _ in range(3):
+        said.clear()
+        torch.testing.assert_close(compiled(x, 5), model(x, 5))
+        assert said == [*range(5)] * 2
+    assert any("= _frames[0]" in s.glue.source for s in compiled.specialisations)
+
+
+def test_values_die_where_they_die_natively() -> None:
+    """What an outer frame reads no more is not kept by a frame that goes on."""
+    seen: list[bool] = []
+
+    class Thing:
+        pass
+
+    def body(x, reference):
+        for _ in range(3):
+            x = x + 1
+            note(reference)
+        return x
+
+    @quickfuse.disable
+    def note(reference: Any) -> None:
+        gc.collect()
+        seen.append(reference() is None)
+
+    def outer(x):
+        thing = Thing()
+        reference = weakref.ref(thing)
+        thing = None
+        return body(x, reference) * 2
+
+    for function in (outer, quickfuse.compile(outer)):
+        seen.clear()
+        function(torch.ones(2))
+        assert seen == [True] * 3

@@ -134,9 +134,10 @@ def _built(models: Any, name: str) -> Any:
         case = models.build(name)
     except Exception as error:  # whatever a library raises
         raise EagerFails(f"{type(error).__name__}: {error}") from None
-    config = getattr(case.model, "config", None)
-    if getattr(config, "use_cache", False):
-        config.use_cache = False  # a cache is an object of the library's, which no graph returns
+    for module in case.model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", False):
+            config.use_cache = False  # a cache is an object of the library's, which no graph returns
     return case
 
 

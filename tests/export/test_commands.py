@@ -80,10 +80,13 @@ def test_arguments_by_name(folder: Path) -> None:
         (("export_commands_model", "--example", "1"), "is not MODULE:CALLABLE"),
         (("export_commands_model:double", "--example", "float7[3]"), "is no dtype"),
         (("export_commands_model:double", "--example", "import os"), "neither a tensor"),
+        (("export_commands_model:double",), "missing a required argument: 'x'"),
+        (("export_commands_model:double", "--example", "float32[3]", "-o", "no/such/folder.qfx"), "No such file"),
+        (("no_such_module:double", "--example", "1"), "No module named 'no_such_module'"),
     ],
 )
 def test_what_cannot_be_exported(arguments: tuple[str, ...], message: str, folder: Path) -> None:
-    code, said = run("export", *arguments, "-o", "b.qfx")
+    code, said = run("export", "-o", "b.qfx", *arguments)
     assert code != 0 and message in " ".join(said.replace("│", " ").split())
     assert not Path("b.qfx").exists()
 

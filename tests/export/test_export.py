@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
-from typing import Any, NamedTuple
+from typing import Any, List, NamedTuple  # noqa: UP035
 
 import pytest
 import torch
@@ -70,8 +70,21 @@ PROGRAMS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "complex": (lambda x: torch.fft.rfft(x).abs(), (x,), {}),
     "attention": (lambda x: functional.scaled_dot_product_attention(*x.view(3, 1, 1, 4).unbind(0)), (x,), {}),
     "unbatched convolution": (lambda x: functional.conv1d(x, torch.ones(2, 3, 2), padding="same"), (x,), {}),
+    "what a cache has": (lambda x: _annotated(x), (x,), {}),
+    "an operator of a library": (lambda x: torch.ops.quickfuse_export_tests.twice(x) + 1, (x,), {}),
     "lists of sizes": (lambda x: functional.conv2d(x.view(1, 3, 2, 2), torch.ones(2, 3, 1, 1), stride=[2, 2]), (x,), {}),
 }  # fmt: skip
+
+
+_LIBRARY = torch.library.Library("quickfuse_export_tests", "DEF")
+_LIBRARY.define("twice(Tensor x) -> Tensor")
+_LIBRARY.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+
+
+def _annotated(x: torch.Tensor) -> torch.Tensor:
+    made = torch.jit.annotate(List[torch.Tensor], [])  # noqa: UP006  `typing` has it in a cache
+    made.append(x * 2)
+    return made[0]
 
 
 def _written(x: torch.Tensor) -> torch.Tensor:
@@ -263,6 +276,50 @@ def test_gradients_flow_where_they_did(function: Any, tmp_path: Any) -> None:
     same(gradients(function, x, y), gradients(through_file(exported, tmp_path).module(), x, y))
 
 
+def test_tensors_that_modules_keep_as_attributes(tmp_path: Any) -> None:
+    """Norms of weights by hooks set the weight before each call: it is a buffer, but for the `state_dict`."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        made = nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4)), nn.utils.spectral_norm(nn.Linear(4, 4)))
+        made(x)
+        return made
+
+    original, exported = make(), through_file(quickfuse.export(make(), (x,)), tmp_path)
+    module = exported.module()
+    for _ in range(2):
+        wanted, got = original(x), module(x)
+        assert torch.equal(got, wanted)
+        wanted.sum().backward()
+        got.sum().backward()
+    assert [*module.state_dict()] == [*original.state_dict()]
+    for name, parameter in original.named_parameters():
+        torch.testing.assert_close(module.get_parameter(name).grad, parameter.grad)
+    for name, buffer in original.named_buffers():
+        assert torch.equal(module.get_buffer(name), buffer)
+    assert torch.equal(module.get_submodule("0").weight, original[0].weight)
+    torch.testing.assert_close(exported.to_torch().module()(x), make()(x))
+
+
+def test_a_buffer_that_grows_is_refused() -> None:
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen = torch.cat([self.seen, x[0]])
+            return x
+
+    with pytest.raises(errors.ExportError, match=r"seen is float32\[2\], and the program replaces it by float32\[6\]"):
+        quickfuse.export(Growing(), (x,))
+
+
+def test_bags_of_embeddings_are_differentiable(tmp_path: Any) -> None:
+    model, args = nn.EmbeddingBag(5, 4), (torch.tensor([1, 2, 3]), torch.tensor([0, 2]))
+    check_like_eager(model, through_file(quickfuse.export(model, args), tmp_path), args, 2)
+
+
 def test_long_chains_of_operators() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         for _ in range(2000):
@@ -343,6 +400,27 @@ def test_a_break_is_an_error_with_the_users_line() -> None:
 def test_results_and_calls_that_no_graph_has(program: Any, message: str) -> None:
     with pytest.raises((errors.GraphBreak, errors.ExportError), match=message):
         quickfuse.export(program, (x,))
+
+
+@pytest.mark.parametrize(
+    "function, args, kwargs, message",
+    [
+        (nn.Linear(4, 4), (), None, r"the example does not fit forward\(input: .*missing a required argument: 'input'"),
+        (nn.Linear(4, 4), (x, x), None, "too many positional arguments"),
+        (nn.Linear(4, 4), (x,), {"other": x}, "unexpected keyword argument 'other'"),
+        (nn.Linear(4, 4), x, None, "args is a tuple of the arguments, not a Tensor"),
+        (nn.Linear(4, 4), (x,), [x], "kwargs is a dictionary of arguments by name, not a list"),
+        (nn.Linear, (4, 4), None, "needs an object of the class Linear, not the class"),
+        (3, (x,), None, "needs a callable, not a int"),
+    ],
+)
+def test_examples_that_do_not_fit(function: Any, args: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        quickfuse.export(function, args, kwargs)
+
+
+def test_native_functions_are_programs() -> None:
+    same(quickfuse.export(torch.add, (x, y)).module()(x, y), x + y)
 
 
 def test_arguments_that_no_graph_takes() -> None:

@@ -224,7 +224,7 @@ JUNK = st.one_of(
     st.lists(st.integers(-2, 9), max_size=4), st.just({}), st.builds(lambda n: {"node": n}, st.text(max_size=6)),
     st.recursive(st.integers(0, 3), lambda inner: st.lists(inner, max_size=3), max_leaves=20),
 )  # fmt: skip
-KINDS = ("replace", "replace", "drop", "copy", "swap", "wrap", "rename", "repeat")
+KINDS = ("replace", "replace", "near", "near", "drop", "copy", "swap", "wrap", "rename", "repeat")
 
 
 @hypothesis.settings(SETTINGS, max_examples=120)
@@ -240,6 +240,32 @@ def test_changed_json(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
     loads_or_refuses(write(tmp_path / "m.qfx", parts), valid[1])
 
 
+@SETTINGS
+@hypothesis.given(data=st.data())
+def test_changed_headers_of_weights(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
+    """What safetensors says of each tensor: dtype, shape, and where its bytes are."""
+    parts = parts_of(valid[0], tmp_path)
+    weights = parts["weights.safetensors"]
+    (size,) = struct.unpack("<Q", weights[:8])
+    header = json.loads(weights[8 : 8 + size])
+    for _ in range(data.draw(st.integers(1, 3))):
+        if places(header):
+            change(data, header)
+    text = json.dumps(header).encode()
+    parts["weights.safetensors"] = struct.pack("<Q", len(text)) + text + weights[8 + size :]
+    loads_or_refuses(write(tmp_path / "m.qfx", parts), valid[1])
+
+
+def _near(data: st.DataObject, value: Any, text: Any) -> Any:
+    """A value like another one: another name of something, the next number, the same number as another type."""
+    if type(value) in (bool, int):
+        choices = [value + 1, value - 1, -value, float(value), bool(value), str(value), int(value) << 32, float("nan")]
+        return data.draw(st.sampled_from(choices))
+    if type(value) is str:
+        return data.draw(st.sampled_from([t for path in places(text) if type(t := _at(text, path)) is str]))
+    return value[::-1] if type(value) is list else data.draw(JUNK)
+
+
 def change(data: st.DataObject, text: Any) -> None:
     """Change some JSON in one place."""
     *path, last = data.draw(st.sampled_from(places(text)))
@@ -249,6 +275,8 @@ def change(data: st.DataObject, text: Any) -> None:
         del owner[last]
     elif kind == "replace":
         owner[last] = data.draw(JUNK)
+    elif kind == "near":
+        owner[last] = _near(data, owner[last], text)
     elif kind == "wrap":
         value = owner[last]
         owner[last] = data.draw(st.sampled_from([[value], {"tuple": [value]}, {"node": value}]))
@@ -357,3 +385,62 @@ def test_arithmetic_on_another_count_of_numbers(operands: list[float], tmp_path:
     changed[0]["args"] = operands
     parts["program.json"] = json.dumps(text).encode()
     assert not loads_or_refuses(write(tmp_path / "m.qfx", parts), (x, 2.0))
+
+
+@pytest.mark.parametrize(
+    "operands, options, message",
+    [
+        ([{"node": "x"}, 2.0, 3], {}, "takes 2 operands by position, and 3 are given"),
+        ([{"node": "x"}], {}, "is not given the operand 'other'"),
+        ([{"node": "x"}, "2"], {}, "takes no '2' as 'other', which is Tensor"),
+        ([{"node": "x"}, 2.0], {"alpha": None}, "takes no None as 'alpha'"),
+        ([{"node": "x"}, 2.0], {"other": 2.0}, "the operand 'other' twice"),
+        ([{"node": "x"}, 2.0], {"out": {"node": "x"}}, "the operand 'out' twice, or does not take it"),
+    ],
+)
+def test_operands_that_do_not_fit_the_schema(operands: Any, options: Any, message: str, tmp_path: Path) -> None:
+    quickfuse.export(lambda x: torch.add(x, 2.0), (x,)).save(tmp_path / "v.qfx")
+    parts = parts_of((tmp_path / "v.qfx").read_bytes(), tmp_path)
+    text = json.loads(parts["program.json"])
+    (call,) = [node for node in text["graph"]["nodes"] if node["op"] == "call"]
+    call["args"], call["kwargs"] = operands, options
+    parts["program.json"] = json.dumps(text).encode()
+    with pytest.raises(errors.ExportFileError, match=message):
+        quickfuse.load(write(tmp_path / "m.qfx", parts))
+
+
+def _parts_of_program(program: Any, args: tuple[Any, ...], tmp_path: Path) -> tuple[dict[str, bytes], Any]:
+    quickfuse.export(program, args).save(tmp_path / "v.qfx")
+    parts = parts_of((tmp_path / "v.qfx").read_bytes(), tmp_path)
+    return parts, json.loads(parts["program.json"])
+
+
+def _refused(parts: dict[str, bytes], text: Any, tmp_path: Path, message: str) -> None:
+    with pytest.raises(errors.ExportFileError, match=message):
+        quickfuse.load(write(tmp_path / "m.qfx", {**parts, "program.json": json.dumps(text).encode()}))
+
+
+def test_numbers_that_are_none(tmp_path: Path) -> None:
+    """An expression refers to a tensor of several elements, or takes the contents of a number."""
+    parts, text = _parts_of_program(lambda x, s: (x * s, s * 2), (x, 2.0), tmp_path)
+    number = text["result"]["children"][1]["value"]["operands"]
+    assert number[0] == {"path": "s", "contents": False}
+    for wrong in ({"path": "s", "contents": True}, {"path": "x", "contents": True}, {"path": "output 0", "contents": True}):
+        number[0] = wrong
+        _refused(parts, text, tmp_path, "the path of a number, or that of a tensor of one element")
+    text["result"]["children"][1] = {"returned": "item", "value": 0}
+    _refused(parts, text, tmp_path, "an output that is a tensor of one element")
+
+
+def test_sizes_that_are_no_numbers(tmp_path: Path) -> None:
+    parts, text = _parts_of_program(lambda x: (x + 1, x.shape), (x,), tmp_path)
+    text["result"]["children"][1] = {
+        "container": "Size", "keys": [], "name": "", "children": [{"returned": "constant", "value": "3"}],
+    }  # fmt: skip
+    _refused(parts, text, tmp_path, "where a list of sizes is expected")
+
+
+def test_gradients_of_integers(tmp_path: Path) -> None:
+    parts, text = _parts_of_program(Model().forward, ARGUMENTS, tmp_path)
+    next(iter(text["state"].values())).update(dtype="int32", requires_grad=True)
+    _refused(parts, text, tmp_path, "a dtype that can need gradients")

@@ -201,8 +201,10 @@ class Observer:
         )  # fmt: skip
 
     def _class(self, value: type) -> Node:
+        # Annotations are computed when somebody asks for them, by a function that holds the namespace of the class, and with
+        # `dataclass(slots=True)` that of the class that was replaced, which is emptied when it is let go.
         hidden = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__annotations__", "__classcell__",
-                  "__annotations_cache__"}  # fmt: skip  # the last is filled when somebody asks for them
+                  "__annotations_cache__", "__annotate_func__"}  # fmt: skip
         contents = tuple((k, self.see(v)) for k, v in list(vars(value).items()) if k not in hidden)
         return (qualified(value), tuple(self.see(base) for base in value.__bases__), contents)
 

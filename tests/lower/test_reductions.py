@@ -239,3 +239,22 @@ def test_inputs_that_are_reduced_and_changed() -> None:
 def test_out_arguments_are_left_to_pytorch() -> None:
     with pytest.raises(Unsupported):
         compile_for_test(lambda x, y: torch.sum(x, 0, out=y), torch.randn(3, 4), torch.zeros(4))
+
+
+def test_sums_of_one_term_are_no_loops() -> None:
+    """The gradient of a loss of classes is zero but at the target; targets that are none count nothing."""
+    x, target = torch.randn(5, 700).log_softmax(1), torch.tensor([3, -100, 0, 699, -100])
+
+    def gradient(x: torch.Tensor, target: torch.Tensor, one: torch.Tensor, weight: torch.Tensor) -> Any:
+        made = torch.ops.aten.nll_loss_backward(one, x, target, None, 1, -100, weight)
+        return made.sum(1), made.bfloat16().float().sum(1), made.sum((0, 1))
+
+    schedule = check(gradient, x, target, torch.tensor(1.0), torch.tensor(3.0))
+    assert str(schedule).count("sum=") == 1, str(schedule)  # that of all elements
+
+    def others(x: torch.Tensor, k: torch.Tensor, columns: torch.Tensor) -> Any:
+        here = columns == k[:, None]
+        return torch.where(here, x, 0.0).sum(1), torch.where(here & (x > 0), k[:, None] * 1.0, 0.0).sum(1)
+
+    schedule = check(others, x, target, torch.arange(700), ulps=16)
+    assert str(schedule).count("sum=") == 2

@@ -1,21 +1,29 @@
 """Combinations of a kind of value, a use, a way to the program and a change; and running one, in eager and compiled.
 
-Both run on values of their own. Each is called with the first value, twice; then something changes; then it changes back.
+Both run on values of their own. Each is called with the first value, twice; then something changes, perhaps two things one
+after the other; then it changes back.
 """
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
 import dataclasses
+import datetime
+import decimal
+import fractions
 import functools
 import itertools
 import math
 import numbers
 import operator
+import pathlib
+import random
 import re
 import textwrap
 import types
+import uuid
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,6 +52,7 @@ WAYS: dict[str, str] = {
     "default of an inner call": "def h(x, v=None, *, w=None):\n{}\n    return r\ndef f(x):\n    return h(x)",
     "element": "def f(x, items):\n    v = items[0]\n{}\n    return r",
     "entry": "def f(x, items):\n    v = items['v']\n{}\n    return r",
+    "nested": "def f(x, holder):\n    v = holder.items['v'][0].v\n{}\n    return r",
     "method": "class Own:\n    def f(self, x):\n        v = self.v\n{}\n        return r",
 }  # fmt: skip
 
@@ -71,18 +80,39 @@ class Combination:
 
 
 def combinations() -> Iterator[Combination]:
-    """All of them, in an order that mixes kinds and uses."""
+    """All of them: some millions."""
     for kind, factory in KINDS.items():
         own = [*factory().changes]
         for use, way in itertools.product(USES, WAYS):
-            if kind == "itertools_count" and use not in _OF_ENDLESS:
-                continue
-            if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
-                continue
-            if kind.startswith("numpy_array") and use == "type(v)(v)":  # whose memory has no values yet
-                continue
-            for change in ("other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])):
-                yield Combination(kind, use, way, change)
+            if _is_run(kind, use):
+                yield from (Combination(kind, use, way, change) for change in _changes(own, way))
+
+
+def drawn(seed: int) -> Iterator[Combination]:
+    """Combinations drawn at random, without end: each kind is as likely as the others."""
+    draw = random.Random(seed)
+    kinds, uses, ways = [*KINDS], [*USES], [*WAYS]
+    while True:
+        kind, use, way = draw.choice(kinds), draw.choice(uses), draw.choice(ways)
+        if _is_run(kind, use):
+            yield Combination(kind, use, way, draw.choice(_changes([*KINDS[kind]().changes], way)))
+
+
+def _changes(own: list[str], way: str) -> list[str]:
+    """One change, or two in a row; `own` are those of the kind."""
+    single = ["other", *own, *(["missing"] if way in _CAN_BE_MISSING else [])]
+    return [*single, *("+".join(two) for two in itertools.permutations(single, 2))]
+
+
+def _is_run(kind: str, use: str) -> bool:
+    """Whether a use of a kind ends, and gives the same each time in eager mode."""
+    if kind == "itertools_count":
+        return use in _OF_ENDLESS
+    if kind in ("dict_items", "dict_keys") and use == "x - v":  # a set of rows, which are in the order of addresses
+        return False
+    if kind == "torch_operator" and ("a = " in use or "+=" in use):  # there is one object of it for both
+        return False
+    return not (kind.startswith("numpy_array") and use == "type(v)(v)")  # whose memory has no values yet
 
 
 class Program:
@@ -97,7 +127,7 @@ class Program:
             "torch": torch, "operator": operator, "math": math, "copy": copy, "functools": functools, "np": np,
             "itertools": itertools, "Mapping": Mapping, "Number": numbers.Number, "Hashable": Hashable,
             "Counter": collections.Counter, "deque": collections.deque, "OrderedDict": collections.OrderedDict,
-            "G": _keywords, "OTHER": self.values.second, "V": None, "__name__": "program",
+            "G": _keywords, "dataclasses": dataclasses, "OTHER": self.values.second, "V": None, "__name__": "program",
         }  # fmt: skip
         exec(WAYS[self.way].format(body), self.space)
         self.holder = types.SimpleNamespace()
@@ -121,6 +151,8 @@ class Program:
             self.change_closure(value)
         elif self.way in ("attribute", "method"):
             self.holder.v = value
+        elif self.way == "nested":
+            self.holder.items = {"v": [types.SimpleNamespace(v=value)]}
         elif self.way == "default":
             self.function.__defaults__ = (value,)
         elif self.way == "keyword default":
@@ -146,7 +178,7 @@ class Program:
             return self.called(x, self.value)
         if self.way == "keyword":
             return self.called(x, v=self.value)
-        if self.way == "attribute":
+        if self.way in ("attribute", "nested"):
             return self.called(x, self.holder)
         if self.way in ("element", "entry"):
             return self.called(x, self.items)
@@ -163,13 +195,15 @@ def run(combination: Combination, compile_: Callable[[Any], Any]) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = Program(combination, compile_)
-        back: Callable[[], Any]
-        for step in ("", "", "change", "back"):
-            if step == "change":
-                change, back = _change(program, combination.change)
+        undo: list[Callable[[], Any]] = []
+        changes = combination.change.split("+")
+        for step in ("", "", *changes, *("back" for _ in changes)):
+            if step == "back":
+                _quietly(undo.pop())
+            elif step:
+                change, back = _change(program, step)
                 _quietly(change)
-            elif step == "back":
-                _quietly(back)
+                undo.append(back)
             try:
                 result = described(program.call())
             except Exception as error:
@@ -220,12 +254,31 @@ def described(value: Any, depth: int = 4) -> Any:
         return f"{kind} {[described(m, depth - 1) for m in value._modules.values()]} {sorted(map(str, vars(value)))}"
     if isinstance(value, BaseException):
         return f"{kind} {value.args!r}"
-    if isinstance(value, (types.ModuleType, *_NATIVE)):
+    if isinstance(value, _PLAIN):
+        return f"{kind} {value!r}"
+    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        return f"{kind} {_left(value, depth)}"
+    if isinstance(value, _NATIVE):
+        return f"{kind} {_ADDRESS.sub('', object.__repr__(value))}"
+    if isinstance(value, types.ModuleType):
         return f"{kind} {_ADDRESS.sub('', object.__repr__(value))}{_attributes(value, depth)}"
     return f"{kind}{_attributes(value, depth)}"
 
 
-_NATIVE = (types.BuiltinFunctionType, types.MethodType, range, slice)
+_NATIVE = (types.BuiltinFunctionType, types.MethodType, range, slice, torch._ops.OpOverload)
+#: Objects whose text says all there is to know of them.
+_PLAIN = (
+    array.array, bytearray, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath,
+    torch.Size, torch.device, torch.dtype, uuid.UUID,
+)  # fmt: skip
+
+
+def _left(iterator: Iterator[Any], depth: int) -> Any:
+    """What an iterator has yet to give, without taking it; "" where that cannot be told."""
+    try:
+        return [described(v, depth - 1) for v in itertools.islice(copy.deepcopy(iterator), 12)]
+    except TypeError:
+        return ""
 
 
 def _attributes(value: Any, depth: int) -> str:
@@ -255,4 +308,4 @@ def difference(combination: Combination, backend: str = "eager") -> str:
     return ""
 
 
-__all__ = ["Combination", "combinations", "dataclasses", "difference", "run"]
+__all__ = ["Combination", "combinations", "difference", "drawn", "run"]

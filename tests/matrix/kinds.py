@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from . import callable_kinds, object_kinds, plain_kinds, subclass_kinds
+from . import callable_kinds, library_kinds, nested_kinds, object_kinds, plain_kinds, subclass_kinds
 from .values import KINDS, Change, Values
 
-__all__ = ["KINDS", "Change", "Values", "callable_kinds", "object_kinds", "plain_kinds", "subclass_kinds"]
+__all__ = [
+    "KINDS", "Change", "Values", "callable_kinds", "library_kinds", "nested_kinds", "object_kinds", "plain_kinds",
+    "subclass_kinds",
+]  # fmt: skip

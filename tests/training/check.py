@@ -28,8 +28,12 @@ SHARE = 1e-7
 COMPLAINTS = ("internal error", "operator by operator", "stays a call")
 #: The documented exceptions: optimizers with `fused=True`, and recurrent layers that PyTorch runs as one operator.
 LIMITS = ("_fused_", "a recurrent layer, which keeps", "gradients flow through more than one graph")
-#: Eager runs that round at random, made where a comparison fails, and what they may be off by in comparison.
+#: Eager runs that round at random, made where a comparison fails, and what they may be off by in comparison. The further
+#: ones are made where the first explain nothing: an optimizer that divides by what it adds up makes whole steps of the sign
+#: of a gradient that is nothing but rounding errors, and where a sign is as likely to change as not, four runs agree once in
+#: sixteen times. None of them knows anything of ours: a difference that rounding does not explain stays one.
 NEIGHBOURS = 4
+FURTHER = 12
 MARGIN = 16
 
 
@@ -151,7 +155,7 @@ class Comparison:
         self.double, self.autocast = program.dtype == torch.float64, program.autocast
         self._exact: Run | None = None
         self._contiguous: Run | None = None
-        self._neighbours: list[Run] | None = None
+        self._neighbours: list[Run] = []
 
     def differences(self) -> Iterator[str]:
         for number, (expected, found) in enumerate(zip(self.expected.steps, self.found.steps, strict=True)):
@@ -183,9 +187,12 @@ class Comparison:
 
     def _difference(self, number: int, name: str, e: torch.Tensor, f: torch.Tensor, scale: float) -> str:
         if not e.is_floating_point():
-            others = [run.steps[number].get(name, e) for run in self.neighbours]
-            steady = torch.stack([other == e for other in others]).all(0)
-            off = int(((e != f) & steady).sum())
+            for count in (NEIGHBOURS, NEIGHBOURS + FURTHER):
+                others = [run.steps[number].get(name, e) for run in self.neighbours(count)]
+                steady = torch.stack([other == e for other in others]).all(0)
+                off = int(((e != f) & steady).sum())
+                if not off:
+                    break
             self.report.excused += [name] * (not off)
             return f"{off} of {e.numel()} elements differ" if off else ""
         finite = e.isfinite() & f.isfinite()
@@ -194,16 +201,16 @@ class Comparison:
         size = float(e[finite].abs().max()) if finite.any() else 0.0
         if self.double:
             off, allowed = _distance(e, f), SHARE * size + 1e-14 * scale
-            if off > allowed >= _distance(self.contiguous.steps[number].get(name, e), f):
-                self.report.disputed.append(name)
-                return ""
         else:
             exact = self.exact.steps[number][name]
             unit = torch.finfo(torch.bfloat16 if self.autocast else torch.float32).eps
             off, allowed = _distance(exact, f), 8 * _distance(exact, e) + 32 * unit * size + unit**2 * scale
         if off <= allowed:
             return ""
-        if off <= self._noise(number, name):
+        if _distance(self.contiguous.steps[number].get(name, e), f) <= allowed:
+            self.report.disputed.append(name)
+            return ""
+        if any(off <= self._noise(number, name, count) for count in (NEIGHBOURS, NEIGHBOURS + FURTHER)):
             self.report.excused.append(name)
             return ""
         return f"off by {off:.2g}, at most {allowed:.2g} expected, of {size:.2g}"
@@ -215,24 +222,24 @@ class Comparison:
             self._exact = execute(self.program, dtype=torch.float64)
         return self._exact
 
-    def _noise(self, number: int, name: str) -> float:
+    def _noise(self, number: int, name: str, count: int) -> float:
         """How far results of eager runs that round in other ways are off, times a margin."""
         exact = (self.expected if self.double else self.exact).steps[number][name]
-        return max(_distance(run.steps[number].get(name, exact), exact) for run in self.neighbours) * MARGIN
+        return max(_distance(run.steps[number].get(name, exact), exact) for run in self.neighbours(count)) * MARGIN
 
     @property
     def contiguous(self) -> Run:
-        """Eager, called with contiguous tensors: some operators of PyTorch are wrong for images with channels last."""
+        """Eager in float64, called with contiguous tensors, and so are its normalisations: some of PyTorch's operators are
+        wrong for images with channels last, and the right result is the same for all layouts."""
         if self._contiguous is None:
-            self._contiguous = execute(self.program, contiguous=True)
+            self._contiguous = execute(self.program, dtype=torch.float64, contiguous=True)
         return self._contiguous
 
-    @property
-    def neighbours(self) -> list[Run]:
-        """Eager, rounding at random."""
-        if self._neighbours is None:
-            self._neighbours = [execute(self.program, rounding=1000 * seed) for seed in range(1, NEIGHBOURS + 1)]
-        return self._neighbours
+    def neighbours(self, count: int) -> list[Run]:
+        """Eager, rounding at random, so many times."""
+        for seed in range(len(self._neighbours) + 1, count + 1):
+            self._neighbours.append(execute(self.program, rounding=1000 * seed))
+        return self._neighbours[:count]
 
 
 def _layout(tensor: torch.Tensor) -> str:

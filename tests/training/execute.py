@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from programs.load import load
+from training.contiguous import ContiguousNorms
 from training.rounding import RandomRounding
 
 #: Seconds of processor time that a program's first step may take, most of which is compiling it.
@@ -65,7 +66,7 @@ def execute(
     Args:
         dtype: instead of the program's own; starts from the same numbers.
         rounding: round at random, with this seed.
-        contiguous: call the step with contiguous tensors only.
+        contiguous: call the step, and normalisations, with contiguous tensors only.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -77,7 +78,8 @@ def execute(
             compiled = compiler(step)
             for number, batch in enumerate(batches):
                 batch = [t.contiguous() for t in batch] if contiguous else batch
-                mode = contextlib.nullcontext() if rounding is None else RandomRounding(rounding + number)
+                mode = ContiguousNorms() if contiguous else contextlib.nullcontext()
+                mode = mode if rounding is None else RandomRounding(rounding + number)
                 with limited(FIRST_CALL if number == 0 else 2 * FIRST_CALL), mode:
                     result = compiled(*batch)
                 run.steps.append(snapshot(result, watched))

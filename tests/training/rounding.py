@@ -12,6 +12,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+#: Operators whose results are elements of their operands, which no implementation rounds. Where the gradient of a maximum
+#: goes is found out by comparing it with the elements: had it been rounded apart from them, it would go nowhere.
+_CHOOSING = frozenset(
+    "amax amin aminmax max min maximum minimum median nanmedian mode kthvalue sort topk cummax cummin".split()
+)
+
 
 class RandomRounding(TorchDispatchMode):
     """Within this context all operators round at random, as drawn with a seed. PyTorch's own generator is left alone."""
@@ -35,6 +41,8 @@ class RandomRounding(TorchDispatchMode):
 def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iterator[torch.Tensor]:
     """The tensors that an operator gave new contents: those that it returns, and operands that it writes to. No views."""
     schema = func._schema
+    if schema.name.removeprefix("aten::") in _CHOOSING:
+        return
     results = (result,) if len(schema.returns) == 1 else result or ()
     found: list[torch.Tensor] = []
     for returned, value in zip(schema.returns, results, strict=True):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -97,11 +100,29 @@ def test_rounding_at_random() -> None:
             torch.testing.assert_close(moved[name], value, rtol=1e-13, atol=1e-14)
 
 
+def test_rounding_keeps_maxima() -> None:
+    """The gradient of a maximum finds the element that it is, also where all else is rounded at random."""
+
+    def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        weight = torch.randn(4, dtype=dtype, requires_grad=True)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            weight.grad = None
+            (x * weight).amax(1).sum().backward()
+            return weight.grad.clone()
+
+        return step, [(torch.randn(3, 4, dtype=dtype),)], {}
+
+    program = Program(setup)
+    torch.testing.assert_close(execute(program, rounding=1).steps[0]["result"], execute(program).steps[0]["result"])
+
+
 CHANNELS_LAST = """
 import torch
 from torch import nn
 
-DTYPE = torch.float64
+DTYPE = torch.{dtype}
 AUTOCAST = False
 
 
@@ -120,8 +141,9 @@ def setup(dtype):
 """
 
 
-def test_eager_may_be_wrong() -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_eager_may_be_wrong(dtype: str) -> None:
     """Where eager gives another answer for contiguous images, and we give the same answer for all, ours counts."""
-    report = check(Program.from_source(CHANNELS_LAST))
+    report = check(Program.from_source(CHANNELS_LAST.format(dtype=dtype)))
     assert report.finding is None
     assert set(report.disputed) <= {"model.weight.grad", "model.bias.grad"}

@@ -25,7 +25,7 @@ _VIDEO = "mc3_18 mvit_v2_s r2plus1d_18 r3d_18 s3d swin3d_t".split()
 _FLOW = ["raft_small"]
 
 #: Pictures of this size where a model does not take smaller ones.
-_SIZES = {"inception_v3": 128, "maxvit_t": 224, "vit_b_32": 224, "googlenet": 64, "alexnet": 96, "swin_v2_t": 64}
+_SIZES = {"inception_v3": 299, "maxvit_t": 224, "vit_b_32": 224, "googlenet": 64, "alexnet": 96, "swin_v2_t": 64}
 
 
 def names() -> list[str]:
@@ -43,7 +43,7 @@ def build(name: str) -> Case:
         model = models.optical_flow.raft_small(weights=None)
         return Case(model, (torch.randn(1, 3, 128, 128), torch.randn(1, 3, 128, 128)), {"num_flow_updates": 3})
     if name in _VIDEO:
-        size = 224 if name == "mvit_v2_s" else 64
+        size = 224 if name in ("mvit_v2_s", "s3d") else 64
         frames = 16 if name in ("mvit_v2_s", "s3d") else 8
         return Case(getattr(models.video, name)(weights=None, num_classes=10), (torch.randn(1, 3, frames, size, size),))
     settings: dict[str, Any] = {"num_classes": 10}

@@ -31,14 +31,14 @@ _SMALL: dict[str, Any] = {
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
     "num_queries": 8, "num_labels": 3, "state_size": 8, "dropout": 0.1, "num_mel_bins": 16, "max_source_positions": 32,
     "max_target_positions": 32, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-    "v_head_dim": 8, "num_buckets": 16, "max_2d_position_embeddings": 64, "first_k_dense_replace": 1,
+    "v_head_dim": 8, "num_buckets": 16, "projection_size": 32, "max_2d_position_embeddings": 64, "first_k_dense_replace": 1,
     "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2,
 }  # fmt: skip
 
 _SPECIAL: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16}, "funnel": {"block_sizes": [1, 1]}, "reformer": {"attn_layers": ["local", "local"],
     "axial_pos_shape": [4, 4], "axial_pos_embds_dim": [16, 16], "local_attn_chunk_length": 4},
-    "mamba": {"time_step_rank": 4}, "xlm": {"emb_dim": 32}, "flaubert": {"emb_dim": 32},
+    "gptj": {"rotary_dim": 4}, "mamba": {"time_step_rank": 4}, "xlm": {"emb_dim": 32}, "flaubert": {"emb_dim": 32},
     **dict.fromkeys(
         "data2vec-audio hubert sew unispeech unispeech-sat wav2vec2 wavlm".split(),
         {"conv_dim": [16, 16], "conv_kernel": [8, 4], "conv_stride": [4, 2], "num_feat_extract_layers": 2},

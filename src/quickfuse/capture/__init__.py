@@ -29,7 +29,7 @@ from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .raising import Raised
-from .values import Unread
+from .symbolic import Unread
 
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4
@@ -76,6 +76,7 @@ def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset(), sto
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
         segment = _segment(begin, frames[-1].code, False, volatile, stop_at)
     segment.resumes = True
+    segment.began = tuple([(frame.code, frame.position) for frame in frames])
     return segment
 
 

@@ -5,51 +5,35 @@ Reads of the user's objects come with guards; writes to them are noted in `Outsi
 
 from __future__ import annotations
 
-import enum
 import threading
 import types
 import weakref
 from collections.abc import Callable
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType
 from typing import Any
-
-import torch
 
 from ..errors import Unsupported
 from ..ir.source import Source
-from . import container_methods, generators, tensor_attributes
 from .class_attributes import (
-    CODE_DATA,
     TUPLE_FIELD,
     bind,
     class_source,
     descriptor,
     guard_absent,
     guard_class_attribute,
-    in_trusted_code,
-    load_class_attribute,
-    load_super,
+    is_changeable,
     lookup_class,
-    name_of_code,
-    python_method,
     special_method,
 )
-from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_class, is_trusted_module
+from .module_calls import MODULE_GETATTR, in_tables
 from .raising import Raised, raise_in_program
-from .unwinding import set_traceback, traceback_of
-from .values import (
+from .symbolic import (
     ABSENT,
-    CONTAINERS,
     DELETED,
-    DICTS,
     FromOutside,
-    NativeHandler,
     ShadowDict,
-    SuperProxy,
-    Symbol,
-    TensorProxy,
     is_constant,
     real_of,
     type_of,
@@ -57,182 +41,42 @@ from .values import (
 
 Then = Callable[[Any], None]
 
-#: Builtin classes of what captured code makes.
-_NATIVE_KINDS = (list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex)
-
-#: Attributes that every exception has.
-_EXCEPTION_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__ name obj".split())
-
-
 # reading attributes ---------------------------------------------------------------------------------------------
 
 
-def load(i: Interpreter, base: Any, name: str, then: Then) -> None:
-    """`base.name`, given to `then`."""
-    kind = type(base)
-    if kind is TensorProxy:
-        tensor_attributes.load(i, base, name, then)
-    elif isinstance(base, FromOutside):
-        if name == "__class__":
-            then(type_of(base))
-        elif type(base.real) in DICTS or type(base.real) in CONTAINERS:
-            then(container_methods.load_method(i, base, name))
-        else:
-            _object_attribute(i, base, name, then)
-    elif kind is NativeHandler:
-        raise Unsupported(f"the attribute {name} of a function that capture stands in for")
-    elif kind is GeneratorValue:
-        then(generators.method(base, name))
-    elif isinstance(base, ModuleType):
-        _module_attribute(i, base, name, then)
-    elif isinstance(base, type):
-        load_class_attribute(i, base, name, then)
-    elif kind is SuperProxy:
-        load_super(i, base.cls, base.instance, name, then)
-    elif kind is Symbol:
-        if name not in ("is_integer", "bit_length", "real", "__class__"):
-            raise Unsupported(f"the attribute {name} of a number")
-        then(getattr(i.outside.concrete(base), name))
-    elif kind is MethodType and name in ("__func__", "__self__", "__class__"):
-        then(getattr(base, name))
-    elif kind is MethodType:
-        load(i, base.__func__, name, then)
-    elif isinstance(base, CODE_TYPES):
-        then(_code_attribute(i, base, name))
-    elif isinstance(base, enum.Enum):
-        _member_attribute(i, base, name, then)
-    elif name == "__class__" and kind in _NATIVE_KINDS:
-        then(kind)
-    elif is_constant(base) or kind in (list, dict, tuple, set):
-        then(i.native(getattr, base, name))
-    else:
-        _object_attribute(i, base, name, then)
-
-
-def _module_attribute(i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
-    source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
-    trusted = is_trusted_module(module.__name__) and in_trusted_code(i)
-    if name in module.__dict__:
-        then(i.outside.wrap(module.__dict__[name], source.attr(name), trusted))
-    elif module is torch._VF:  # PyTorch's own functions by another name
-        then(getattr(module, name))
-    elif (lazy := torch_lazy_module(module, name)) is not None:
-        then(lazy)
-    elif name in ("__class__", "__dict__"):
-        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
-    elif type(module) is not ModuleType:
-        _attribute_of_module_class(i, module, name, source, then)
-    else:
-        i.outside.guard("absent", source.attr("__dict__"), (name,))
-        _missing_from_module(i, module, name, source, then)
-
-
-def _missing_from_module(i: Interpreter, module: ModuleType, name: str, source: Source, then: Then) -> None:
-    if "__getattr__" not in module.__dict__:
-        i.outside.guard("absent", source.attr("__dict__"), ("__getattr__",))
-        raise_in_program(AttributeError(f"module '{module.__name__}' has no attribute '{name}'", name=name, obj=module))
-    if is_trusted_module(module.__name__):
-        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
-    i.call(i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
-
-
-def _attribute_of_module_class(i: Interpreter, module: ModuleType, name: str, source: Source, then: Then) -> None:
-    """What a module is not given, but its class computes, as modules do that import their parts when these are wanted."""
-    getters = [python_method(i, module, getter) for getter in ("__getattribute__", "__getattr__")]
-    if getters[0] is not None or getters[1] is None or lookup_class(type(module), name)[1] is not ABSENT:
-        raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
-    i.outside.guard("absent", source.attr("__dict__"), (name,))
-    guard_absent(i, type(module).__mro__, name)
-    i.call(getters[1], (module, name), {}, then)
-
-
-class PeerModule:
-    """Stands for a module of PyTorch's own compiler, which capture knows by name only and never imports."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def torch_lazy_module(module: ModuleType, name: str) -> PeerModule | None:
-    """`torch._dynamo` before anything imported it."""
-    return PeerModule("torch." + name) if module is torch and name in ("_dynamo", "_inductor") else None
-
-
-def _code_attribute(i: Interpreter, base: Any, name: str) -> Any:
-    if name in CODE_DATA:
-        return name_of_code(i, base, name, isinstance(base, FunctionType) and not is_trusted_module(base.__module__))
-    if name == "__class__":
-        return type(base)
-    if name == "__func__" and isinstance(base, (classmethod, staticmethod)):
-        return base.__func__
-    if isinstance(base, FunctionType):
-        if name == "__get__":
-            return NativeHandler(lambda i, instance, owner=None: base if instance is None else MethodType(base, instance))
-        if name in base.__dict__:
-            source = i.outside.source_of(base)
-            if source is None:
-                if i.is_created(base):
-                    return base.__dict__[name]
-                source = i.outside.roots.constant(base.__qualname__, base)
-            return i.outside.wrap(base.__dict__[name], source.attr(name))
-        return _function_attribute(i, base, name)
-    return i.native(getattr, base, name)
-
-
-#: What a function is made of, read by its path. What it closes over is not among them: cells have no path of their own.
-_FUNCTION_PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__annotations__", "__dict__"})
-
-
-def _function_attribute(i: Interpreter, function: FunctionType, name: str) -> Any:
-    made = i.is_created(function)
-    source = i.outside.source_of(function) or i.outside.roots.constant(function.__qualname__, function)
-    if name in _FUNCTION_PARTS and not (made and name == "__dict__"):
-        found = getattr(function, name)
-        return found if made else i.outside.wrap(found, source.attr(name))
-    if hasattr(function, name):
-        raise Unsupported(f"the attribute {name} of a function")
-    if not made:
-        i.outside.guard("absent", source.attr("__dict__"), (name,))
-    raise_in_program(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=function))
-
-
-def _member_attribute(i: Interpreter, member: enum.Enum, name: str, then: Then) -> None:
-    """An attribute of a member of an enumeration."""
-    kind = type(member)
-    i.outside.note_place(member, i.outside.roots.constant(f"{kind.__qualname__}.{member._name_}", member))
-    own = {"name": "_name_", "value": "_value_"}.get(name, name)
-    owner, raw = lookup_class(kind, name)
-    native = own in ("_name_", "_value_") and (raw is ABSENT or owner.__module__ == "enum")
-    if native and is_constant(found := member.__dict__.get(own)):
-        guard_absent(i, kind.__mro__, name)
-        if not is_trusted_class(kind):
-            i.outside.guard("equal", i.outside.source_of(member).attr(own), found)  # type: ignore[union-attr]
-        then(found)
+def load_object(i: Interpreter, base: Any, name: str, then: Then) -> None:
+    """`base.name` of an object of a Python class, given to `then`."""
+    kind = type_of(base)
+    if has_own_getter(i, base):
+        _custom_attribute(i, base, name, special_method(i, base, "__getattribute__"), then)
         return
-    _object_attribute(i, member, name, then)
+    if issubclass(kind, _OTHER_GETTERS):
+        raise Unsupported(f"the attribute {name} of a {kind.__name__}")
+    if name == "__class__" and lookup_class(kind, name)[1] is _CLASS_OF:
+        then(kind)
+        return
+    if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
+        raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
+    load_plain(i, base, name, then)
 
 
+_CLASS_OF = object.__dict__["__class__"]
 #: Native classes whose instances give attributes of other objects.
 _OTHER_GETTERS = (weakref.ProxyType, weakref.CallableProxyType, types.GenericAlias)
 
 
-def _object_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
-    kind = type_of(base)
-    if isinstance(base, PeerModule):
-        then(PeerModule(f"{base.name}.{name}"))
-        return
-    if name == "__class__":
-        then(kind)
-        return
-    getter = lookup_class(kind, "__getattribute__")[1]
-    if isinstance(getter, FunctionType):
-        _custom_attribute(i, base, name, getter, then)
-        return
-    if issubclass(kind, _OTHER_GETTERS):
-        raise Unsupported(f"the attribute {name} of a {kind.__name__}")
-    if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
-        raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
-    load_plain(i, base, name, then)
+def has_own_getter(i: Interpreter, base: Any) -> bool:
+    """Whether a class says in Python how each attribute is read, guarded where it does not."""
+    return isinstance(special_method(i, base, "__getattribute__"), FunctionType)
+
+
+def missing_from_code(i: Interpreter, function: FunctionType, name: str, source: Source) -> None:
+    """An attribute that a function does not have of its own, or that is not known to capture."""
+    if hasattr(function, name):
+        raise Unsupported(f"the attribute {name} of a function")
+    if not i.is_created(function):
+        i.outside.guard("absent", source.attr("__dict__"), (name,))
+    raise_in_program(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=function))
 
 
 def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType, then: Then) -> None:
@@ -255,12 +99,9 @@ def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType
 def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """`object.__getattribute__(base, name)`, and `__getattr__` where that finds nothing."""
     kind = type_of(base)
-    if isinstance(base, BaseException) and name in _EXCEPTION_DATA:
-        then(_of_exception(i, base, name))
-        return
     stored = _stored(base, name)
     owner, raw = lookup_class(kind, name)
-    if raw is not ABSENT and _is_data_descriptor(raw):
+    if raw is not ABSENT and _is_data_descriptor(i, raw):
         _with_fallback(i, base, name, raw, then, _data_descriptor, i, base, name, owner, raw)
         return
     if stored is not ABSENT and stored is not DELETED:
@@ -292,25 +133,27 @@ def _stored(base: Any, name: str) -> Any:
     return base.attributes.get(name, ABSENT) if isinstance(base, FromOutside) else ABSENT
 
 
-def _of_exception(i: Interpreter, exception: BaseException, name: str) -> Any:
-    """What is in an exception that captured code made."""
-    if name == "__traceback__":
-        return traceback_of(i, exception)
-    found = i.native(getattr, exception, name)
-    stand_in = i.outside.stand_in(found)  # of another exception, from outside
-    return found if stand_in is None else stand_in
-
-
 def _missing(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """An attribute that was not found: `__getattr__` comes into play, or AttributeError."""
     fallback = special_method(i, base, "__getattr__")
     if isinstance(fallback, FunctionType):
-        i.call(fallback, (base, name), {}, then)
+        found = ABSENT
+        if fallback is MODULE_GETATTR and isinstance(base, FromOutside) and not _has_own_namespace(type_of(base)):
+            found = in_tables(i, _namespace(i, base), name)
+        if found is ABSENT:
+            i.call(fallback, (base, name), {}, then)
+        else:
+            then(found)
         return
     if fallback is not ABSENT:
         raise Unsupported(f"the attribute {name} of a {type_of(base).__name__}")
     shown = real_of(base)
     raise_in_program(AttributeError(f"'{type(shown).__name__}' object has no attribute '{name}'", name=name, obj=shown))
+
+
+def _has_own_namespace(kind: type) -> bool:
+    """Whether a class says by a property what `__dict__` is."""
+    return isinstance(lookup_class(kind, "__dict__")[1], property)
 
 
 def _with_fallback(
@@ -333,8 +176,12 @@ def _with_fallback(
     then(value)
 
 
-def _is_data_descriptor(raw: Any) -> bool:
-    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+def _is_data_descriptor(i: Interpreter, raw: Any) -> bool:
+    """Whether a class attribute comes before what the object itself has, guarded to stay so."""
+    if not is_changeable(type(raw)):
+        return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+    found = [special_method(i, raw, name) for name in ("__set__", "__delete__")]
+    return found != [ABSENT, ABSENT]
 
 
 def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
@@ -393,7 +240,7 @@ def _namespace(i: Interpreter, base: Any) -> Any:
     shadow = i.outside.wrap(namespace, source.attr("__dict__"))
     if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
         for name, value in base.attributes.items():
-            if not _is_data_descriptor(lookup_class(type_of(base), name)[1]):
+            if not _is_data_descriptor(i, lookup_class(type_of(base), name)[1]):
                 shadow.mirror(name, value)
     return shadow
 
@@ -432,23 +279,30 @@ def _instance_value(i: Interpreter, base: Any, instance: dict[str, Any], name: s
         order = type_of(base).__mro__
         guard_absent(i, order if raw is ABSENT else order[: order.index(owner)], name)
         return shadow.get(i.outside, name)
-    return i.outside.wrap(instance[name], source.attr(name))
+    if not _runs_code_if_missing(type_of(base), name):
+        return i.outside.wrap(instance[name], source.attr(name))
+    owner, raw = lookup_class(type_of(base), name)
+    if raw is ABSENT:
+        guard_absent(i, type_of(base).__mro__, name)
+    else:
+        guard_class_attribute(i, type_of(base).__mro__, owner, name, raw)
+    return i.outside.wrap(instance[name], _dict_source(i, base).item(name))
+
+
+def _runs_code_if_missing(kind: type, name: str) -> bool:
+    """Whether reading an attribute runs code of the user's if the object itself does not have it."""
+    raw = lookup_class(kind, name)[1]
+    if raw is not ABSENT:
+        return hasattr(type(raw), "__get__") and not isinstance(raw, CODE_TYPES)
+    fallback = lookup_class(kind, "__getattr__")[1]
+    return isinstance(fallback, FunctionType) and not is_trusted_module(fallback.__module__)
 
 
 # writing attributes ---------------------------------------------------------------------------------------------
 
 
-def store(i: Interpreter, base: Any, name: str, value: Any) -> None:
-    """`base.name = value`."""
-    kind = type(base)
-    if kind is TensorProxy:
-        tensor_attributes.store(i, base, name, value)
-        return
-    if kind is FunctionType and i.is_created(base):
-        i.read(setattr, base, name, value)
-        return
-    if isinstance(base, (type, ModuleType, FunctionType)) or kind is Symbol:
-        raise Unsupported(f"setting an attribute of a {kind.__name__}")
+def store_object(i: Interpreter, base: Any, name: str, value: Any) -> None:
+    """`base.name = value` of an object of a Python class."""
     setter = special_method(i, base, "__setattr__")
     if isinstance(setter, FunctionType):
         i.call_now(setter, (base, name, value))
@@ -468,10 +322,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
-    if name == "__traceback__" and isinstance(base, BaseException) and i.is_created(base):
-        set_traceback(i, base, value)
-        return
-    if raw is not ABSENT and _is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+    if raw is not ABSENT and _is_data_descriptor(i, raw) and not isinstance(raw, types.MemberDescriptorType):
         setter = special_method(i, raw, "__set__")
         if not isinstance(setter, FunctionType):
             raise Unsupported(f"setting the attribute {name} through a descriptor")
@@ -483,9 +334,9 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         return
     if not isinstance(base, FromOutside):
         raise Unsupported(f"setting an attribute of a {kind.__name__} without a path to it")
-    if _instance_dict(base) is None and not (raw is not ABSENT and _is_data_descriptor(raw)):
+    if _instance_dict(base) is None and not (raw is not ABSENT and _is_data_descriptor(i, raw)):
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
-    shadow = None if raw is not ABSENT and _is_data_descriptor(raw) else i.outside.stand_in(_instance_dict(base))
+    shadow = None if raw is not ABSENT and _is_data_descriptor(i, raw) else i.outside.stand_in(_instance_dict(base))
     if type(shadow) is ShadowDict:
         if name in shadow.changes:
             shadow.entries[name] = value
@@ -494,10 +345,8 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     i.outside.set_attribute(base, name, value)
 
 
-def delete(i: Interpreter, base: Any, name: str) -> None:
-    """`del base.name`."""
-    if type(base) is TensorProxy:
-        raise Unsupported("deleting an attribute of a tensor")
+def delete_object(i: Interpreter, base: Any, name: str) -> None:
+    """`del base.name` of an object of a Python class."""
     if isinstance(own := special_method(i, base, "__delattr__"), FunctionType):
         i.call_now(own, (base, name))
         return
@@ -510,7 +359,7 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     if i.is_created(base):
         i.native(object.__delattr__, base, name)
         return
-    if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(raw)):
+    if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(i, raw)):
         raise Unsupported(f"deleting an attribute of a {type_of(base).__name__}")
     _own_attribute_or_raise(i, base, name)
     shadow = i.outside.stand_in(_instance_dict(base))
@@ -525,7 +374,7 @@ def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     stored = _stored(base, name)
     instance = _instance_dict(base)
     if stored is ABSENT and instance is not None and name in _own_names(i, instance):
-        _instance_value(i, base, instance, name)
+        i.outside.wrap(instance[name], _dict_source(i, base).item(name))
     elif stored is ABSENT or stored is DELETED:
         if stored is ABSENT and instance is not None:
             i.outside.guard("absent", _dict_source(i, base), (name,))

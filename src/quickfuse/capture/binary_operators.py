@@ -12,17 +12,14 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import container_methods, containers, native_methods, torch_calls
+from . import container_methods, containers, native_methods
 from .class_attributes import lookup_class, python_method, special_method
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
-from .text import printable
-from .values import (
+from .symbolic import (
     ABSENT,
     ContainerMethod,
-    ForeignObject,
-    ForeignScalar,
     FromOutside,
     ShadowContainer,
     ShadowDict,
@@ -31,13 +28,13 @@ from .values import (
     TensorProxy,
     contains_symbolic,
     is_constant,
-    is_numpy,
     type_of,
 )
+from .text import printable
 
 Then = Callable[[Any], None]
 
-_IN_PLACE_OF = {
+IN_PLACE_OF = {
     operator.iadd: operator.add, operator.iand: operator.and_, operator.ifloordiv: operator.floordiv,
     operator.ilshift: operator.lshift, operator.imatmul: operator.matmul, operator.imul: operator.mul,
     operator.imod: operator.mod, operator.ior: operator.or_, operator.ipow: operator.pow,
@@ -46,46 +43,29 @@ _IN_PLACE_OF = {
 }  # fmt: skip
 
 _REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
-_NATIVE_OPERANDS = (
+NATIVE_OPERANDS = (
     list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
     *VIEW_TYPES,
 )  # fmt: skip
 
 
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """A binary operator or comparison, given to `then`."""
+    """A binary operator or comparison, given to `then`. What a class of the user's says in Python comes first, then the kind
+    of the operand that has the higher rank."""
     if _says_in_python(i, function, left, right):
-        _object_operator(i, function, left, right, then)
+        object_operator(i, function, left, right, then)
         return
+    kind, other = i.kind_of(left), i.kind_of(right)
+    (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
+
+
+def plain_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """A binary operator or comparison of constants, containers and objects that captured code made, or of code."""
     left_kind, right_kind = type(left), type(right)
-    if left_kind is ForeignScalar or right_kind is ForeignScalar:
-        left, right = _plain_operands(i, left, right)
-        left_kind, right_kind = type(left), type(right)
-    if left_kind is ShadowContainer or right_kind is ShadowContainer:
-        if function is operator.iadd and left_kind is ShadowContainer and left.cls is list:
-            native_methods.call_container_method(i, left, "extend", (right,), {})
-            then(left)
-            return
-        _binary_on_contents(i, function, left, right, then)
-        return
-    if left_kind is ShadowDict or right_kind is ShadowDict:
-        _binary_on_dict(i, function, left, right, then)
-        return
-    if left_kind is TensorProxy or right_kind is TensorProxy:
-        if left_kind is not TensorProxy:  # nothing to change in place
-            function = _IN_PLACE_OF.get(function, function)
-        then(torch_calls.tensor_operator(i, function, left, right))
-        return
-    if left_kind is Symbol or right_kind is Symbol:
-        if _has_operators(left_kind) or _has_operators(right_kind):
-            _object_operator(i, function, left, right, then)
-        else:
-            then(_number_operator(i, function, left, right))
-        return
     if left_kind is right_kind is FunctionType and function in (operator.eq, operator.ne):
         then(is_same(i, left, right) ^ (function is operator.ne))
         return
-    if (is_constant(left) and is_constant(right)) or (_is_a_type(left) and _is_a_type(right)) or (
+    if (is_constant(left) and is_constant(right)) or (is_a_type(left) and is_a_type(right)) or (
         function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES)
     ):
         then(i.native(function, left, right))
@@ -93,18 +73,18 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if left_kind in (str, bytes) and function in (operator.mod, operator.imod):
         then(i.native(operator.mod, left, _written_into_text(i, right)))
         return
-    if torch.Size in (left_kind, right_kind) and _IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
+    if torch.Size in (left_kind, right_kind) and IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
         left, right = (_concrete_sizes(i, v) for v in (left, right))
         then(i.native(function, left, right))
         return
-    if torch.Size in (left_kind, right_kind) and function in _COMPARISONS:  # sizes compare like the tuples that they are
+    if torch.Size in (left_kind, right_kind) and function in COMPARISONS:  # sizes compare like the tuples that they are
         left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
         left_kind, right_kind = type(left), type(right)
     repeats = function in (operator.mul, operator.imul) and (left_kind in (int, bool) or right_kind in (int, bool))
-    if (left_kind in _NATIVE_OPERANDS or repeats) and (right_kind in _NATIVE_OPERANDS or repeats):
+    if (left_kind in NATIVE_OPERANDS or repeats) and (right_kind in NATIVE_OPERANDS or repeats):
         then(_container_operator(i, function, left, right))
         return
-    _object_operator(i, function, left, right, then)
+    object_operator(i, function, left, right, then)
 
 
 def _written_into_text(i: Interpreter, value: Any) -> Any:
@@ -140,89 +120,25 @@ def _operator_names(function: Any) -> list[str]:
     """The names of the methods that an operator asks for, on either side."""
     name = f"__{name_of(function).strip('_')}__"
     names = [name]
-    if function in _IN_PLACE_OF:
-        name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
+    if function in IN_PLACE_OF:
+        name = f"__{name_of(IN_PLACE_OF[function]).strip('_')}__"
         names.append(name)
-    if function in _COMPARISONS:
+    if function in COMPARISONS:
         return [*names, _REFLECTED_COMPARISON.get(name, name)]
     return [*names, f"__r{name[2:]}"]
-
-
-def _plain_operands(i: Interpreter, left: Any, right: Any) -> tuple[Any, Any]:
-    """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
-    tensor = type(left) is TensorProxy or type(right) is TensorProxy
-    if tensor and type(left) is ForeignScalar and is_numpy(left.real):
-        raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
-    numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
-    plain = i.outside.concrete if numpy else i.outside.number
-    return plain(left), plain(right)
-
-
-def _binary_on_dict(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """An operator on dictionaries of the user's."""
-    if type(left) is ShadowDict and function in (operator.or_, operator.ior):
-        name = "__or__" if function is operator.or_ else "__ior__"
-        then(native_methods.call_container_method(i, left, name, (right,), {}))
-        return
-    if function in _IN_PLACE_OF and function is not operator.ior:
-        raise Unsupported("a dictionary changed in place by an operator")
-    left, right = (container_methods.ordered_copy(i, v) for v in (left, right))
-    binary_operator(i, function, left, right, then)
 
 
 #: Plain values that no operator of a class of the user's can come from.
 _NUMBERS = (int, float, bool, complex)
 
 
-def _has_operators(kind: type) -> bool:
-    """Whether a class is the user's, or Python, so that it may say what operators do."""
-    if kind is ForeignObject:
-        return True
-    is_python = bool(kind.__flags__ & (1 << 9)) and kind not in _STAND_INS
-    return is_python and not issubclass(kind, (*_NUMBERS, str, torch.Tensor))
-
-
-_STAND_INS = (Symbol, TensorProxy, ShadowDict, ShadowContainer, ForeignScalar)
-
-
-def _is_a_type(value: Any) -> bool:
+def is_a_type(value: Any) -> bool:
     """A class, or what annotations are made of: `list[int]`, `int | None`, None."""
     return value is None or isinstance(value, (type, types.GenericAlias, types.UnionType))
 
 
-def _binary_on_contents(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """An operator on lists, sets or deques of the user's."""
-    for value in (left, right):
-        derived = type(value) is ShadowContainer and type(value.real) is not value.cls
-        if derived and value.cls not in (list, tuple) and function not in _COMPARISONS:  # the result is of the class
-            raise Unsupported(f"{name_of(function)} of a {type(value.real).__name__}")
-    if function in _IN_PLACE_OF and type(left) is ShadowContainer:
-        contents = i.outside.contents(left)
-        if not isinstance(contents, set) or contains_symbolic(right := i.outside.contents(right)):
-            raise Unsupported(f"{name_of(function)} of a {type(contents).__name__} of the user's")
-        i.native(function, contents, right)
-        then(left)
-        return
-    binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
-
-
 #: What is no number's equal.
-_UNLIKE_NUMBERS = (*_NATIVE_OPERANDS, *CODE_TYPES, slice, collections.deque)
-
-
-def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    function = _IN_PLACE_OF.get(function, function)
-    for operand in (left, right):
-        if type(operand) not in (Symbol, int, float, bool):
-            left, right = i.outside.concrete(left), i.outside.concrete(right)
-            if is_constant(left) and is_constant(right):
-                return i.native(function, left, right)
-            if function in (operator.eq, operator.ne) and (_is_a_type(operand) or isinstance(operand, _UNLIKE_NUMBERS)):
-                return function is operator.ne
-            if isinstance(operand, _NATIVE_OPERANDS):
-                return i.mark_created(i.native(function, left, right))
-            raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
-    return i.graph.number(function, left, right)
+UNLIKE_NUMBERS = (*NATIVE_OPERANDS, *CODE_TYPES, slice, collections.deque)
 
 
 def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
@@ -230,14 +146,14 @@ def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) ->
         if function is operator.iadd and type(left) is list:
             left.extend(right)
             return left
-        result = i.native(_IN_PLACE_OF.get(function, function), left, right)
+        result = i.native(IN_PLACE_OF.get(function, function), left, right)
         return i.mark_created(result) if type(result) is list else result
     if isinstance(left, dict) and isinstance(right, dict) and function in (operator.or_, operator.ior):
         if function is operator.or_:
             return i.mark_created(i.native(function, left, right))
         i.native(operator.ior, left, right)
         return left
-    if isinstance(left, (list, tuple)) and type(left) is type(right) and function in _COMPARISONS:
+    if isinstance(left, (list, tuple)) and type(left) is type(right) and function in COMPARISONS:
         return _compare_sequences(i, function, left, right)
     if isinstance(left, dict) and isinstance(right, dict) and function in (operator.eq, operator.ne):
         ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
@@ -250,7 +166,7 @@ def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) ->
     return i.mark_created(result) if isinstance(result, (set, dict, list)) and result is not left else result
 
 
-_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 
 def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
@@ -265,13 +181,13 @@ def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> 
     return function(len(left), len(right))
 
 
-def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """Operator methods of Python classes, by the language's rules of precedence."""
     name = f"__{name_of(function).strip('_')}__"
     attempts: list[tuple[Any, str, Any]] = []
-    if function in _IN_PLACE_OF:
+    if function in IN_PLACE_OF:
         attempts.append((left, name, right))
-        name = f"__{name_of(_IN_PLACE_OF[function]).strip('_')}__"
+        name = f"__{name_of(IN_PLACE_OF[function]).strip('_')}__"
     reflected = _REFLECTED_COMPARISON.get(name, name if name in ("__eq__", "__ne__") else f"__r{name[2:]}")
     direct, swapped = (left, name, right), (right, reflected, left)
     left_type, right_type = type_of(left), type_of(right)
@@ -301,7 +217,7 @@ def _object_operator(i: Interpreter, function: Any, left: Any, right: Any, then:
                 continue
             if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
                 continue
-            if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in _COMPARISONS:
+            if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in COMPARISONS:
                 then(_compare_sequences(i, function, left, right))
                 return
             raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
@@ -319,7 +235,7 @@ def _is_derived(receiver: Any, operand: Any, function: Any) -> bool:
     """Whether a builtin class's operator does something with an operand: not with an object of another kind. Comparisons
     are among one kind of container."""
     kinds: tuple[type, ...] = (list, tuple, dict, set, frozenset, str, bytes, int, float)
-    if function in _COMPARISONS and isinstance(receiver, (list, tuple, dict, str)):
+    if function in COMPARISONS and isinstance(receiver, (list, tuple, dict, str)):
         kinds = tuple([kind for kind in kinds if isinstance(receiver, kind)])
     return any(isinstance(receiver, kind) and issubclass(type_of(operand), kinds) for kind in kinds)
 

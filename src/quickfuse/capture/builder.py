@@ -9,7 +9,7 @@ import torch
 
 from ..ir.segment import GraphInput
 from .history import History
-from .values import Symbol, TensorProxy
+from .symbolic import Symbol, TensorProxy
 
 
 class Builder(Protocol):

@@ -38,8 +38,7 @@ from .interpreter import Interpreter
 from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .raising import Raised, raise_in_program
-from .text import text_of
-from .values import (
+from .symbolic import (
     ABSENT,
     ForeignScalar,
     NativeHandler,
@@ -50,6 +49,7 @@ from .values import (
     is_constant,
     type_of,
 )
+from .text import text_of
 
 
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:
@@ -413,8 +413,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
     copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
     collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
-    setattr: lambda i, base, name, value: attributes.store(i, base, name, value),
-    delattr: lambda i, base, name: attributes.delete(i, base, name),
+    setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value),
+    delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name),
     object.__setattr__: _set_plain,
     object.__new__: construction.new_object,
     tuple.__new__: construction.new_tuple,

@@ -10,7 +10,6 @@ the instruction that called the native function.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from functools import partial
 from types import BuiltinFunctionType, FunctionType
@@ -19,14 +18,15 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
-from . import attributes, binary_operators, calls, containers, generators, opcodes, opcodes_building, opcodes_flow
-from .class_attributes import python_method, special_method
+from . import binary_operators, containers, generators, opcodes, opcodes_building, opcodes_flow
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import VISIBLE_ENDING, Interpreter, Then
 from .raising import Raised
 from .results import OperatorFailed
+from .symbolic import Symbol, TensorProxy
 from .unwinding import unwind
-from .values import ABSENT, ForeignScalar, Symbol, TensorProxy, is_constant, type_of
+from .values.kind import Kind
+from .values.table import kind_of
 
 MAX_DEPTH = 200
 CO_GENERATOR = 0x20
@@ -63,15 +63,27 @@ class BytecodeInterpreter(Interpreter):
             Raised: an exception leaves the outermost frame; `raised_at` instructions came before the one that raised it.
             Unsupported: `performed` instructions came before the one that capture cannot follow.
         """
+        self._run(0, self.stop_at, 1)
+        return not self.frames
+
+    def run_until(self, depth: int) -> None:
+        """Run, within an instruction, until only `depth` frames are left."""
+        self.nesting += 1
+        try:
+            self._run(depth, -1, 0)
+        finally:
+            self.nesting -= 1
+
+    def _run(self, depth: int, stop_at: int, step: int) -> None:
+        """Run until `depth` frames are left, or `performed` is `stop_at`; each instruction counts `step` there."""
         frames = self.frames
-        stop_at = self.stop_at
-        while frames:
+        while len(frames) > depth:
             frame = frames[-1]
             instructions = frame.decoded.instructions
             try:
                 while True:
                     if self.performed == stop_at:
-                        return False
+                        return
                     position = frame.position
                     name, arg, value, _ = instructions[position]
                     frame.lasti = position
@@ -82,49 +94,18 @@ class BytecodeInterpreter(Interpreter):
                     handler(self, frame, arg, value)
                     if self.dropped:
                         self._close_dropped()
-                    self.performed += 1
+                    self.performed += step
                     if not frames or frames[-1] is not frame:
                         break
             except Raised as raised:
-                self.raised_at = self.performed
-                unwind(self, raised.exception, 0)
+                if step:
+                    self.raised_at = self.performed
+                unwind(self, raised.exception, depth)
                 if self.dropped:
                     raise Unsupported(VISIBLE_ENDING) from None
-                self.performed += 1
+                self.performed += step
             except OperatorFailed as failed:
                 raise Unsupported(f"an operator that raises: {failed}") from failed
-        return True
-
-    def run_until(self, depth: int) -> None:
-        """Run, within an instruction, until only `depth` frames are left."""
-        frames = self.frames
-        self.nesting += 1
-        try:
-            while len(frames) > depth:
-                frame = frames[-1]
-                instructions = frame.decoded.instructions
-                try:
-                    while True:
-                        position = frame.position
-                        name, arg, value, _ = instructions[position]
-                        frame.lasti = position
-                        frame.position = position + 1
-                        handler = _dispatch.get(name)
-                        if handler is None:
-                            handler = self._find(name)
-                        handler(self, frame, arg, value)
-                        if self.dropped:
-                            self._close_dropped()
-                        if not frames or frames[-1] is not frame:
-                            break
-                except Raised as raised:
-                    unwind(self, raised.exception, depth)
-                    if self.dropped:
-                        raise Unsupported(VISIBLE_ENDING) from None
-                except OperatorFailed as failed:
-                    raise Unsupported(f"an operator that raises: {failed}") from failed
-        finally:
-            self.nesting -= 1
 
     def _find(self, name: str) -> Callable[..., None]:
         handler = next((h for module in _OPERATIONS if (h := getattr(module, f"op_{name}", None)) is not None), None)
@@ -221,11 +202,14 @@ class BytecodeInterpreter(Interpreter):
 
     # questions about values -------------------------------------------------------------------------------------
 
+    def kind_of(self, value: Any) -> Kind:
+        return kind_of(value)
+
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        calls.call(self, function, args, kwargs, then)
+        kind_of(function).call(self, function, args, kwargs, then)
 
     def attribute(self, base: Any, name: str, then: Then) -> None:
-        attributes.load(self, base, name, then)
+        kind_of(base).attribute(self, base, name, then)
 
     def item(self, base: Any, key: Any, then: Then) -> None:
         containers.get_item(self, base, key, then)
@@ -241,42 +225,9 @@ class BytecodeInterpreter(Interpreter):
 
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
-        kind = type(value)
-        if kind is bool:
-            return value  # type: ignore[no-any-return]
-        if value is None:
-            return False
-        if kind is TensorProxy or (kind is Symbol and value.from_tensor):
-            return self._truth_in_tensor(value)
-        if kind is Symbol:
-            return self.outside.truth(value)
-        if isinstance(value, enum.Enum):
-            found = ((name, python_method(self, value, name)) for name in ("__bool__", "__len__"))
-            said = next(((name, method) for name, method in found if method is not None), None)
-            return bool(value) if said is None else self._checked_truth(said[0], self.call_now(said[1], (value,)))
-        if kind in (int, float, str, bytes, tuple, list, dict, set, frozenset, complex) or is_constant(value):
-            return bool(value)
-        for name in ("__bool__", "__len__"):
-            function = python_method(self, value, name)
-            if function is not None:
-                return self._checked_truth(name, self.call_now(function, (value,)))
-            if name == "__bool__" and kind is ForeignScalar:
-                return self.truth(self.outside.number(value))
-            if name == "__bool__" and special_method(self, value, name) is not ABSENT:
-                raise Unsupported(f"the truth of a {type_of(value).__name__}")
-        size = containers.length_of(self, value)
-        if size is None and special_method(self, value, "__len__") is not ABSENT:
-            raise Unsupported(f"the truth of a {type_of(value).__name__}")
-        return size != 0
+        return value if type(value) is bool else kind_of(value).truth(self, value)
 
-    def _checked_truth(self, name: str, result: Any) -> bool:
-        """What `__bool__` or `__len__` said, where that is of the right kind."""
-        wanted = bool if name == "__bool__" else int
-        if type_of(result) is not wanted:
-            raise Unsupported(f"{name} that gives a {type_of(result).__name__}")
-        return self.truth(result)
-
-    def _truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
+    def truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
         """A branch on a tensor's value: a guard where that can be told before the graph runs."""
         known = self.graph.contents.of(value)
         if known is None:

@@ -16,8 +16,8 @@ from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .frame import Frame
 from .interpreter import Interpreter
+from .symbolic import TensorProxy
 from .transforms import Captured, capture_function, created, named, same_slots, tree
-from .values import TensorProxy
 
 _OPTIONS = ("determinism_check", "debug", "early_stop")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import enum
 import functools
@@ -16,7 +17,7 @@ from ..ir.source import Source
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
-from .values import ABSENT, is_constant, type_of
+from .symbolic import ABSENT, is_constant, type_of
 
 Then = Callable[[Any], None]
 
@@ -45,11 +46,11 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         raise Unsupported("the __dict__ of a class")
     owner, raw = lookup_class(cls, name)
     if raw is not ABSENT and is_changeable(type(cls)):
-        over, descriptor = lookup_class(type(cls), name)
-        if isinstance(descriptor, property):
-            _of_metaclass(i, cls, name, over, descriptor, then)
+        over, own = lookup_class(type(cls), name)
+        if isinstance(own, property):
+            _of_metaclass(i, cls, name, over, own, then)
             return
-        if descriptor is ABSENT:
+        if own is ABSENT:
             guard_absent(i, type(cls).__mro__, name)
     if raw is ABSENT:
         owner, raw = lookup_class(type(cls), name)
@@ -69,7 +70,9 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         then(MethodType(raw.__func__, cls))
     elif isinstance(raw, CODE_TYPES):
         then(raw)
-    elif hasattr(type(raw), "__get__"):
+    elif isinstance(getter := special_method(i, raw, "__get__"), FunctionType):
+        i.call(getter, (descriptor(i, raw), None, cls), {}, then)
+    elif getter is not ABSENT:
         then(_given_by_class(i, cls, name, raw))
     else:
         then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
@@ -90,6 +93,10 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
         then(MethodType(raw, cls))
     elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
         bind(i, raw, cls, type(cls), then)
+    elif isinstance(raw, types.GetSetDescriptorType) and is_changeable(cls) and not i.is_created(cls):
+        # Data of the class itself, such as its annotations, which Python 3.14 does not keep under their name.
+        found = i.native(getattr, cls, name)
+        then(i.outside.wrap(found, class_source(i, cls).attr(name), is_trusted_class(cls)))
     elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
         then(_given_by_class(i, cls, name, raw))
     else:
@@ -136,6 +143,19 @@ def special_method(i: Interpreter, value: Any, name: str) -> Any:
     """What the language finds for an operation on a value: the class attribute of this name, past the instance, guarded to
     be found there again; `ABSENT`, guarded to stay so, where no class has it."""
     kind = type_of(value)
+    if type(kind) not in _PLAIN_METACLASSES:
+        return _special_method(i, kind, name)
+    index = (kind, name, in_trusted_code(i))
+    if index not in i.special_methods:
+        i.special_methods[index] = _special_method(i, kind, name)
+    return i.special_methods[index]
+
+
+#: The classes of classes that are hashed without code of the user's.
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
+
+
+def _special_method(i: Interpreter, kind: type, name: str) -> Any:
     owner, raw = lookup_class(kind, name)
     if not is_changeable(kind) or kind.__module__.startswith(_OWN_PACKAGE):
         return raw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import typing
+import weakref
 from collections.abc import Callable
 from types import FunctionType, GenericAlias, UnionType
 from typing import Any
@@ -14,7 +15,7 @@ from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .kinds import is_trusted_class
 from .raising import raise_in_program
-from .values import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
+from .symbolic import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
@@ -26,6 +27,8 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     kind = type_of(value)
     if kind is wanted:
         return True
+    if issubclass(kind, (weakref.ProxyType, weakref.CallableProxyType)) or not _tells_its_class(kind):
+        raise Unsupported(f"isinstance() of a {kind.__name__}, which says that it is of another class")
     guard_order(i, kind)
     metaclass = type(wanted)
     owner, check = lookup_class(metaclass, "__instancecheck__")
@@ -43,6 +46,12 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     elif metaclass is not type and isinstance(wanted, type):
         guard_absent(i, metaclass.__mro__, "__instancecheck__")
     return outcome
+
+
+def _tells_its_class(kind: type) -> bool:
+    """Whether `__class__` of an object is its class."""
+    owner, found = lookup_class(kind, "__class__")
+    return owner is object or is_trusted_class(owner)
 
 
 def _guard_members(i: Interpreter, value: Any, kind: type, protocol: Any) -> None:

@@ -13,11 +13,11 @@ import torch
 
 from ..errors import Unsupported
 from . import getters
-from .class_attributes import guard_class_attribute, lookup_class, special_method
+from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .containers import iterate
 from .frame import Constructed
 from .interpreter import Interpreter
-from .values import ABSENT, ForeignScalar, contains_symbolic, is_constant, type_of
+from .symbolic import ABSENT, ForeignScalar, ShadowContainer, contains_symbolic, is_constant, type_of
 
 Then = Callable[[Any], None]
 
@@ -25,6 +25,9 @@ Then = Callable[[Any], None]
 _PLAIN_CLASSES = frozenset(
     {torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, slice, range, complex, bytes, bytearray, object}
 )
+
+#: How a builtin class reads a container.
+_OF_SEQUENCES = ("__iter__", "__len__", "__getitem__", "__bytes__", "__index__")
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
 _NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}
@@ -49,6 +52,8 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
     if cls is slice and any(type(a) is ForeignScalar and a.cls is not int for a in args):
         raise Unsupported("making a slice of what is no number")
     if cls in _PLAIN_CLASSES:
+        if any(type(a) is ShadowContainer and python_method(i, a, name) is not None for a in args for name in _OF_SEQUENCES):
+            raise Unsupported(f"making a {cls.__name__} of a container whose class says what is in it")
         plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)
         if not all(is_constant(a) or type(a) is list and all(map(is_constant, a)) for a in plain) or kwargs:
             raise Unsupported(f"making a {cls.__name__}")

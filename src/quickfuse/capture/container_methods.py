@@ -11,20 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import Unsupported
-from .class_attributes import python_method
+from .class_attributes import lookup_class, python_method
 from .containers import (
     as_plain_dict,
-    delete_native_item,
     dict_view,
     is_dict,
     key_value_pairs,
     lookup_key,
-    set_native_item,
     shadow_item,
 )
 from .interpreter import Interpreter
 from .raising import raise_in_program
-from .values import DELETED, ContainerMethod, ShadowDict, key_value, stored_key
+from .symbolic import DELETED, ContainerMethod, ShadowDict, key_value, stored_key, type_of
 
 
 def native_items(i: Interpreter, shadow: ShadowDict) -> dict[Any, Any]:
@@ -50,7 +48,7 @@ def _pop(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = DELETED) -
         if default is DELETED:
             raise_in_program(KeyError(key))
         return default
-    delete_native_item(i, shadow, key)
+    i.kind_of(shadow).delete_item(i, shadow, key)
     return value
 
 
@@ -64,7 +62,7 @@ def _popitem(i: Interpreter, shadow: ShadowDict) -> tuple[Any, Any]:
 def _setdefault(i: Interpreter, shadow: ShadowDict, key: Any, default: Any = None) -> Any:
     value = _value(i, shadow, key)
     if value is DELETED:
-        set_native_item(i, shadow, key, default)
+        i.kind_of(shadow).set_item(i, shadow, key, default)
         return default
     return value
 
@@ -76,12 +74,12 @@ def _update(i: Interpreter, shadow: ShadowDict, *others: Any, **kwargs: Any) -> 
         if own is not None:
             i.call_now(own, (shadow, key, value))
         else:
-            set_native_item(i, shadow, key, value)
+            i.kind_of(shadow).set_item(i, shadow, key, value)
 
 
 def _clear(i: Interpreter, shadow: ShadowDict) -> None:
     for key in shadow.keys(i.outside):
-        delete_native_item(i, shadow, key)
+        i.kind_of(shadow).delete_item(i, shadow, key)
 
 
 def copy_of(i: Interpreter, shadow: ShadowDict) -> Any:
@@ -145,8 +143,8 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
     "__copy__": copy_of,
     "__init__": _update,
     "__getitem__": shadow_item,
-    "__setitem__": set_native_item,
-    "__delitem__": delete_native_item,
+    "__setitem__": lambda i, d, key, value: i.kind_of(d).set_item(i, d, key, value),
+    "__delitem__": lambda i, d, key: i.kind_of(d).delete_item(i, d, key),
     "__contains__": lambda i, d, key: _value(i, d, key) is not DELETED,
     "__len__": lambda i, d: d.length(i.outside),
     "__iter__": lambda i, d: iter(dict_view(i, d, "keys")),
@@ -159,11 +157,15 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
 
 def is_container_method(shadow: Any, name: str) -> bool:
     """Whether `name` is a method of the builtin class of a container of the user's."""
-    return name in DICT_METHODS if type(shadow) is ShadowDict else callable(getattr(shadow.cls, name, None))
+    if type(shadow) is ShadowDict:
+        return name in DICT_METHODS
+    return name != "__class__" and callable(lookup_class(shadow.cls, name)[1])
 
 
-def load_method(i: Interpreter, shadow: Any, name: str) -> ContainerMethod:
+def load_method(i: Interpreter, shadow: Any, name: str) -> Any:
     """`container.name` of a container whose class is Python's own."""
+    if name == "__class__":
+        return type_of(shadow)
     if not is_container_method(shadow, name):
         i.read(getattr, shadow.real, name)
         raise Unsupported(f"the attribute {name} of a {type(shadow.real).__name__}")

@@ -1,4 +1,4 @@
-"""Containers and iteration: items, membership, length and equality.
+"""What can be done with containers, each with its own answer in `values/`: items, membership, iteration, length, equality.
 
 Containers made by captured code are real ones and are changed in place. Lists, sets and deques of the user's are
 `ShadowContainer`s, dictionaries of the user's are `ShadowDict`s: see `container_methods` for what can be called on them.
@@ -10,25 +10,24 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable, Iterator
-from types import FunctionType, GenericAlias, UnionType
+from types import GenericAlias, UnionType
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
-from . import generators, symbolic_keys
-from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
+from . import symbolic_keys
+from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
-from .kinds import VIEW_TYPES, is_trusted_class
 from .raising import raise_in_program
-from .torch_function import call_torch
-from .values import (
+from .symbolic import (
     ABSENT,
     DELETED,
     ForeignObject,
     ForeignScalar,
     FromOutside,
-    MappingProxy,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -46,48 +45,28 @@ from .values import (
 
 Then = Callable[[Any], None]
 
-SEQUENCES = (list, tuple, str, bytes, range)
-DICT_LIKE = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
-SETS = (set, frozenset)
-
 
 # iteration ------------------------------------------------------------------------------------------------------
 
 
 def make_iterator(i: Interpreter, value: Any) -> Any:
     """`iter(value)`: a native iterator over stand-ins."""
-    value = opened(value)
-    kind = type(value)
-    if kind is GeneratorValue or isinstance(real_of(value), ITERATORS):
-        return value
-    if kind is Symbol:
-        raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
-    if kind is TensorProxy:
-        if value.meta.ndim == 0:
-            raise_in_program(TypeError("iteration over a 0-d tensor"))
-        return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
-    if (method := python_method(i, value, "__iter__")) is not None:
+    kind = i.kind_of(value)
+    if kind.asks_class and (method := python_method(i, value, "__iter__")) is not None:
         made = i.call_now(method, (value,))
         return ObjectIterator(i, made) if _is_python_iterator(i, made) else make_iterator(i, made)
-    if kind is ShadowDict:
-        return iter(dict_view(i, value, "keys"))
-    if kind is ForeignScalar:
-        return make_iterator(i, i.outside.concrete(value))
-    value = i.outside.contents(value)
-    if i.outside.is_changed_set(value):
-        raise Unsupported("the order of a set that was changed")
-    if isinstance(value, (*SEQUENCES, *DICT_LIKE, *VIEW_TYPES, *SETS, collections.deque)):
-        return iter(value)
+    return kind.iterate(i, value)
+
+
+def iterate_by_items(i: Interpreter, value: Any) -> Any:
+    """`iter(value)` of an object whose class has no `__iter__`."""
     if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
         return ItemIterator(i, value, method)
-    if value is None or is_constant(value):
-        raise_in_program(TypeError(f"'{kind.__name__}' object is not iterable"))
     raise Unsupported(f"iterating over a {type_of(value).__name__}")
 
 
 def _is_python_iterator(i: Interpreter, value: Any) -> bool:
-    plain = type(value) in (TensorProxy, Symbol, GeneratorValue) or isinstance(value, ITERATORS)
-    return not plain and python_method(i, value, "__next__") is not None
+    return i.kind_of(value).asks_class and python_method(i, value, "__next__") is not None
 
 
 def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
@@ -102,22 +81,9 @@ def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
 
 def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
     """(True, element) or, at the end, (False, None)."""
-    if type(iterator) is GeneratorValue:
-        return generators.resume(i, iterator)
-    if isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator):
-        raise Unsupported("advancing an iterator from outside")
-    if not isinstance(iterator, ITERATORS):
-        if not _is_python_iterator(i, iterator):
-            raise Unsupported(f"advancing a {type_of(iterator).__name__}")
+    if _is_python_iterator(i, iterator):
         iterator = ObjectIterator(i, iterator)
-    try:
-        return True, next(iterator)
-    except StopIteration as stop:
-        return False, stop.value
-    except (RuntimeError, ValueError) as error:  # a container that changed during iteration, or zip(strict=True)
-        if isinstance(error, Unsupported):
-            raise
-        raise_in_program(error)
+    return i.kind_of(iterator).advance(i, iterator)
 
 
 def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
@@ -127,6 +93,11 @@ def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     if type(value) is ShadowContainer and type(value.real) in (list, tuple):
         return i.outside.open(value)  # type: ignore[no-any-return]
     return i.native(list, native_iterator(i, value))  # type: ignore[no-any-return]
+
+
+def is_among(i: Interpreter, container: Any, element: Any) -> bool:
+    """Whether an element is equal to one that iteration gives."""
+    return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
 
 
 def is_dict(value: Any) -> bool:
@@ -172,7 +143,7 @@ def _is_read_by_keys(i: Interpreter, value: Any) -> bool:
 
 def keys_method(i: Interpreter, value: Any) -> Any:
     """`type(value).keys`, by which mappings are told from sequences of pairs; None where it has none."""
-    if type(value) in (TensorProxy, Symbol, GeneratorValue, list, tuple, *ITERATORS) or is_constant(value):
+    if not i.kind_of(value).asks_class or type(value) in (list, tuple) or is_constant(value):
         return None
     found = special_method(i, value, "keys")
     return None if found is ABSENT or found is None else found
@@ -217,63 +188,28 @@ def hashable(i: Interpreter, value: Any) -> Any:
 
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
-    if type(value) is ForeignScalar and any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
-        raise Unsupported(f"hashing a {type_of(value).__name__}")
-    value = i.outside.concrete(value)
-    kind = type(value)
-    if isinstance(value, tuple):
-        return kind([hashable(i, v) for v in value]) if kind is tuple else value
-    if kind in (ShadowDict, ShadowContainer) and type(value.real) in (dict, list, set):
-        raise_in_program(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
-    if kind in (ShadowDict, ShadowContainer, Symbol, slice):
-        raise Unsupported(f"hashing a {type_of(value).__name__}")
-    if is_constant(value) or kind is TensorProxy:
+    if isinstance(value, (torch.finfo, torch.iinfo)) or is_numpy(value):  # of which some cannot be hashed
+        i.native(hash, value)
+    if is_constant(value) and not isinstance(value, (tuple, slice)):
         return value
-    if special_method(i, value, "__hash__") is None:
-        raise_in_program(TypeError(f"unhashable type: '{type_of(value).__name__}'"))
-    own = any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__"))
-    if own or (kind is ForeignObject and not value.is_hashed_by_identity):
-        raise Unsupported(f"hashing a {type_of(value).__name__}")
-    return value
+    return i.kind_of(value).key(i, value)
 
 
 def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
-    kind = type(base)
-    if kind is ForeignObject and type(base.real).__module__ == "typing" and _is_type_argument(key):
+    if type(base) is ForeignObject and type(base.real).__module__ == "typing" and is_type_argument(key):
         found = i.read(operator.getitem, base.real, key)
         then(i.outside.constant_object(found, str(found)))  # `List[int]`
         return
-    if kind is not TensorProxy and (method := python_method(i, base, "__getitem__")) is not None:
+    kind = i.kind_of(base)
+    if kind.asks_class and (method := python_method(i, base, "__getitem__")) is not None:
         i.call(method, (base, key), {}, then)
         return
     number = symbolic_keys.item(i, base, key)
     if number is not ABSENT:
         then(number)
-        return
-    if type(base) is ShadowContainer and base.cls is collections.deque and python_method(i, base, "__len__") is not None:
-        raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
-    base = i.outside.contents(base)
-    kind = type(base)
-    key = concrete_key(i, key)
-    if kind is TensorProxy:
-        then(call_torch(i, "call_function", operator.getitem, (base, tensor_index(i, key)), {}))
-    elif kind is ShadowDict:
-        then(shadow_item(i, base, key))
-    elif kind is ForeignScalar:
-        then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
-    elif isinstance(base, SEQUENCES):
-        then(_created(i, i.native(operator.getitem, base, as_index(i, key))))
-    elif isinstance(base, collections.deque):
-        then(i.native(operator.getitem, base, as_index(i, key)))
-    elif isinstance(base, dict):
-        then(_inside_item(i, base, hashable(i, key)))
-    elif isinstance(base, type) and (method := _class_getitem(i, base)) is not None:
-        then(i.call_now(method, (base, key)))
-    elif is_constant(base) or (isinstance(base, type) and _is_type_argument(key)):
-        then(i.native(operator.getitem, base, key))
     else:
-        raise Unsupported(f"an item of a {type_of(base).__name__}")
+        kind.item(i, base, key, then)
 
 
 def tensor_index(i: Interpreter, key: Any) -> Any:
@@ -302,38 +238,6 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     return plain
 
 
-def _class_getitem(i: Interpreter, cls: type) -> FunctionType | None:
-    """What a class of the user's says `cls[...]` is, None where it says nothing or leaves it to the standard library."""
-    owner, found = lookup_class(cls, "__class_getitem__")
-    if found is ABSENT or is_trusted_class(owner):
-        return None
-    guard_class_attribute(i, cls.__mro__, owner, "__class_getitem__", found)
-    if not isinstance(found, classmethod) or not isinstance(found.__func__, FunctionType):
-        raise Unsupported(f"__class_getitem__ of {cls.__name__}")
-    return found.__func__
-
-
-def _is_type_argument(key: Any) -> bool:
-    """What may stand in the brackets of a generic type, or of an enumeration."""
-    if isinstance(key, tuple):
-        return all(map(_is_type_argument, key))
-    return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"
-
-
-def _created(i: Interpreter, value: Any) -> Any:
-    return i.mark_created(value) if type(value) is list else value
-
-
-def _inside_item(i: Interpreter, base: Any, key: Any) -> Any:
-    if isinstance(base, dict) and key not in base:
-        if isinstance(base, collections.defaultdict) and base.default_factory is not None:
-            base[key] = i.call_now(base.default_factory, ())
-            return base[key]
-        if not isinstance(base, collections.Counter):
-            raise_in_program(KeyError(key))
-    return i.read(operator.getitem, base, key)
-
-
 def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
     """`dict.__getitem__(d, key)` of a dictionary of the user's."""
     stored = stored_key(i.outside, lookup_key(i, key))
@@ -354,96 +258,29 @@ def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
 
 def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     """`base[key] = value`."""
-    if type(base) is not TensorProxy and (method := python_method(i, base, "__setitem__")) is not None:
+    kind = i.kind_of(base)
+    if kind.asks_class and (method := python_method(i, base, "__setitem__")) is not None:
         i.call_now(method, (base, key, value))
-        return
-    if type(base) is MappingProxy:
-        raise Unsupported("setting an item of a mappingproxy")
-    base = i.outside.contents(base)
-    kind = type(base)
-    key = concrete_key(i, key)
-    if kind is TensorProxy:
-        if python_method(i, value, "__index__") is not None:  # which counts for indices only
-            raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
-        operands = (base, tensor_index(i, key), tensor_index(i, value))
-        call_torch(i, "call_function", operator.setitem, operands, {})
-        return
-    set_native_item(i, base, key, value)
-
-
-def set_native_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
-    """What the builtin class of `base` does with `base[key] = value`."""
-    kind = type(base)
-    if kind is ShadowDict:
-        stored = stored_key(i.outside, hashable(i, key))
-        base.begin_change(stored)
-        base.get(i.outside, stored)
-        base.entries[stored] = value
-        base.changes[stored] = None
-    elif kind is list or isinstance(base, (dict, collections.deque)):
-        if isinstance(base, dict):
-            key = hashable(i, key)
-        if isinstance(key, slice):
-            value = list(iterate(i, value))
-        if not isinstance(base, dict):
-            key = as_index(i, key)
-        cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
-        i.read(cls.__setitem__, base, key, value)
     else:
-        raise Unsupported(f"setting an item of a {type_of(base).__name__}")
+        kind.set_item(i, base, key, value)
 
 
 def delete_item(i: Interpreter, base: Any, key: Any) -> None:
     """`del base[key]`."""
-    if type(base) is not TensorProxy and (method := python_method(i, base, "__delitem__")) is not None:
+    kind = i.kind_of(base)
+    if kind.asks_class and (method := python_method(i, base, "__delitem__")) is not None:
         i.call_now(method, (base, key))
-        return
-    if type(base) is MappingProxy:
-        raise Unsupported("deleting an item of a mappingproxy")
-    delete_native_item(i, i.outside.contents(base), key)
-
-
-def delete_native_item(i: Interpreter, base: Any, key: Any) -> None:
-    """What the builtin class of `base` does with `del base[key]`."""
-    key = concrete_key(i, key)
-    if type(base) is ShadowDict:
-        stored = stored_key(i.outside, hashable(i, key))
-        if base.get(i.outside, stored) is DELETED:
-            raise_in_program(KeyError(key))
-        base.begin_change(stored)
-        del base.entries[stored]
-        base.changes[stored] = None
-        base.removed[stored] = None
-    elif isinstance(base, (list, dict, collections.deque)):
-        cls = next(cls for cls in (list, collections.OrderedDict, dict, collections.deque) if isinstance(base, cls))
-        i.read(cls.__delitem__, base, hashable(i, key) if isinstance(base, dict) else as_index(i, key))
     else:
-        raise Unsupported(f"deleting an item of a {type_of(base).__name__}")
+        kind.delete_item(i, base, key)
 
 
 def contains(i: Interpreter, container: Any, element: Any) -> bool:
     """`element in container`."""
-    if type(container) is not TensorProxy and (method := python_method(i, container, "__contains__")) is not None:
+    kind = i.kind_of(container)
+    if kind.asks_class and (method := python_method(i, container, "__contains__")) is not None:
         return i.truth(i.call_now(method, (container, element)))
     outcome = symbolic_keys.contains(i, container, element)
-    if outcome is not ABSENT:
-        return bool(outcome)
-    container = i.outside.contents(container)
-    kind = type(container)
-    if kind is ShadowDict:
-        stored = stored_key(i.outside, lookup_key(i, element))
-        return container.get(i.outside, stored) is not DELETED
-    if kind is ForeignScalar:
-        return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
-    if isinstance(container, DICT_LIKE + SETS):
-        cls = next(cls for cls in (dict, set, frozenset) if isinstance(container, cls))
-        return bool(i.read(cls.__contains__, container, hashable(i, element)))
-    if isinstance(container, (str, bytes, range)):
-        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
-    iterated = (list, tuple, collections.deque, GeneratorValue, *VIEW_TYPES, *ITERATORS)
-    if isinstance(container, iterated) or (kind is not TensorProxy and python_method(i, container, "__iter__") is not None):
-        return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
-    raise Unsupported(f"membership in a {type_of(container).__name__}")
+    return kind.contains(i, container, element) if outcome is ABSENT else bool(outcome)
 
 
 def equal(i: Interpreter, left: Any, right: Any) -> bool:
@@ -464,38 +301,14 @@ def _is_known_number(value: Any) -> bool:
 
 def length(i: Interpreter, value: Any) -> Any:
     """`len(value)`."""
-    found = length_of(i, value)
-    if found is not None:
-        return found
-    method = python_method(i, value, "__len__")
-    if method is None:
+    kind = i.kind_of(value)
+    method = python_method(i, value, "__len__") if kind.asks_class else None
+    found = kind.length(i, value) if method is None else i.outside.concrete(i.call_now(method, (value,)))
+    if found is None and method is None:
         raise Unsupported(f"len() of a {type_of(value).__name__}")
-    found = i.outside.concrete(i.call_now(method, (value,)))
     if type(found) is not int or found < 0:
         raise Unsupported("a __len__ that gives something else than a length")
     return found
-
-
-def length_of(i: Interpreter, value: Any) -> int | None:
-    """`len(value)` of a container, None where `value` has no length that capture knows."""
-    if type(value) is TensorProxy:
-        if not value.meta.shape:
-            raise_in_program(TypeError("len() of a 0-d tensor"))
-        return int(value.meta.shape[0])
-    if python_method(i, value, "__len__") is not None:
-        return None
-    value = opened(value)
-    if type(value) is ShadowDict:
-        return value.length(i.outside)
-    value = i.outside.contents(value)
-    if type(value) is ForeignScalar and value.cls in (str, bytes):
-        return len(i.outside.concrete(value))
-    if isinstance(value, SEQUENCES):
-        return len(value)
-    for cls in (dict, set, frozenset, collections.deque, *VIEW_TYPES):
-        if isinstance(value, cls):
-            return int(cls.__len__(value))
-    return None
 
 
 def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
@@ -509,3 +322,10 @@ def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
         return getattr({key: shadow.get(i.outside, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
     return i.outside.mark_made(view, shadow, name)
+
+
+def is_type_argument(key: Any) -> bool:
+    """What may stand in the brackets of a generic type, or of an enumeration."""
+    if isinstance(key, tuple):
+        return all(map(is_type_argument, key))
+    return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"

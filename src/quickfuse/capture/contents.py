@@ -23,7 +23,7 @@ from . import constant_tensors
 from .builder import Builder
 from .mutation import changed_tensors, name_of, returns_new_memory
 from .number_operators import template_of
-from .values import Symbol, TensorProxy
+from .symbolic import Symbol, TensorProxy
 
 #: After so many changes in place a tensor's number is not followed any more: a loop that counts is better left rolled.
 _MOST_CHANGES = 2
@@ -315,7 +315,7 @@ def _applied(function: Callable[..., Any], template: str, operands: list[Known |
         return None
     try:
         hint = function(*(k.hint for k in known))
-    except Exception:
+    except (ArithmeticError, ValueError, TypeError):  # the program itself is to raise this, where it comes to it
         return None
     if type(hint) not in (int, float, bool):
         return None

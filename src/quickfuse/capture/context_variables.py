@@ -15,7 +15,7 @@ from ..ir.source import Source
 from .context_changes import ContextToken
 from .interpreter import Interpreter
 from .raising import raise_in_program
-from .values import ABSENT, FromOutside, real_of, type_of
+from .symbolic import ABSENT, FromOutside, real_of, type_of
 
 
 def _variable(i: Interpreter, value: Any) -> tuple[contextvars.ContextVar[Any], Source]:

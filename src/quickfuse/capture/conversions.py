@@ -10,7 +10,7 @@ import torch
 from ..errors import Unsupported
 from .results import OperatorFailed, Result, device_of
 from .stand_ins import run_without_data
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 
 def _to(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
 from . import attributes, container_methods, containers
 from .class_attributes import is_changeable, python_method
 from .interpreter import Interpreter
 from .raising import Raised
-from .values import (
+from .symbolic import (
     ABSENT,
     DICTS,
     ForeignObject,
@@ -33,7 +35,7 @@ _READ_FIRST = {"__reduce_ex__": object.__reduce_ex__, "__getstate__": object.__g
 
 def shallow(i: Interpreter, value: Any) -> Any:
     """`copy.copy(value)`."""
-    if is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType)):
+    if _is_its_own_copy(value):
         return value
     if type(value) is ShadowDict and type(value.real) in DICTS:
         return container_methods.copy_of(i, value)
@@ -48,6 +50,12 @@ def shallow(i: Interpreter, value: Any) -> Any:
     made = _empty(i, value, "__getstate__")
     _namespace_of_copy(i, made).update(_attributes(i, value))
     return made
+
+
+def _is_its_own_copy(value: Any) -> bool:
+    if isinstance(value, (torch.finfo, torch.iinfo)):
+        raise Unsupported(f"copying a {type(value).__name__}")
+    return is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType))
 
 
 def deep(i: Interpreter, value: Any, memo: Any = None) -> Any:
@@ -67,7 +75,7 @@ class _Deep:
 
     def copy(self, value: Any) -> Any:
         i = self._i
-        if is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType)):
+        if _is_its_own_copy(value):
             return value
         if id(value) in self._known:
             return self._known[id(value)]

@@ -14,7 +14,7 @@ import torch
 from ..errors import Unsupported
 from .class_attributes import lookup_class
 from .interpreter import Interpreter
-from .values import Symbol, TensorProxy, is_constant
+from .symbolic import Symbol, TensorProxy, is_constant
 
 _DEFAULT_SETUP = torch.autograd.Function.setup_context
 

@@ -14,7 +14,7 @@ import torch
 
 from ..ir.values import TensorMeta, contiguous_stride
 from .stand_ins import StandIns, call
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 _UNARY = (
     "abs absolute acos acosh asin asinh atan atanh arccos arccosh arcsin arcsinh arctan arctanh ceil cos cosh deg2rad "

@@ -17,7 +17,7 @@ from ..ir.segment import Segment
 from .builder import Builder
 from .contents import owners
 from .mutation import name_of
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 REASON = "an operator that may fail in a try statement, behind a change in place"
 

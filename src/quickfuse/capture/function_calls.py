@@ -14,7 +14,7 @@ from ..errors import Unsupported
 from .interpreter import Interpreter
 from .plain import adopt
 from .raising import Raised, raise_in_program
-from .values import ABSENT, DELETED, FromOutside, is_constant, type_of
+from .symbolic import ABSENT, DELETED, FromOutside, is_constant, type_of
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)

@@ -12,8 +12,11 @@ from ..errors import Unsupported
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import Raised, raise_in_program
+from .symbolic import NativeHandler
 from .unwinding import unwind
-from .values import NativeHandler
+
+#: Where the iterators are from that have neither `throw` nor `close`.
+_PLAIN_ITERATORS = ("builtins", "collections", "itertools")
 
 #: Where the iterators are from that have neither `throw` nor `close`.
 _PLAIN_ITERATORS = ("builtins", "collections", "itertools")

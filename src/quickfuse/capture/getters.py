@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import Unsupported
 from .interpreter import Interpreter
-from .values import FromOutside, type_of
+from .symbolic import FromOutside, type_of
 
 KINDS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 

@@ -17,7 +17,7 @@ from . import tensor_attributes
 from .elementwise import is_dense
 from .interpreter import Interpreter
 from .stand_ins import is_leaf
-from .values import TENSOR_TYPES, TensorProxy
+from .symbolic import TENSOR_TYPES, TensorProxy
 
 
 def backward(

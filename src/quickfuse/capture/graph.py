@@ -49,8 +49,8 @@ from .results import (
     tensors_in,
 )
 from .shadow import Shadow
+from .symbolic import Symbol, TensorProxy, is_numpy, symbolic_leaves, tensors_among
 from .tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
-from .values import Symbol, TensorProxy, is_numpy, symbolic_leaves, tensors_among
 from .view_groups import ViewGroups
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}

@@ -10,7 +10,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .stand_ins import is_leaf
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 #: From a call of a custom function to the operands that get gradients.
 Follow = Callable[[Any], list[torch.fx.Node]]

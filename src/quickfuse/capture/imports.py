@@ -6,10 +6,10 @@ import sys
 from typing import Any
 
 from ..errors import Unsupported
-from .attributes import PeerModule
 from .frame import Frame
 from .interpreter import Interpreter
 from .kinds import is_trusted_module
+from .peer import PeerModule
 
 _PEER = ("torch._dynamo", "torch._inductor")
 

@@ -19,9 +19,10 @@ from .failing import is_in_try
 from .frame import Frame, GeneratorValue
 from .graph import GraphBuilder
 from .outside import Outside
-from .raising import Raised, TracebackStandIn
+from .raising import Raised
 from .results import OperatorFailed
-from .values import FromOutside, TensorProxy, Unread, real_of, type_of
+from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
+from .values.kind import Kind
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
@@ -44,10 +45,8 @@ class Interpreter(ABC):
         self.results: list[Any] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
-        #: Where each exception that the captured code raised came by: the entries of its traceback, innermost first.
-        self.traces: dict[int, list[tuple[Frame, int]]] = {}
-        #: What stands for the traceback of an exception, by its identity: see `unwinding.traceback_of`.
-        self.tracebacks: dict[int, TracebackStandIn] = {}
+        #: What classes say about operations, as far as it was asked for: see `class_attributes.special_method`.
+        self.special_methods: dict[tuple[type, str, bool], Any] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
@@ -68,11 +67,10 @@ class Interpreter(ABC):
         self.released = True
         self.dropped.clear()
         self.results.clear()
-        self.traces.clear()
         self.ending.clear()
-        self.tracebacks.clear()
         self.frames.clear()
         self.loads.clear()
+        self.special_methods.clear()
         self.graph.release()
         self.outside.release()
 
@@ -113,6 +111,15 @@ class Interpreter(ABC):
         return tuple([(frame.code, frame.lasti) for frame in users or self.frames])
 
     # questions about values -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def kind_of(self, value: Any) -> Kind:
+        """What answers for a value: see `values/`."""
+
+    @abstractmethod
+    def truth_in_tensor(self, value: Any) -> bool:
+        """The outcome of a branch on a tensor's value, or on a number out of one: a guard where that can be told before the
+        graph runs."""
 
     @abstractmethod
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:

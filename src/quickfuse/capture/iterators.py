@@ -16,7 +16,7 @@ from . import generators
 from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .raising import Raised
-from .values import type_of
+from .symbolic import type_of
 
 
 class CallingIterator:

@@ -14,7 +14,7 @@ from ..ir.caches import UNKNOWN, cached_result, owner_of
 from .class_attributes import special_method
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES
-from .values import ForeignObject, contains_symbolic, is_constant, real_of
+from .symbolic import ForeignObject, contains_symbolic, is_constant, real_of
 
 KIND: type = type(functools.lru_cache(lambda: None))
 
@@ -40,10 +40,10 @@ def call(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs:
     if wrapper.cache_parameters()["maxsize"] is None:
         return i.outside.wrap(table[key], place.item(key))
     found = cached_result(wrapper, table, key)
-    if found is UNKNOWN or not is_constant(found):
+    if found is UNKNOWN:
         raise Unsupported(f"what {wrapper.__qualname__} has in its cache")
     i.outside.guard("is", place.item(key), table[key])  # the entry, which holds one result as long as it is there
-    return found
+    return found if is_constant(found) else i.outside.constant_object(found, f"{wrapper.__qualname__}()")
 
 
 def _fill(i: Interpreter, wrapper: Any, args: tuple[Any, ...], place: Any, key: Any) -> Any:

@@ -14,7 +14,7 @@ from .class_attributes import lookup_class, python_method
 from .frame import Frame
 from .interpreter import Interpreter
 from .library import level_enables
-from .values import is_constant, real_of, type_of
+from .symbolic import is_constant, real_of, type_of
 
 # logging --------------------------------------------------------------------------------------------------------
 

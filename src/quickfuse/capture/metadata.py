@@ -26,7 +26,7 @@ from .probes import probe, run_empty, run_on_layouts
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
 from .shape_rules import shape_rule
 from .stand_ins import is_leaf, outside_inference_mode, run_without_data
-from .values import PLAIN_TYPES, Symbol, TensorProxy
+from .symbolic import PLAIN_TYPES, Symbol, TensorProxy
 
 #: The functions that the rules here know by name. Custom operators may have any name.
 _NATIVE = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)

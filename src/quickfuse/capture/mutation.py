@@ -15,7 +15,7 @@ import torch
 
 from ..ir.signatures import signature
 from .elementwise import is_elementwise
-from .values import TensorProxy, tensors_among
+from .symbolic import TensorProxy, tensors_among
 
 _IN_PLACE_OPERATORS = frozenset(
     getattr(operator, name)

@@ -20,8 +20,8 @@ from .interpreter import Interpreter
 from .kinds import VIEW_TYPES
 from .plain import adopt, plain_copy
 from .raising import call_handler, raise_in_program
+from .symbolic import ForeignObject, ShadowContainer, ShadowDict, contains_symbolic, is_constant, opened
 from .text import printable
-from .values import ForeignObject, ShadowContainer, ShadowDict, contains_symbolic, is_constant, opened
 
 #: Methods that never look at the elements.
 _BLIND: dict[type, frozenset[str]] = {

@@ -15,7 +15,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .builder import Builder
-from .values import Symbol, TensorProxy
+from .symbolic import Symbol, TensorProxy
 
 
 class Nested:

@@ -13,7 +13,7 @@ from ..errors import Unsupported
 from .interpreter import Interpreter
 from .number_operators import template_of
 from .results import OperatorFailed
-from .values import Symbol, TensorProxy, is_constant
+from .symbolic import Symbol, TensorProxy, is_constant
 
 _NUMBERS = (Symbol, int, float, bool)
 

@@ -12,7 +12,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from .results import OperatorFailed
-from .values import Symbol
+from .symbolic import Symbol
 
 #: Python operators on numbers: function -> template of the expression.
 NUMBER_OPERATORS: dict[Callable[..., Any], str] = {

@@ -12,12 +12,13 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
-from . import attributes, binary_operators, containers, imports, variables
+from . import binary_operators, containers, imports, variables
+from .class_attributes import load_super
 from .frame import Frame, new_cell
 from .interpreter import Interpreter
 from .raising import raise_in_program
+from .symbolic import Symbol, TensorProxy, Unread, is_constant, type_of
 from .torch_function import call_torch
-from .values import Symbol, TensorProxy, Unread, is_constant, type_of
 
 # nothing to do, and the stack -----------------------------------------------------------------------------------
 
@@ -171,16 +172,17 @@ def op_LOAD_SUPER_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.pop()
     if arg & 1:
         f.stack.append(NULL)
-    attributes.load_super(i, cls, instance, value, f.stack.append)
+    load_super(i, cls, instance, value, f.stack.append)
 
 
 def op_STORE_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     base = f.stack.pop()
-    attributes.store(i, base, value, f.stack.pop())
+    i.kind_of(base).set_attribute(i, base, value, f.stack.pop())
 
 
 def op_DELETE_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    attributes.delete(i, f.stack.pop(), value)
+    base = f.stack.pop()
+    i.kind_of(base).delete_attribute(i, base, value)
 
 
 def op_BINARY_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -10,8 +10,8 @@ from . import builtin_calls, containers, native_methods
 from .frame import Frame
 from .interpreter import Interpreter
 from .raising import raise_in_program
+from .symbolic import ShadowContainer, ShadowDict, Unread, type_of
 from .text import printable, text_of
-from .values import ShadowContainer, ShadowDict, Unread, type_of
 
 # building and matching --------------------------------------------------------------------------------------------
 

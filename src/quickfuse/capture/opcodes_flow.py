@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
+from types import FunctionType, MethodType
 from typing import Any
 
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
-from . import calls, containers, generators
+from . import containers, generators
+from .class_attributes import guard_class_attribute, lookup_class
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import raise_in_program
+from .symbolic import FromOutside, real_of, type_of
 from .unwinding import traceback_of
-from .values import FromOutside, real_of, type_of
 
 # jumps ----------------------------------------------------------------------------------------------------------
 
@@ -150,7 +152,21 @@ def op_CLEANUP_THROW(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_BEFORE_WITH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    calls.enter_context(i, f, f.stack.pop())
+    _enter_context(i, f, f.stack.pop())
+
+
+def _enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
+    """BEFORE_WITH: push what leaves the context, then what entering gives."""
+    kind = type_of(manager)
+    methods = []
+    for name in ("__enter__", "__exit__"):
+        owner, method = lookup_class(kind, name)
+        if not isinstance(method, FunctionType):
+            raise Unsupported(f"the context manager {kind.__name__}")
+        guard_class_attribute(i, kind.__mro__, owner, name, method)
+        methods.append(method)
+    f.stack.append(MethodType(methods[1], manager))
+    i.call(methods[0], (manager,), {}, f.stack.append)
 
 
 def op_WITH_EXCEPT_START(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -15,9 +15,7 @@ from . import gradients
 from .class_attributes import python_method
 from .interpreter import Interpreter
 from .results import OperatorFailed
-from .tensor_subclasses import is_function_class
-from .torch_function import as_subclass, call_torch
-from .values import (
+from .symbolic import (
     ForeignScalar,
     FromOutside,
     ShadowContainer,
@@ -29,6 +27,8 @@ from .values import (
     real_of,
     type_of,
 )
+from .tensor_subclasses import is_function_class
+from .torch_function import as_subclass, call_torch
 
 
 def _builtins_of(owner: Any) -> set[Any]:
@@ -156,6 +156,11 @@ def _operands(
     if name in _SIZED:
         value = tuple([_plain(i, v, keep=position == 1) for position, v in enumerate(args)])
         return value, {key: _plain(i, v, keep=key == "fill_value") for key, v in kwargs.items()}
+    if target is torch.nn.functional.batch_norm:  # whose momentum may come from a counter of batches
+        given = [*enumerate(args), *kwargs.items()]
+        kept = {k: v for k, v in given if k in (6, "momentum") and type(v) is Symbol and v.from_tensor}
+        value = tuple([kept[k] if k in kept else _plain(i, v, keep) for k, v in enumerate(args)])
+        return value, {key: kept[key] if key in kept else _plain(i, v, keep) for key, v in kwargs.items()}
     return _plain(i, args, keep), _plain(i, kwargs, keep)
 
 

@@ -40,15 +40,17 @@ from .kinds import (
     is_trusted_module,
 )
 from .results import meta_of
-from .tensor_subclasses import is_function_class, is_plain_subclass
-from .values import (
+from .symbolic import (
     PLAIN_TYPES,
     TENSOR_TYPES,
+    Assigned,
     ContainerMethod,
     ForeignObject,
     ForeignScalar,
     FromOutside,
     Made,
+    MadeException,
+    MadeTraceback,
     MappingProxy,
     Place,
     ShadowContainer,
@@ -64,6 +66,7 @@ from .values import (
     opened,
     scalar_class,
 )
+from .tensor_subclasses import is_function_class, is_plain_subclass
 
 LARGEST_CONTAINER = 100_000
 _UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
@@ -94,8 +97,8 @@ class Outside:
         self.hashed: dict[Source, None] = {}
         #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
-        self.global_stores: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
-        self.cell_stores: dict[int, tuple[CellType, Any]] = {}
+        #: The globals and cells that it has assigned or deleted.
+        self.variables: list[Assigned] = []
         #: Calls through caches, to be made afterwards: see `lru_caches`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
         self.context = ContextChanges()
@@ -182,14 +185,13 @@ class Outside:
     def effect_count(self) -> int:
         """How many changes of the user's objects were noted so far."""
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
-        stores = len(self.changed_attributes) + len(self.global_stores) + len(self.cell_stores)
-        stores += len(self.context.tokens)
+        stores = len(self.changed_attributes) + len(self.variables) + len(self.context.tokens)
         return stores + contents + sum(len(s.changes) for s in self.dictionaries)
 
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
-                      self.global_stores, self.cell_stores, self._keep, self._symbols, self._made,
+                      self.variables, self._keep, self._symbols, self._made,
                       self.cached_calls, self.context.tokens):  # fmt: skip
             table.clear()
 
@@ -208,6 +210,18 @@ class Outside:
         """Note how an object came to be: see `Made`."""
         self._made[id(value)] = Made(value, owner, name)
         return value
+
+    def note_exception(self, exception: BaseException) -> MadeException:
+        """What is known of an exception that the captured code raised."""
+        known = self._made.get(id(exception))
+        if not isinstance(known, MadeException):
+            known = self._made[id(exception)] = MadeException(exception)
+        return known
+
+    def note_traceback(self, traceback: Any, exception: MadeException) -> None:
+        """A traceback stands for that of an exception as it is now."""
+        made = self._made[id(traceback)] = MadeTraceback(traceback, exception.value, len(exception.trace))
+        exception.tracebacks.append(made)
 
     def made(self, value: Any) -> Made | None:
         """How an object came to be, None if capture did not make it."""
@@ -547,6 +561,18 @@ class Outside:
         """The stand-in of a real object that was read before, or None."""
         known = self.known.get(id(value))
         return None if type(known) is Place else known
+
+    def assigned(self, place: Any, name: str = "") -> Assigned | None:
+        """What the captured code did to a variable, None if it left it alone: see `Assigned`."""
+        return next((v for v in self.variables if v.place is place and v.name == name), None)
+
+    def assign(self, place: Any, name: str, value: Any) -> None:
+        """Note that the captured code assigned a variable, or deleted it."""
+        known = self.assigned(place, name)
+        if known is None:
+            self.variables.append(Assigned(place, name, value))
+        else:
+            known.value = value
 
     def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
         """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""

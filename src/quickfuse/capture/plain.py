@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import Unsupported
 from .containers import as_plain_dict
 from .interpreter import Interpreter
-from .values import is_constant, type_of
+from .symbolic import is_constant, type_of
 
 
 def plain_copy(i: Interpreter, value: Any, what: str) -> Any:

@@ -22,7 +22,7 @@ from ..errors import Unsupported
 from ..ir.values import TensorMeta, contiguous_stride
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .stand_ins import StandIns, call
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 #: Every axis of the results is an axis of an operand, or as long as an argument says.
 _ANY_AXIS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ..errors import Unsupported
 
@@ -35,11 +35,3 @@ def call_handler(
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise Unsupported(f"a call of {name} with these arguments") from None
         raise
-
-
-class TracebackStandIn(NamedTuple):
-    """A traceback of an exception, as it was when the exception had this number of entries."""
-
-    traceback: Any
-    exception: BaseException
-    entries: int

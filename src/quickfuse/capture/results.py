@@ -11,7 +11,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.effects import NO_EFFECTS, Effects
 from ..ir.values import TensorMeta
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 
 class SameTensor:

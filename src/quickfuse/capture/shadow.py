@@ -16,7 +16,7 @@ from ..ir.values import NumberMeta, TensorMeta
 from .builder import Builder
 from .results import check_plain, meta_of
 from .stand_ins import call, is_leaf, stand_in_for
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 _META = torch.device("meta")
 

@@ -24,7 +24,7 @@ from .elementwise import (
 )
 from .results import Result, SameTensor, View, device_of
 from .stand_ins import is_leaf, run_without_data
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 Rule = Callable[[Any, Any, list[TensorProxy], bool], Result | None]
 

@@ -19,7 +19,7 @@ from ..ir.values import TensorMeta
 from .data_dependent import reason_of
 from .on_device import OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
-from .values import Symbol, TensorProxy
+from .symbolic import Symbol, TensorProxy
 
 _META = torch.device("meta")
 _NO_DATA = re.compile(r"\bmeta\b", re.IGNORECASE)
@@ -198,8 +198,13 @@ def _without_data(meta: TensorMeta) -> torch.Tensor:
 def _computed(leaf: torch.Tensor) -> torch.Tensor:
     """The same tensor as an operator's result: it may be changed in place."""
     with torch.enable_grad():
-        made = leaf.clone()
-        if made.stride() == leaf.stride():
-            return made
-        storage = leaf.as_strided((leaf.untyped_storage().nbytes() // leaf.element_size(),), (1,)).clone()
-        return storage.as_strided(leaf.shape, leaf.stride())
+        return _Computed.apply(leaf)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Computed(torch.autograd.Function):
+    """An operator whose result looks like its operand. The first call of one of PyTorch's own on this device would import
+    its compiler, which takes up to a second."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)

@@ -9,7 +9,7 @@ from typing import Any
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from .interpreter import Interpreter
-from .values import ABSENT, ShadowContainer, ShadowDict, Symbol
+from .symbolic import ABSENT, ShadowContainer, ShadowDict, Symbol
 
 #: Dictionaries that look a key up without adding it.
 _PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)

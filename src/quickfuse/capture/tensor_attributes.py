@@ -17,8 +17,8 @@ from .kinds import CODE_TYPES, is_trusted_module
 from .raising import raise_in_program
 from .results import View
 from .stand_ins import is_leaf
+from .symbolic import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
 from .tensor_subclasses import is_function_class, own_member
-from .values import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
 
 #: Attributes that follow from the metadata that is guarded anyway.
 _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {

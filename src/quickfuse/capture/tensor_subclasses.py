@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from .values import ABSENT, TENSOR_TYPES, TensorProxy
+from .symbolic import ABSENT, TENSOR_TYPES, TensorProxy
 
 #: Special names that may stand in such a class. Others say what operators and attributes do.
 _HARMLESS = frozenset(

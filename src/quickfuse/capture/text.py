@@ -11,7 +11,7 @@ from ..errors import Unsupported
 from .class_attributes import guard_class_attribute, lookup_class, python_method
 from .interpreter import Interpreter
 from .plain import plain_copy
-from .values import ForeignScalar, ShadowContainer, ShadowDict, is_constant, type_of
+from .symbolic import ForeignScalar, ShadowContainer, ShadowDict, is_constant, type_of
 
 #: The methods that give a text, those that are asked first in front.
 _METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}

@@ -14,7 +14,7 @@ from ..ir.signatures import signature
 from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .values import FromOutside, TensorProxy, type_of
+from .symbolic import FromOutside, TensorProxy, type_of
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -108,6 +108,15 @@ def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
     return i.mark_created(contextlib.nullcontext())
 
 
+def call_peer(i: Interpreter, name: str) -> Any:
+    """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break."""
+    if name.endswith(".is_compiling"):
+        return is_compiling(i)
+    if name.endswith("graph_break") and i.frames[-1].is_library:
+        return None
+    raise Unsupported(f"a call of {name}")
+
+
 # optimizers -----------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +173,7 @@ _class_method = torch.autograd.Function.__dict__["apply"]
 #: In C from PyTorch 2.15 on.
 _APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
 
-__all__ = ["HANDLERS", "call_operator", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
+__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
            "tensor_operator"]  # fmt: skip
 
 HANDLERS: dict[Any, Callable[..., Any]] = {

@@ -16,8 +16,8 @@ from . import library
 from .class_attributes import guard_class_attribute
 from .interpreter import Interpreter
 from .results import View
+from .symbolic import Symbol, TensorProxy, symbolic_leaves
 from .tensor_subclasses import is_function_class, is_plain_subclass, own_member
-from .values import Symbol, TensorProxy, symbolic_leaves
 
 _NOTHING: Mapping[str, Any] = {}
 

@@ -24,7 +24,7 @@ from .metadata import result_device
 from .nested import nested_graph
 from .results import SameTensor, View, tensors_in
 from .stand_ins import outside_inference_mode, run_without_data
-from .values import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, type_of
+from .symbolic import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, type_of
 
 #: (the function's graph as a function, arguments, keyword arguments) -> what the transform returns.
 Run = Callable[[Callable[..., Any], Any, Any], Any]

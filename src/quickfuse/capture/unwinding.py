@@ -8,8 +8,8 @@ from typing import Any
 from ..errors import Unsupported
 from .frame import Frame
 from .interpreter import Interpreter
-from .raising import Raised, TracebackStandIn
-from .values import FromOutside, real_of
+from .raising import Raised
+from .symbolic import FromOutside, MadeTraceback, real_of
 
 
 def unwind(i: Interpreter, exception: BaseException, depth: int) -> None:
@@ -17,7 +17,7 @@ def unwind(i: Interpreter, exception: BaseException, depth: int) -> None:
     if isinstance(exception, FromOutside):
         raise Unsupported("raising an exception from outside")  # its traceback gets an entry for each frame
     _chain(i, exception)
-    trace = i.traces.setdefault(id(exception), [])
+    trace = i.outside.note_exception(exception).trace
     while len(i.frames) > depth:
         frame = i.frames[-1]
         if not trace or not _is_reraise(frame):
@@ -59,25 +59,25 @@ def _chain(i: Interpreter, exception: BaseException) -> None:
 
 def traceback_of(i: Interpreter, exception: BaseException) -> Any:
     """The traceback of an exception that captured code made: some traceback, which only the real one replaces."""
-    entries = len(i.traces.get(id(exception), ()))
-    for known in i.tracebacks.values():
-        if known.exception is exception and known.entries == entries:
-            return known.traceback
+    made = i.outside.note_exception(exception)
+    for known in made.tracebacks:
+        if known.entries == len(made.trace):
+            return known.value
     # Of a frame that has no caller: one that had would keep the interpreter's own frames.
     traceback = TracebackType(None, (nothing for nothing in ()).gi_frame, 0, 1)
-    i.tracebacks[id(traceback)] = TracebackStandIn(traceback, exception, entries)
+    i.outside.note_traceback(traceback, made)
     return traceback
 
 
 def set_traceback(i: Interpreter, exception: BaseException, traceback: Any) -> None:
     """`exception.__traceback__ = traceback`, for an exception that captured code made: back to what it was before."""
     if traceback is None:
-        i.traces.pop(id(exception), None)
+        i.outside.note_exception(exception).trace.clear()
         return
-    known = i.tracebacks.get(id(traceback))
-    if known is None or known.exception is not exception:
+    known = i.outside.made(traceback)
+    if not isinstance(known, MadeTraceback) or known.owner is not exception:
         raise Unsupported("giving an exception another traceback")
-    del i.traces[id(exception)][known.entries :]
+    del i.outside.note_exception(exception).trace[known.entries :]
 
 
 def _is_reraise(frame: Frame) -> bool:

@@ -17,7 +17,7 @@ from .metadata import result_device, structure_of
 from .mutation import name_of
 from .results import SameTensor
 from .stand_ins import empty_like_meta, outside_inference_mode
-from .values import TensorProxy, symbolic_leaves
+from .symbolic import TensorProxy, symbolic_leaves
 
 _IN_GRAPH = Mark("in graph")
 

@@ -11,15 +11,15 @@ from .frame import Frame
 from .interpreter import Interpreter
 from .kinds import is_trusted_module
 from .raising import raise_in_program
-from .values import DELETED
+from .symbolic import DELETED
 
 _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
 
 
 def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
-    stored = i.outside.global_stores.get((id(globals_), name))
-    if stored is not None and stored[1] is not DELETED:
-        return stored[1]
+    stored = i.outside.assigned(globals_, name)
+    if stored is not None and stored.value is not DELETED:
+        return stored.value
     trusted = is_trusted_module(globals_.get("__name__"))
     if name in globals_ and stored is None:
         return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
@@ -45,21 +45,21 @@ def _builtins_of(globals_: dict[str, Any]) -> dict[str, Any]:
 
 
 def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
-    i.outside.global_stores[id(globals_), name] = (globals_, value)
+    i.outside.assign(globals_, name, value)
 
 
 def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
     load_global(i, globals_, name)
-    if name not in globals_ and (id(globals_), name) not in i.outside.global_stores:
+    if name not in globals_ and i.outside.assigned(globals_, name) is None:
         raise_in_program(NameError(f"name '{name}' is not defined"))
-    i.outside.global_stores[id(globals_), name] = (globals_, DELETED)
+    i.outside.assign(globals_, name, DELETED)
 
 
 def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
     cell: CellType = f.locals[index]
-    stored = i.outside.cell_stores.get(id(cell))
+    stored = i.outside.assigned(cell)
     if stored is not None:
-        return stored[1]
+        return stored.value
     try:
         value = cell.cell_contents
     except ValueError:
@@ -111,4 +111,4 @@ def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
     if i.is_created(cell):
         cell.cell_contents = value
     else:
-        i.outside.cell_stores[id(cell)] = (cell, value)
+        i.outside.assign(cell, "", value)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta
-from .values import TensorProxy
+from .symbolic import TensorProxy
 
 
 class ViewGroups:

@@ -263,7 +263,7 @@ class Tracing:
         for tensor, meta in zip(self.traced_inputs, metas, strict=True):
             if tensor is not None and tensor.requires_grad != meta.requires_grad:
                 raise Unsupported("an input that begins to require gradients")
-        plan = OutputPlan(results)
+        plan = OutputPlan(results, self.marks.node_of)
         outputs = self._output_nodes(plan, results)
         wanted = [k for k, meta in enumerate(metas) if isinstance(meta, TensorMeta) and meta.requires_grad]
         differentiable = [plan.tensors[k] for k in plan.differentiable]
@@ -317,7 +317,7 @@ class Tracing:
         """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own, and all have
         the strides that capture found, on axes with one element, too."""
         captured = outputs_of(self.source)
-        metas = {id(tensor): node.meta["val"] for tensor, node in zip(results, captured, strict=True)}
+        metas = {id(result): node.meta["val"] for result, node in zip(results, captured, strict=True)}
         nodes = []
         owners: dict[Node, Any] = {}
         for tensor in plan.tensors:

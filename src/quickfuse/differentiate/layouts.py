@@ -1,4 +1,4 @@
-"""Rules for the metadata of convolutions, normalisations, shuffled images and strided views.
+"""Rules for the metadata of convolutions, normalisations, shuffled images, attention and strided views.
 
 The layout of their results depends on the device, and PyTorch's own rules for them are slow.
 """
@@ -237,6 +237,23 @@ def _log_sigmoid(x: Any) -> Spec:
     return laid_out(x.meta.shape, None, x.meta), laid_out(x.meta.shape, None, x.meta)
 
 
+# --- attention ---
+
+
+def _flash_attention_on_cpu(query: Any, *args: Any, **kwargs: Any) -> Spec:
+    """The sums of exponentials are in the type that the products are added up in, which PyTorch before 2.13 does not tell
+    of float64."""
+    like = query.meta
+    made = torch.empty_like(torch.empty_strided(like.shape, like.stride, device=_META))
+    batch, heads, length, _ = like.shape
+    sums = like.dtype if like.dtype is torch.float64 else torch.float32
+    stride = (length * heads, 1, heads)
+    return (
+        Out(TensorMeta(like.dtype, like.shape, made.stride(), like.device), 0),
+        Out(TensorMeta(sums, (batch, heads, length), stride, like.device), 0),
+    )
+
+
 def _rnn_layer(*args: Any) -> Spec:
     raise Unsupported("a recurrent layer, which keeps for backward what only it understands")
 
@@ -245,6 +262,7 @@ def _rnn_layer(*args: Any) -> Spec:
 RULES: dict[Any, Callable[..., Spec]] = {
     aten.as_strided.default: _as_strided,
     aten._linalg_svd.default: _svd,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention_on_cpu,
     aten.convolution.default: _convolution,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.mkldnn_rnn_layer.default: _rnn_layer,

@@ -22,7 +22,7 @@ from ..ir.values import NumberMeta
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
-    "fill masked_fill lerp clamp clamp_min clamp_max".split()
+    "fill masked_fill lerp clamp clamp_min clamp_max batch_norm".split()
 )
 #: The same for functions that are not differentiated.
 _ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())

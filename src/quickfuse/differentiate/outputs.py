@@ -6,9 +6,11 @@ of, so that memory is shared and autograd knows about it, as in an eager run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..errors import Unsupported
 from ..ir.gradients import Given
@@ -23,19 +25,28 @@ _AS_REAL = torch.ops.aten.view_as_real.default
 
 class OutputPlan:
     """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reaches` the inputs that
-    each of them depends on; `results` has an entry for each output of the captured graph."""
+    each of them depends on; `numbers` are the nodes of numbers out of tensors, which forward returns after the tensors;
+    `results` has an entry for each output of the captured graph."""
 
-    def __init__(self, outputs: list[Any]) -> None:
+    def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
+        """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""
         self.tensors: list[TracedTensor] = []
+        self.numbers: list[Node] = []
         self.results: list[Given] = []
         self._index: dict[int, int] = {}
         groups: dict[int, list[TracedTensor]] = {}
         for output in outputs:
-            if type(output) is not TracedTensor:
+            if type(output) is TracedTensor:
+                groups.setdefault(id(output.memory), []).append(output)
+                continue
+            number = output if isinstance(output, Node) else number_node(output)
+            if number is None:
                 raise Unsupported("an output that is a number")
-            groups.setdefault(id(output.memory), []).append(output)
+            self.numbers.append(number)
         self._groups = groups
-        self.results = [self._given(output) for output in outputs]
+        given = [self._given(output) if type(output) is TracedTensor else None for output in outputs]
+        later = iter(range(len(self.tensors), len(self.tensors) + len(self.numbers)))
+        self.results = [g if g is not None else Given(next(later), with_grad=False) for g in given]
         self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
         self.reaches: list[frozenset[int]] = []
 

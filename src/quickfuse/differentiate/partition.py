@@ -26,7 +26,7 @@ from ..ir.nodes import is_view
 from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
-from .recompute import Recipe, is_cheap, is_slow, memory_root, recipe_of, size_of, tensors_before
+from .recompute import Recipe, is_cheap, is_slow, memory_root, recipe_of, size_of, tensors_before, users_of
 
 aten = torch.ops.aten
 
@@ -167,7 +167,7 @@ class _Partition:
         """Those that nodes of backward use directly, or that are gradients themselves."""
         gradients = {g for g in self.joint.gradients if g is not None}
         live = self._live_late()
-        return [n for n in needed if n in gradients or any(user in live for user in n.users)]
+        return [n for n in needed if n in gradients or any(user in live for user in users_of(n))]
 
     def _live_late(self) -> set[Node]:
         live: set[Node] = set()

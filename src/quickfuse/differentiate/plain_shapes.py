@@ -158,6 +158,21 @@ def _embedding_backward(grad: Any, indices: Any, count: int, *options: Any) -> S
     return _contiguous((count, grad.meta.shape[-1]), grad.meta)
 
 
+def _arange(*limits: Any, dtype: Any = None, device: Any = None, **options: Any) -> Spec:
+    """Of `end`, `start, end` or `start, end, step` in whole numbers."""
+    start, end, step = (0, *limits, 1) if len(limits) == 1 else (*limits, 1)[:3]
+    if not all(type(n) is int for n in limits) or step == 0 or (end - start) * step < 0 or any(options.values()):
+        return NotImplemented
+    shape = (len(range(start, end, step)),)
+    return Out(TensorMeta(dtype or torch.int64, shape, (1,), torch.device(device or "cpu")), 0)
+
+
+def _full(size: Any, value: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Spec:
+    if dtype is None or any(options.values()):
+        return NotImplemented
+    return Out(TensorMeta(dtype, tuple(size), contiguous_stride(tuple(size)), torch.device(device or "cpu")), 0)
+
+
 def _contiguous(shape: tuple[int, ...], like: TensorMeta) -> Out:
     return Out(TensorMeta(like.dtype, shape, contiguous_stride(shape), like.device), 0)
 
@@ -168,6 +183,10 @@ RULES: dict[Any, Callable[..., Spec]] = {
     **{getattr(aten, name).Tensor: _with_whole_numbers for name in ("add", "sub", "mul")},
     **{getattr(aten, name).Scalar: _with_whole_numbers for name in ("add", "sub", "mul")},
     **{getattr(aten, name).default: _copy for name in ("clone", "empty_like", "zeros_like", "ones_like")},
+    aten.arange.default: _arange,
+    aten.arange.start: _arange,
+    aten.arange.start_step: _arange,
+    aten.full.default: _full,
     aten.threshold_backward.default: _threshold_backward,
     aten.div.Tensor: _with_numbers,
     aten.div.Scalar: _with_numbers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -144,7 +144,21 @@ def is_number(node: Node) -> bool:
 
 
 def tensors_before(node: Node) -> Iterator[Node]:
-    """The operands of a node that are tensors or results of several."""
-    for operand in node.all_input_nodes:
-        if not is_number(operand):
-            yield operand
+    """The operands of a node that are tensors or results of several, and the tensors that its numbers come out of."""
+    return _through_numbers(node, lambda n: n.all_input_nodes)
+
+
+def users_of(node: Node) -> Iterator[Node]:
+    """The nodes that use a tensor, or a number out of it."""
+    return _through_numbers(node, lambda n: n.users)
+
+
+def _through_numbers(node: Node, neighbours: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
+    numbers, waiting = set(), [node]
+    while waiting:
+        for other in neighbours(waiting.pop()):
+            if not is_number(other):
+                yield other
+            elif other not in numbers:
+                numbers.add(other)
+                waiting.append(other)

@@ -22,9 +22,9 @@ def split(joint: Joint, plan: Plan) -> Differentiated:
     """The two graphs, with what `plan` keeps passed from one to the other."""
     forward, saved, bytes_saved = _Forward(joint, plan).build()
     backward, numbers = build_backward(joint, plan)
-    tensors = [t.meta for t in joint.plan.tensors]
+    outputs = [*[t.meta for t in joint.plan.tensors], *[node.meta["val"] for node in joint.plan.numbers]]
     return Differentiated(
-        forward, backward, tensors, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
+        forward, backward, outputs, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
         [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, _changed_inputs(joint),
         joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, has_tail=joint.tail is not None, order=joint.order,
     )  # fmt: skip
@@ -66,7 +66,8 @@ class _Forward(_Copier):
         joint, plan = self.joint, self.plan
         late = [] if joint.tail is None else [*joint.tail.origin.values()]
         draws = [node for node in joint.graph.nodes if draws_random_numbers(node)]  # each moves the next one on
-        wanted = self._ancestors([*joint.traced_outputs, *joint.written.values(), *plan.kept, *late, *draws])
+        numbers = joint.plan.numbers
+        wanted = self._ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *draws])
         inputs = {node: position for position, node in enumerate(joint.inputs)}
         for node in joint.graph.nodes:
             if node in inputs:
@@ -82,7 +83,7 @@ class _Forward(_Copier):
             elif node in places and node not in plan.copied:
                 saved.append(Saved(places[node], False))
             else:
-                saved.append(Saved(len(joint.outputs) + len(extra), False))
+                saved.append(Saved(len(joint.outputs) + len(numbers) + len(extra), False))
                 extra.append(self._copied(node) if node in plan.copied else self.made[node])
         for position, node in sorted(joint.written.items()):
             if node is not joint.inputs[position]:
@@ -91,7 +92,7 @@ class _Forward(_Copier):
                 store.meta["val"] = target.meta["val"]
         if joint.tail is not None:
             joint.tail.write(self.graph, self.made)
-        self.graph.output((*[self.made[node] for node in joint.outputs], *extra))
+        self.graph.output((*[self.made[node] for node in (*joint.outputs, *numbers)], *extra))
         return self.graph, saved, plan.bytes
 
     def _copied(self, node: Node) -> Node:

@@ -108,7 +108,7 @@ class TailResults:
 
     def of(self, outputs: Any) -> list[Any]:
         """The values of the captured graph's outputs. Those that the tail computes are traced tensors of memory of their
-        own, whose node is the captured graph's.
+        own, whose node is the captured graph's; numbers are this node itself.
 
         Raises:
             NoTail: where tensors share memory in ways that the two graphs could not tell each other.
@@ -118,9 +118,9 @@ class TailResults:
         for node in self._tail.nodes:
             for operand in node.all_input_nodes:
                 self._take_number(operand)
-        if not all(isinstance(output, Node) and isinstance(output.meta.get("val"), TensorMeta) for output in outputs):
+        if not all(isinstance(o, Node) and isinstance(o.meta.get("val"), TensorMeta | NumberMeta) for o in outputs):
             raise NoTail
-        found = [self._result(output) for output in outputs]
+        found = [self._number(output) if _is_number(output) else self._result(output) for output in outputs]
         if len({*self._returned_late} - self._returned) < len(self._returned_late):
             raise NoTail
         return found
@@ -156,6 +156,14 @@ class TailResults:
         else:
             for operand in node.all_input_nodes:
                 self._take_number(operand)
+
+    def _number(self, output: Node) -> Any:
+        """A number that the graph returns: the captured graph's node, if the tail computes it."""
+        if output in self._tail.skipped:
+            if output not in self._tail.nodes:
+                raise NoTail
+            return output
+        return self._values[output]
 
     def _result(self, output: Node) -> Any:
         tail, late = self._tail, output in self._tail.skipped

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from ..ir.frame import FrameState
+from ..ir.frame import FrameState, Suspension
 from .assemble import Writer
 from .micro import MICRO_VARIABLES, as_user_code
 from .program import Program, program_of
@@ -40,25 +40,42 @@ def _is_in_compiler(code: CodeType) -> bool:
     return code.co_filename.startswith("<quickfuse")
 
 
-def call_below(frames: Sequence[FrameState], function: Callable[[Any], Any], operand: Any) -> Any:
-    """`function(operand)`, called by the innermost of these frames, as it seems, and below by the user's real frame."""
-    for frame in reversed(frames):
+def call_below(
+    callers: Sequence[FrameState], function: Callable[[Any], Any], operand: Any, driven: Sequence[FrameState] = ()
+) -> Any:
+    """`function(operand)`, called by the innermost of `callers`, as it seems, and below by the user's real frame.
+
+    `driven` are all frames of the program: where it is a `Suspension`, it keeps what stands for the real frame.
+    """
+    for frame in reversed(callers):
         program = program_of(frame.code)
         position = frame.position
         code = program.stand_ins.get((position,)) or _stand_in_at(program, position)
         function, operand = FunctionType(code, frame.globals), (function, operand)
-    # A micro-function or stand-in that comes first stands for the user's function there: that one is being driven, too.
-    caller: FrameType | None = sys._getframe(1)
+    caller = getattr(driven, "caller", None) or _caller_of(driven)
+    if caller is not None:
+        function, operand = FunctionType(*caller), (function, operand)
+    return function(operand)
+
+
+def _caller_of(driven: Sequence[FrameState]) -> tuple[CodeType, dict[str, Any]] | None:
+    """A stand-in for the user's real frame, the same one as long as the program is being driven.
+
+    A micro-function or stand-in that comes first stands for the user's function there: that one is being driven, too.
+    """
+    caller: FrameType | None = sys._getframe(2)
     while caller is not None:
         code = caller.f_code
         if id(code) not in _own_codes and not _is_in_compiler(code):
             break
         caller = caller.f_back
-    if caller is not None:
-        unit = caller.f_lasti // 2
-        code = program_of(code).stand_ins.get(unit) or _stand_in(code, unit)
-        function, operand = FunctionType(code, caller.f_globals), (function, operand)
-    return function(operand)
+    if caller is None:
+        return None
+    unit = caller.f_lasti // 2
+    found = program_of(code).stand_ins.get(unit) or _stand_in(code, unit), caller.f_globals
+    if isinstance(driven, Suspension):
+        driven.caller = found
+    return found
 
 
 def _stand_in_at(program: Program, position: int) -> CodeType:

@@ -7,10 +7,10 @@ from types import CodeType
 from typing import Any
 
 from ..errors import QuickfuseError
-from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 from . import native
 from .loops import loop_end
+from .places import Key, WithoutSegment, key_of, place_of
 from .step import leave, needs_own_frame, perform, perform_on
 from .tracebacks import without_own
 from .unwind import Returned, unwind
@@ -25,27 +25,6 @@ COMPILED_IN_VAIN = 6
 
 #: What a segment's run gives instead of a result where there is none for these frames.
 NO_SEGMENT = object()
-
-Key = tuple[Any, ...]
-
-
-def key_of(frames: list[FrameState]) -> Key:
-    """What tells one beginning of a segment from another: where suspended frames stand in the program, and where they
-    have objects that a segment must not let go of."""
-    endings = visible_endings(frames)
-    places = places_of(frames)
-    return (places, tuple([slot for slot, _ in endings])) if endings else places
-
-
-def places_of(frames: list[FrameState]) -> Key:
-    """Where suspended frames stand in the program."""
-    return tuple([(id(frame.code), frame.position) for frame in frames]) if len(frames) > 1 else place_of(frames[0])
-
-
-def place_of(frame: FrameState) -> Key:
-    """Where one frame stands."""
-    return id(frame.code), frame.position
-
 
 class Driver:
     """Drives one function's suspended calls.
@@ -70,8 +49,7 @@ class Driver:
         self.left_to_python: dict[Key, int | None] = {}
         #: Places from which CPython cannot go on.
         self._refused: set[Key] = set()
-        #: Where no segment begins, whatever the frames hold: the next instruction is performed at once.
-        self.without_segment: set[Key] = set()
+        self.without_segment = WithoutSegment()
         self._said: set[tuple[str, int, int | None]] = set()
         #: How many segments were compiled so far.
         self.compiled = 0
@@ -102,44 +80,38 @@ class Driver:
     def _go_on(self, frames: list[FrameState]) -> Any:
         """Run suspended frames to the result. The list is always of those that are suspended now."""
         barren = 0
-        advance = True
+        left = self.left_to_python
         while True:
-            if advance:
-                returned = self._advance(frames)
-                if returned is not None:
-                    return returned.value
-                barren += 1
-            advance = True
-            top = frames[-1]
-            place = place_of(top)
-            if barren > PATIENCE and place not in self.left_to_python and place not in self._refused:
-                self._leave_to_python(top)
+            returned = self._advance(frames) if left or needs_own_frame(frames[-1]) else perform(frames)
+            if returned is not None:
+                return returned.value
+            barren += 1
+            if barren > PATIENCE and self._leave_to_python(frames[-1]):
                 barren = 0
-            if place in self.left_to_python:
-                continue
-            if places_of(frames) in self.without_segment:
-                if not self.left_to_python and (performed := self._perform_on(frames)):
-                    barren += performed
-                    advance = False
-                continue
+            if left:
+                if place_of(frames[-1]) in left or frames[-1].position in self.without_segment.positions(frames):
+                    continue
+            else:
+                performed, goes_on = perform_on(frames, self.without_segment)
+                barren += performed
+                if not goes_on:
+                    continue
             key = key_of(frames)
             compiled = self.compiled
             outcome = self._run_segment(key, frames)
             barren += COMPILED_IN_VAIN * (self.compiled - compiled)
             if outcome is NO_SEGMENT:
                 continue
+            kept = outcome if type(outcome) is self._suspension else ()
             for frame in frames:
-                frame.forget()
+                if frame not in kept:  # frames are equal to themselves only
+                    frame.forget()
             if type(outcome) is not self._suspension:
                 frames.clear()
                 return outcome
             if self._useful(key):
                 barren = 0
             frames[:] = outcome
-
-    def _perform_on(self, frames: list[FrameState]) -> int:
-        """Perform instructions with which no segment begins, one after the other."""
-        return perform_on(frames, self.without_segment, places_of(frames)[:-1] if len(frames) > 1 else ())
 
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""
@@ -189,10 +161,15 @@ class Driver:
             self._said.add(said)
             self._log(reason, frame)
 
-    def _leave_to_python(self, frame: FrameState) -> None:
-        """Too many instructions one by one: the innermost loop around this place runs natively, or the whole function."""
+    def _leave_to_python(self, frame: FrameState) -> bool:
+        """Too many instructions one by one: the innermost loop around this place runs natively, or the whole function.
+        False where that was decided before."""
+        place = place_of(frame)
+        if place in self.left_to_python or place in self._refused:
+            return False
         end = loop_end(frame)
         if end is not None:
             self.leave_loop(frame, end, "a loop without tensor work runs natively")
         else:
             self.leave_function(frame, "the rest of a function without tensor work runs natively")
+        return True

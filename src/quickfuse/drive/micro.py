@@ -116,9 +116,10 @@ def as_user_code(
 def handled_exception(frames: Sequence[FrameState]) -> BaseException | None:
     """The exception that the innermost running handler of these frames handles."""
     for frame in reversed(frames):
-        for exception in reversed(frame.handled):
-            if exception is not None:
-                return exception
+        if frame.handled:
+            for exception in reversed(frame.handled):
+                if exception is not None:
+                    return exception
     return None
 
 

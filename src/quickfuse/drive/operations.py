@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import io
 import sys
+import time
 import traceback
 from types import CellType, FunctionType
 from typing import Any
@@ -61,8 +63,32 @@ def _run_call(frames: list[FrameState], frame: FrameState, micro: Micro, values:
     function = FunctionType(micro.code or micro.build(frame.code), frame.globals)
     handled = handled_exception(frames)
     if handled is None:
-        return call_below(frames[:-1], function, values)
+        return function(values) if _sees_no_frames(values) else call_below(frames[:-1], function, values, frames)
     return call_handling(handled, lambda operand: call_below(frames[:-1], function, operand), values)
+
+
+def _sees_no_frames(values: list[Any]) -> bool:
+    """Whether a call runs no Python code that could look at its callers, so that these need not be there. The operands are
+    the topmost first, the callable last."""
+    function = values[-1]
+    if function is print:
+        stdout = sys.stdout
+        return (
+            type(stdout) is io.TextIOWrapper
+            and type(stdout.buffer) is io.BufferedWriter
+            and type(stdout.buffer.raw) is io.FileIO
+            and _PRINTED.issuperset(map(type, values[:-1]))
+        )
+    return id(function) in _CLOCKS
+
+
+#: Classes whose text and truth are not the user's.
+_PRINTED = frozenset({str, int, float, bool, complex, bytes, type(None)})
+_CLOCKS = frozenset(
+    id(clock)
+    for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+    for clock in (getattr(time, name), getattr(time, f"{name}_ns"))
+)
 
 
 def _take(stack: list[Any], count: int) -> list[Any]:
@@ -280,8 +306,16 @@ def jump_if_false_or_pop(frames: list[FrameState], f: FrameState, arg: int, valu
         f.stack.pop()
 
 
+#: Iterators whose next element needs none of the user's code, and cannot fail.
+_ITERATORS = frozenset({type(iter(())), type(iter([])), type(iter(range(0))), type(iter("")), type(reversed([]))})
+
+
 def for_iter(frames: list[FrameState], f: FrameState, arg: int, value: tuple[int, Micro]) -> None:
-    element = _run(frames, f, value[1], [f.stack[-1]])
+    iterator = f.stack[-1]
+    if type(iterator) in _ITERATORS:
+        element = next(iterator, EXHAUSTED)
+    else:
+        element = _run(frames, f, value[1], [iterator])
     if element is EXHAUSTED:
         f.stack.pop()
         f.position = value[0]
@@ -326,7 +360,10 @@ def call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, 
     function, given = called(stack, arg)
     if id(function) in _SPECIAL_CALLS and _call_specially(frames, f, function, given):
         return
-    values = _take_call(stack, arg)
+    values = stack[: -arg - 3 : -1]
+    del stack[len(stack) - arg - 2 :]
+    if given == arg:  # there is a NULL, below the callable or in the place of `self`
+        del values[-1 if values[-1] is NULL else -2]
     f.keyword_names = ()
     stack.append(_run_call(frames, f, value[given - arg], values))
 

@@ -7,7 +7,7 @@ functions are in `operations.py`; this module has the table of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Any
 
 from ..bytecode.decoding import TABLE, Instruction
@@ -18,6 +18,7 @@ from .callers import is_own
 from .effects import CONTAINER_OPERATIONS, effect
 from .micro import MICRO_VARIABLES, Micro
 from .operations import looks_at_frames
+from .places import WithoutSegment
 from .program import Program, program_of
 from .unwind import Returned, unwind
 
@@ -58,37 +59,42 @@ def perform(frames: list[FrameState]) -> Returned | None:
         return None
 
 
-def perform_on(frames: list[FrameState], without_segment: Set[Any], outer: tuple[Any, ...]) -> int:
+def perform_on(frames: list[FrameState], without_segment: WithoutSegment) -> tuple[int, bool]:
     """Perform the next instruction of the innermost frame, and those after it, as long as each is one that no segment begins
-    with and that neither calls nor returns. `outer` are the places of the other frames.
+    with, and that neither calls nor returns from the outermost frame.
 
     Returns:
-        How many were performed: 0 where the next one is for `perform`.
+        How many were performed, and whether a segment may begin now: otherwise the next one is for `perform`.
 
     Raises:
         BaseException: what no frame handles, as `perform` does.
     """
-    frame = frames[-1]
-    code = frame.code
-    program = program_of(code)
-    steps = program.steps or _prepare(program)
-    number = id(code)
     count = 0
     while True:
-        position = frame.position
-        operation, arg, value = steps[position]
-        place = (number, position)
-        if operation in _LEAVE or ((*outer, place) if outer else place) not in without_segment:
-            return count
-        frame.lasti = position
-        frame.position = position + 1
-        count += 1
-        try:
-            operation(frames, frame, arg, value)  # type: ignore[misc]
-        except BaseException as error:
-            if not _handle(frames, error):
-                raise
-            return count
+        frame = frames[-1]
+        program = program_of(frame.code)
+        steps = program.steps or _prepare(program)
+        positions = without_segment.positions(frames)
+        outermost = len(frames) == 1
+        while True:
+            position = frame.position
+            if position not in positions:
+                return count, True
+            operation, arg, value = steps[position]
+            leaves = operation in _LEAVE
+            if (leaves and (outermost or operation not in _RETURN)) or count == _MOST_IN_A_ROW:
+                return count, False
+            frame.lasti = position
+            frame.position = position + 1
+            count += 1
+            try:
+                operation(frames, frame, arg, value)  # type: ignore[misc]
+            except BaseException as error:
+                if not _handle(frames, error):
+                    raise
+                break
+            if leaves:
+                break
 
 
 def leave(frames: list[FrameState], result: Any) -> Returned | None:
@@ -121,7 +127,7 @@ def needs_own_frame(frame: FrameState) -> bool:
     """
     program = program_of(frame.code)
     operation, arg, _ = (program.steps or _prepare(program))[frame.position]
-    if operation is not do.call and operation is not do.call_with_unpacked:
+    if operation not in _CALLS:
         return False
     stack = frame.stack
     if operation is do.call_with_unpacked:
@@ -132,8 +138,12 @@ def needs_own_frame(frame: FrameState) -> bool:
     return looks_at_frames(function, given - len(frame.keyword_names))
 
 
-#: What `perform_on` leaves to others: what cannot be performed, calls and returns.
-_LEAVE = frozenset({None, do.call, do.call_with_unpacked, do.return_value, do.return_const})
+#: After so many instructions without a segment the driver decides whether to go on one by one.
+_MOST_IN_A_ROW = 64
+_CALLS = frozenset({do.call, do.call_with_unpacked})
+_RETURN = frozenset({do.return_value, do.return_const})
+#: Where `perform_on` may have to stop: what cannot be performed, calls and returns.
+_LEAVE = _RETURN | _CALLS | {None}
 
 # the table ------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -33,12 +34,35 @@ def traced(
             frame.activation = activation
             found[0] = entry(frame, position, found[0], variables=activation is None)
 
-    # In a thread of its own, since the caller has the exception in a variable: see `_frame_that_raises`.
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
+    # Without callers, since one of them has the exception in a variable: see `_frame_that_raises`.
+    if _generators_have_no_callers():
+        next(_in_generator(make))
+    else:
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
     exception.__traceback__ = found.pop()  # the frames made have the list
     return exception
+
+
+def _in_generator(make: Callable[[], None]) -> Iterator[None]:
+    yield make()
+
+
+@functools.cache
+def _generators_have_no_callers() -> bool:
+    """Whether a frame that was made inside of a generator, which then was dropped, has no callers below that one. Not so in
+    CPython 3.12, where a generator that is dropped remembers who ran it last."""
+    found: list[FrameType | None] = []
+
+    def fail() -> None:
+        raise _Probe
+
+    next(_in_generator(lambda: found.append(_frame_that_raises(fail))))
+    frame = found.pop()
+    while frame is not None and frame.f_code is not _in_generator.__code__:
+        frame = frame.f_back
+    return frame is not None and frame.f_back is None
 
 
 def without_own(entries: TracebackType | None) -> TracebackType | None:

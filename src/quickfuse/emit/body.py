@@ -14,6 +14,7 @@ from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, HostScalar, Number, View, buffers_in
 from ..ir.nodes import outputs_of
+from ..ir.products import storing_form
 from ..ir.segment import Segment
 from ..ir.values import TensorMeta
 from .glue import Body, tensor_order
@@ -149,12 +150,13 @@ class KernelBodyWriter:
             for buffer in buffers:
                 self._calls_of.setdefault(buffer, []).append(index)
         self._variables: dict[Buffer, str] = {}
+        self._functions: dict[int, str] = {}
+        self._residents: dict[Any, str] = {}  # tensors in memory that is there already, and views of them
         for buffer, expression in zip(schedule.program.inputs, inputs, strict=True):
             if buffer is not None:
                 self._variables[buffer] = expression
 
     def write(self) -> Body:
-        names = self.names
         scalars = self.schedule.program.host_scalars
         numbers = [str(scalar) for scalar in scalars if scalar.name != scalar.code]
         numbers += [_fits(name) for name in self._integers()]
@@ -165,6 +167,7 @@ class KernelBodyWriter:
         last_flag = self._last_flag()
         before: list[str] = []
         changed = False
+        self._open_arena()
         for number, step in enumerate(self.schedule.steps):
             for buffer in self._used[number]:
                 if buffer in made:  # a call of PyTorch may be the first use of a tensor without elements
@@ -180,18 +183,22 @@ class KernelBodyWriter:
             if number == last_flag:
                 before, self.lines = self.lines, []
             self._release(dying.get(number, ()))
-        for buffer in self._outputs():
-            self._allocate(buffer)
-        results = [self._result(output) for output in self.schedule.program.outputs]
-        self.lines += [f"{name} = {result}" for name, result in zip(names, results, strict=True)]
-        self._count_changes()
+        self._finish()
         if last_flag >= 0:
             self.lines = [*before, *self._unless_flagged()]
         if self._calls_need_grad():
             self._forget_history()
         self._handle_failures()
         self.statements = [*self.lines]
-        return Body(self._choose(), names, self.constants, numbers)
+        return Body(self._choose(), self.names, self.constants, numbers)
+
+    def _finish(self) -> None:
+        """Assign the outputs."""
+        for buffer in self._outputs():
+            self._allocate(buffer)
+        results = [self._result(output) for output in self.schedule.program.outputs]
+        self.lines += [f"{name} = {result}" for name, result in zip(self.names, results, strict=True)]
+        self._count_changes()
 
     def _count_changes(self) -> None:
         """Let the outputs tell how often they were changed in place, as eager would have done it."""
@@ -319,6 +326,7 @@ class KernelBodyWriter:
         """Put the address of a buffer made in this call into every table that refers to it."""
         targets: dict[int, list[str]] = {}
         changed: dict[str, None] = {}
+        address = f"{self._variables[buffer]}.data_ptr()"
         for index in self._calls_of.get(buffer, ()):
             call = self.calls[index]
             for word, offset in call.words_of(buffer):
@@ -327,37 +335,60 @@ class KernelBodyWriter:
                 if call.device_type == "cuda":
                     self.constants[f"_k{index}_changed"] = call.rows_changed
                     changed[f"_k{index}_changed()"] = None
+        indent = ""
+        if changed:  # to upload a table takes longer than to see that there is nothing to upload
+            self.constants["_made_at"] = self.placer.made_at
+            number = self.placer.made_number(buffer)
+            self.lines.append(f"if (_at0 := {address}) != _made_at[{number}]:")
+            self.lines.append(f"    _made_at[{number}] = _at0")
+            address, indent = "_at0", "    "
         for offset, words in targets.items():
             extra = f" + {offset}" if offset else ""
-            self.lines.append(f"{' = '.join(words)} = {self._variables[buffer]}.data_ptr(){extra}")
-        self.lines += changed
+            self.lines.append(f"{indent}{' = '.join(words)} = {address}{extra}")
+        self.lines += [indent + line for line in changed]
+
+    def _open_arena(self) -> None:
+        """Make the memory of temporaries on a GPU that only kernels use."""
+        arena = self.placer.arena
+        if arena.size:
+            self.constants["_arena"], self.constants["_new_arena"] = arena, arena.new
+            self.lines += [
+                "_arena0 = _new_arena()",
+                "if (_at0 := _arena0.data_ptr()) != _arena.base: _placer.move_arena(_at0)",
+            ]
 
     def _launch(self, step: KernelCall, index: int) -> None:
         call = self.calls[index]
-        scalars = [s.name for s in step.scalars]
         self.constants[f"_k{index}"] = call.launch
         if call.device_type == "cuda":
             self.constants["_stream"] = call.current_stream
             if call.gathers:
                 self.constants[f"_k{index}_gather"] = call.gather
                 self.lines.append(f"_k{index}_gather()")
-            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *scalars])})")
+            names = [s.name for s in step.scalars]
+            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *names])})")
             return
         self.constants[f"_k{index}_block"] = call.block_address
-        for k, (scalar, dtype) in enumerate(zip(scalars, step.body.scalars, strict=True)):
+        for k, (scalar, dtype) in enumerate(zip(step.scalars, step.body.scalars, strict=True)):
             view = "floats" if dtype.is_floating_point else "integers"
+            if scalar.value is not None:
+                getattr(call, view)[k] = scalar.value
+                continue
             self.constants[f"_k{index}_{view}"] = getattr(call, view)
-            self.lines.append(f"_k{index}_{view}[{k}] = {scalar}")
+            self.lines.append(f"_k{index}_{view}[{k}] = {scalar.name}")
         if call.parallel:
             self.constants[f"_k{index}_arguments"] = call.arguments
             self.lines.append(f"_k{index}_arguments[4] = _threads()")
         self.lines.append(f"_k{index}(_k{index}_block)")
 
     def _extern(self, step: Extern) -> None:
-        target = f"_f{len(self.constants)}"
-        self.constants[target] = step.target
         arguments = [self._argument(a) for a in step.args]
         arguments += [f"{k}={self._argument(v)}" for k, v in step.kwargs.items()]
+        if len(step.outputs) == 1 and self.placer.is_resident(step.outputs[0]):
+            form = self._function(storing_form(step))
+            self.lines.append(f"{form}({', '.join(arguments)}, out={self._argument(step.outputs[0])})")
+            return
+        target = self._function(step.target)
         names = []
         for buffer in step.outputs:
             names.append(f"_b{len(self._variables)}")
@@ -372,9 +403,17 @@ class KernelBodyWriter:
                               f"dtype={name}.dtype, device={name}.device).copy_({name})")  # fmt: skip
             self._write_address(buffer)
 
+    def _function(self, function: Callable[..., Any] | None) -> str:
+        """The name of a function of PyTorch's: one for all its calls."""
+        name = self._functions.get(id(function))
+        if name is None:
+            name = self._functions[id(function)] = f"_f{len(self.constants)}"
+            self.constants[name] = function
+        return name
+
     def _argument(self, value: Any) -> str:
         if isinstance(value, Buffer):
-            return self._variables[value]
+            return self._variables.get(value) or self._resident(value, value)
         if isinstance(value, HostScalar):
             return value.name
         if isinstance(value, Number):
@@ -389,8 +428,25 @@ class KernelBodyWriter:
         return name
 
     def _view(self, view: View) -> str:
-        base = self._variables[view.buffer]
+        base = self._variables.get(view.buffer)
+        if base is None:
+            return self._resident(view.buffer, (view.buffer, view.shape, view.stride, view.offset))
+        meta = view.buffer.meta
+        if view.offset == 0 and (view.shape, view.stride) == (meta.shape[::-1], meta.stride[::-1]) and meta.ndim == 2:
+            return f"{base}.mT"
         return f"{base}.as_strided({view.shape}, {view.stride}, {base}.storage_offset() + {view.offset})"
+
+    def _resident(self, buffer: Buffer, key: Any) -> str:
+        """The name of a tensor in memory that is there already, or of a view of it: made once."""
+        known = self._residents.get(key)
+        if known is None:
+            known = self._residents[key] = f"_r{len(self._residents)}"
+            tensor = self.placer.resident_tensor(buffer)
+            if key is not buffer:
+                _, shape, stride, offset = key
+                tensor = tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+            self.constants[known] = tensor
+        return known
 
     def _result(self, output: Any) -> str:
         """An output of the graph. What shares memory with an input is a tensor object of its own, without a history."""

@@ -38,6 +38,7 @@ class Epilogue:
         #: The activations of suspended frames, by their index.
         self._activations: dict[int, str] = {}
         self._frames: list[FrameRecipe] = []
+        self._untouched: frozenset[int] = frozenset()
 
     def write(self, segment: Segment) -> str:
         """Emit all effects; returns the expression of the result.
@@ -46,13 +47,17 @@ class Epilogue:
         iterator has come. All that existed before was fetched with the guards.
         """
         self._frames = segment.frames
+        self._untouched = untouched_frames(segment)
         prepared = [(e, self._operands(e)) for e in segment.effects]
         for effect, operands in prepared:
             self.lines.append(self._statement(effect, *operands))
         if segment.result is not None:
             result = self.value(segment.result)
         else:
-            names = [self._frame(frame) for frame in segment.frames]
+            names = [
+                self._untouched_frame(index) if index in self._untouched else self._frame(frame)
+                for index, frame in enumerate(segment.frames)
+            ]
             for index, frame in enumerate(segment.frames):
                 if index in self._activations or frame.origin is not None:
                     self.lines.append(f"{names[index]}.activation = {self._activation(index)}")
@@ -80,6 +85,17 @@ class Epilogue:
         name = f"_frame{len(self._made)}"
         self._made[id(frame)] = name
         self.lines.append(f"{name} = _FrameState({', '.join(parts)})")
+        return name
+
+    def _untouched_frame(self, index: int) -> str:
+        """The expression of a frame that the segment begins with and leaves as it is, but for values that nobody reads."""
+        name = f"_frame{len(self._made)}"
+        self._made[id(self._frames[index])] = name
+        self.lines.append(f"{name} = _frames[{index}]")
+        unread = [f"_locals{index}[{k}] =" for k, recipe in enumerate(self._frames[index].locals) if recipe is None]
+        if unread:
+            self.lines.append(f"_locals{index} = {name}.locals")
+            self.lines.append(f"{' '.join(unread)} _UNBOUND")
         return name
 
     def _activation(self, index: int) -> str:
@@ -252,13 +268,35 @@ def set_attribute(target: str, name: str, value: str) -> str:
 def segment_recipes(segment: Segment) -> Iterator[Any]:
     """Every recipe that a segment's end needs, but for the parts of recipes."""
     yield segment.result
-    for frame in segment.frames:
-        yield from frame_recipes(frame)
+    untouched = untouched_frames(segment)
+    for index, frame in enumerate(segment.frames):
+        if index not in untouched:
+            yield from frame_recipes(frame)
     for effect in segment.effects:
         yield effect.target
         yield effect.value
         if isinstance(effect.key, Recipe):
             yield effect.key
+
+
+def untouched_frames(segment: Segment) -> frozenset[int]:
+    """The indices of frames that the segment begins with and ends with, with the same values at the same position."""
+    found = []
+    for index, (frame, (code, position)) in enumerate(zip(segment.frames, segment.began, strict=False)):
+        if frame.code is code and frame.position == position and _is_untouched(frame, index):
+            found.append(index)
+    return frozenset(found)
+
+
+def _is_untouched(frame: FrameRecipe, depth: int) -> bool:
+    if frame.keyword_names or frame.handled or frame.replacement is not None or frame.origin is not None:
+        return False
+    return all(
+        isinstance(recipe, Existing) and recipe.source.kind == "slot" and recipe.source.key == (depth, place, index)
+        for place, recipes in (("locals", frame.locals), ("stack", frame.stack))
+        for index, recipe in enumerate(recipes)
+        if recipe is not None
+    )
 
 
 def frame_recipes(frame: FrameRecipe) -> Iterator[Any]:

@@ -19,9 +19,9 @@ from torch.fx import Graph
 
 from ..ir.generated import generated_function, graph_module
 from ..ir.gradients import Refused, Unfit
-from ..ir.kernel import Schedule
+from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
-from ..ir.loop import Buffer, Extern, View, buffers_in
+from ..ir.loop import Buffer, Extern, Number, View, buffers_in
 from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
 from .glue import RunNatively
@@ -54,18 +54,96 @@ class _FunctionWriter(KernelBodyWriter):
     def _result(self, output: Any) -> str:
         if isinstance(output, Buffer) and output.kind == "input":
             return self._variables[output]
-        if isinstance(output, View) and output.buffer.kind != "input":
+        if isinstance(output, View) and not isinstance(output, Number) and output.buffer.kind != "input":
+            if self._is_all_that_is_left(output):
+                return self._variables[output.buffer]
             return f"{self._view(output)}.detach()"
         return self._argument(output)
+
+    def _is_all_that_is_left(self, view: View) -> bool:
+        """Whether a view is all of a tensor that is not returned otherwise."""
+        meta = view.buffer.meta
+        whole = (view.shape, view.stride, view.offset) == (meta.shape, meta.stride, 0)
+        outputs = self.schedule.program.outputs
+        return whole and [*buffers_in(outputs)].count(view.buffer) == 1
 
     def _extern(self, step: Extern) -> None:
         start = len(self.lines)
         super()._extern(step)
         checks = [
-            f"if {name} is None or {name}.shape != {buffer.meta.shape}: raise _Unfit"
-            for buffer in step.outputs if buffer in self._read and (name := self._variables[buffer])
+            f"if {name} is None or {name}.shape != {buffer.meta.shape} or {name}.dtype is not {self._dtype(buffer)}: "
+            "raise _Unfit"
+            for buffer in step.outputs if buffer in self._read and (name := self._variables.get(buffer))
         ]  # fmt: skip
         self.lines[start + 1 : start + 1] = checks
+
+    def _dtype(self, buffer: Buffer) -> str:
+        name = f"_{str(buffer.meta.dtype).removeprefix('torch.')}"
+        self.constants[name] = buffer.meta.dtype
+        return name
+
+
+class _HostWriter(_FunctionWriter):
+    """What runs on the CPU before a recorded graph: kernels on numbers, and what the graph's kernels get of them.
+
+    The function returns the scalar arguments of all kernels on the GPU.
+    """
+
+    def _launch(self, step: KernelCall, index: int) -> None:
+        if step.device.type == "cpu":
+            super()._launch(step, index)
+        elif self.calls[index].gathers:
+            self.constants[f"_k{index}_gather"] = self.calls[index].gather
+            self.lines.append(f"_k{index}_gather()")
+
+    def _extern(self, step: Extern) -> None:
+        """Operators are recorded."""
+
+    def _allocate(self, buffer: Buffer) -> None:
+        if buffer.meta.device.type == "cpu":
+            super()._allocate(buffer)
+
+    def _open_arena(self) -> None:
+        """It is for the kernels that are recorded."""
+
+    def _finish(self) -> None:
+        on_gpu = [s for s in self.schedule.steps if isinstance(s, KernelCall) and s.device.type != "cpu"]
+        scalars = [scalar.name for step in on_gpu for scalar in step.scalars]
+        self.lines.append(f"return ({', '.join(scalars)}{',' if scalars else ''})")
+
+    def _handle_failures(self) -> None:
+        """Kernels do not fail."""
+
+
+class _DeviceWriter(_FunctionWriter):
+    """The rest: what is recorded."""
+
+    def _launch(self, step: KernelCall, index: int) -> None:
+        if step.device.type != "cpu":
+            start = len(self.lines)
+            super()._launch(step, index)
+            self.lines[start:] = self.lines[-1:]  # numbers are gathered before
+
+    def _handle_failures(self) -> None:
+        """What fails here is not recorded."""
+
+
+def recorded_functions(
+    name: str, graph: Graph, schedule: Schedule, calls: list[Launch], placer: Placement
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The two parts of a function whose schedule can be recorded (see `recordable`): what runs on the CPU, which returns the
+    scalar arguments of the kernels on the GPU, and the rest."""
+    inputs, numbers = _inputs(graph)
+    names = [f"_out{k}" for k in range(len(schedule.program.outputs))]
+    made = []
+    for kind, cls in (("host", _HostWriter), ("device", _DeviceWriter)):
+        writer = cls(schedule, calls, placer, inputs, names, "raise _Refused")
+        body = writer.write()
+        lines = [line.replace("return _MISS", "raise _RunNatively") for line in body.numbers]
+        lines += [*writer.statements, f"return [{', '.join(names)}]"][: None if kind == "device" else -1]
+        exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
+        made.append(_function(f"{name}_{kind}", numbers, lines, {**body.constants, **exceptions}))
+    return made[0], made[1]
 
 
 def kernel_function(
@@ -149,7 +227,7 @@ def settle(tensor: torch.Tensor | None, shape: Any, stride: Any, dtype: torch.dt
     """What an operator returned, in the layout that later operators were made for.
 
     Raises:
-        Unfit: where it is of another shape, so that what was compiled is wrong.
+        Unfit: where it is of another shape or type, so that what was compiled is wrong.
     """
     if tensor is None or tensor.shape != shape or tensor.dtype != dtype:
         raise Unfit

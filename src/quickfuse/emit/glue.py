@@ -20,7 +20,7 @@ import torch
 
 from ..errors import BackendError, Unsupported
 from ..ir.caches import cached_holds
-from ..ir.frame import NULL, UNBOUND, Activation, FrameState
+from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import Guard
 from ..ir.reading import MISSING, is_set, plain_value
@@ -39,6 +39,9 @@ _OURS = re.compile(
     r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
 )
 
+
+#: A variable of generated code.
+_VARIABLE = re.compile(r"_[a-z]+\d+")
 
 #: Functions on whole lists that generated code calls: see `launch.bulk_reads`.
 Helpers = dict[str, Callable[..., Any]]
@@ -81,11 +84,6 @@ def _let_through(error: Exception) -> None:
         raise error
 
 
-class Suspension(list[FrameState]):
-    """What a specialisation returns where the program has to go on in Python: its frames, outermost first."""
-
-    __slots__ = ()
-
 #: Builtins under names that no argument of the user's hides.
 _NATIVE: dict[str, Any] = {
     "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
@@ -106,6 +104,8 @@ class Body:
     afterwards. Names that start with an underscore are ours, others the user's. `numbers` come first, with the guards:
     where a number cannot be computed, or does not fit, the specialisation does not hold. `repeatable` says that it changes
     nothing, so that the function can run natively after an operator failed, for its effects so far and its traceback.
+    `replayed` is what replays the computing part as a CUDA graph, if it does: it gets the tensors' check. `released` are
+    tensors that are checked and then let go, so that their memory may be used.
     """
 
     lines: list[str]
@@ -113,6 +113,8 @@ class Body:
     constants: dict[str, Any]
     numbers: list[str] = field(default_factory=list)
     repeatable: bool = False
+    replayed: Any = None
+    released: frozenset[Source] = frozenset()
 
 
 class Glue:
@@ -147,7 +149,9 @@ class Glue:
         ]
         rest = [*numbers, *body.numbers]
         watched = self._watched(body)
-        locked = ["_before0 = _versions(_tensors, _picks0)", *body.lines] if watched else [*body.lines]
+        locked = [*self._let_go(prologue, body, [*epilogue.lines, result]), *body.lines]
+        if watched:
+            locked.insert(0, "_before0 = _versions(_tensors, _picks0)")
         if tensors:
             rest.append(f"_tensors = [{tensors}]")
             contents = ContentsGuards(prologue, tensor_order(segment))
@@ -176,6 +180,18 @@ class Glue:
             self._refuse_collisions("\n".join(lines))
         signature = "(_frames)" if segment.resumes else signature_source(segment.code)
         return "\n".join([f"def {name}{signature}:", *(f"    {line}" for line in lines)]) + "\n"
+
+    def _let_go(self, prologue: Prologue, body: Body, later: list[str]) -> list[str]:
+        """Statements that forget the tensors which the body releases."""
+        order = tensor_order(self.segment)
+        positions = [k for k, source in enumerate(order) if source in body.released]
+        if not positions:
+            return []
+        self.constants["_released0"] = positions
+        variables = sorted({prologue.name(order[k]).partition("[")[0] for k in positions})
+        used = "\n".join([*body.lines, *later])
+        unused = [name for name in variables if _VARIABLE.fullmatch(name) and not re.search(rf"\b{name}\b", used)]
+        return ["for _k0 in _released0: _tensors[_k0] = None", *(f"{name} = None" for name in unused)]
 
     def _watched(self, body: Body) -> bool:
         """Whether to note if the body changes tensors, for the case that an operator fails before it changed any."""

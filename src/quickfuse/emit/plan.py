@@ -41,8 +41,9 @@ class Plan:
     `widened` are the sums whose float32 values are added up in float64: their root is the value before the conversion. A few
     at a time are added up in float32 before they are converted, which would take longer than the additions. Eager's sums are
     in float32 altogether.
-    `kept` are values that are slow to compute and used in several passes, in memory that a later pass stores to anyway: node
-    -> (slot, the pass that computes it). Softmax keeps its exponentials where their quotients will be.
+    `kept` are values that are used in several passes and slow to compute, in memory that a later pass stores to anyway, or
+    stored themselves: node -> (slot, the pass that computes it). Softmax keeps its exponentials where their quotients will
+    be, and a norm of a sum that is stored loads the sum in all passes but the first.
     """
 
     #: Whether float32 values are added up a few at a time, and values kept in memory between passes: see above.
@@ -199,7 +200,14 @@ class Plan:
             changes = self.varies(number) and self.within(number)
             slow.append(changes and (self._is_slow(number) or any(slow[arg] for arg in node.args)))
         uses = [self.closure(self.roots_of(stores)) for stores in body.passes]
-        kept: dict[int, tuple[int, int]] = {}
+        kept = {}
+        for one_pass, stores in enumerate(body.passes):
+            for k in stores:
+                store, root = body.stores[k], self.roots[k][-1]
+                is_free = store.kind is StoreKind.ASSIGN and store.slot not in loaded
+                if is_free and any(root in use for use in uses[one_pass + 1 :]) and self._takes_more_than_a_load(root):
+                    kept.setdefault(root, (store.slot, next(n for n, use in enumerate(uses) if root in use)))
+        taken = {slot for slot, _ in kept.values()}
         for last, stores in enumerate(body.passes):
             for slot in [body.stores[k].slot for k in stores if body.stores[k].kind is StoreKind.ASSIGN]:
                 candidates = [
@@ -208,10 +216,16 @@ class Plan:
                     and self.nodes[number].expr.dtype == body.slots[slot].dtype
                     and not any(number in later for later in uses[last + 1 :])
                 ]  # fmt: skip
-                if slot not in loaded and candidates:
+                if slot not in loaded and slot not in taken and candidates:
                     best = max(candidates, key=lambda number: (self._saved(number, uses, kept), number))
                     kept[best] = (slot, next(k for k, use in enumerate(uses) if best in use))
         return kept
+
+    def _takes_more_than_a_load(self, number: int) -> bool:
+        """Whether a value within a row is computed from several elements of it, or by a slow operation."""
+        below = self.closure([number])
+        loads = [k for k in below if isinstance(self.nodes[k].expr, (SlotLoad, SlotPlace)) and self.within(k)]
+        return self.varies(number) and self.within(number) and (len(loads) > 1 or any(map(self._is_slow, below)))
 
     def _is_slow(self, number: int) -> bool:
         expr = self.nodes[number].expr

@@ -31,13 +31,13 @@ from quickfuse.ir.kernel import Form, KernelBody, Slot, walk
 
 def emit(body: KernelBody, name: str, form: Form = Form.WHOLE) -> str:
     """The source of a module that defines the `@triton.jit` function `name` for `body`. `form` says how rows are gone
-    through, where there are any.
+    through, where there are any; with other bodies of several axes, `SPREAD` says that programs handle tiles.
 
     Raises `Unsupported` for a type or an operation that has no rule.
     """
     if body.device_type != "cuda":
         raise Unsupported(f"Triton code for the device type {body.device_type}")
-    if body.tiled:
+    if body.tiled or (body.ndim > 1 and form is Form.SPREAD):
         functions = row_functions(body, name, form)
     else:
         functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)

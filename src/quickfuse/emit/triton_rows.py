@@ -2,9 +2,10 @@
 
 A program handles BLOCK rows of one member, in row-major order of the parallel axes, COLUMNS elements of each at a time; the
 elements of a row are in row-major order of the other axes. A tile has whole rows, or there are loops over tiles (`Form`).
+Where neighbours in memory belong to different rows, a tile extends along the innermost parallel axis alone.
 
-Where all addresses, strides and the sizes of axes that are contiguous in memory are multiples of 16, accesses are of 128
-bits a thread. The kernel finds that out for each member, if ALIGN says that it can be.
+Where all addresses and strides are multiples of 16, accesses are of 128 bits a thread, if no mask cuts them up: tiles that
+are full have none. The kernel finds that out for each member and tile, if ALIGN says that it can be.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     """The kernel `name`, and the function that handles a tile or a row of them."""
     names = word_names(body)
     numbers = [f"s{k}" for k, slot in enumerate(body.slots) if slot.by_value]
-    place = ["first", "start"] if form is Form.SPREAD else ["first"]
+    outer = body.outer_axes(form)
+    place = ["first", "start"] if form is Form.SPREAD else ["outer", "first"] if outer else ["first"]
     passed = [*names.values(), *numbers, *scalars(body), *place]
     sizes = ["BLOCK", "COLUMNS", "INDEX"]
     kernel = [
@@ -40,17 +42,24 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
             f"tiles = tl.cdiv({_product(body.column_axes)}, COLUMNS)",
             "first, start = block // tiles * BLOCK, block % tiles * COLUMNS",
         ]
+    elif outer:
+        kernel += [
+            f"tiles = tl.cdiv({_product(body.row_axes[-1:])}, BLOCK)",
+            "outer, first = block // tiles, block % tiles * BLOCK",
+        ]
     else:
         kernel.append("first = block * BLOCK")
 
     def call(indent: str, aligned: str) -> list[str]:
         return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, aligned, *sizes])})")]
 
-    words = [names[word] for word in body.aligned_words]
+    words = [names[word] for word in body.aligned_words(form)]
     if words:
+        full = f"(first + BLOCK <= {_product(_tile_rows(body, form))})"
+        full += f" & (start + COLUMNS <= {_product(body.column_axes)})" if form is Form.SPREAD else ""
         kernel += [
             "if ALIGN:",
-            f"    if ({' | '.join(words)}) % 16 == 0:",
+            f"    if (({' | '.join(words)}) % 16 == 0) & {full}:",
             *call("        ", "True"),
             "    else:",
             *call("        ", "False"),
@@ -67,35 +76,50 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     ]
 
 
+def _tile_rows(body: KernelBody, form: Form) -> tuple[int, ...]:
+    """The axes that count the rows of a tile."""
+    return body.row_axes[len(body.outer_axes(form)) :]
+
+
 def _rows(body: KernelBody, form: Form) -> list[str]:
-    """The statements of the function that handles BLOCK rows from `first` on."""
+    """The statements of the function that handles BLOCK rows from `first` on. With ALIGNED there are all of them."""
     names = word_names(body)
     kept = [f"p{k} = p{k}.to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)]
     pointers = {f"p{k}" for k, _ in in_memory(body)}
     kept += [f"{x} = {x}.to(INDEX)" for x in names.values() if x not in pointers]
-    words = [names[word] for word in body.aligned_words]
+    words = [names[word] for word in body.aligned_words(form)]
     if words:
         kept += ["if ALIGNED:", *(f"    {x} = tl.multiple_of({x}, 16)" for x in words)]
     lines = [
         *kept,
         f"length = {_product(body.column_axes)}",
         "x = first.to(INDEX) + tl.arange(0, BLOCK)[:, None]",
-        f"x_mask = x < {_product(body.row_axes)}",
-        *_index_lines("x", body.row_axes),
+        *_mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}"),
+        *_index_lines("outer.to(INDEX)", body.outer_axes(form)),
+        *_index_lines("x", _tile_rows(body, form)),
         *(f"q{k} = p{k} + {offset}" for k, _ in in_memory(body) if (offset := _offset(body, k, body.row_axes))),
         "lane = tl.arange(0, COLUMNS)[None, :]",
     ]
     if form is Form.WHOLE:
-        lines += _tile_lines(body, "lane")
+        lines += _tile_lines(body, "lane", ["r_mask = r < length"])
     elif form is Form.SPREAD:
-        lines += _tile_lines(body, "start.to(INDEX) + lane")
+        lines += _tile_lines(body, "start.to(INDEX) + lane", _mask_lines("r_mask", "[1, COLUMNS]", "r < length"))
     return [*lines, *RowsBuilder(body, form).lines]
 
 
-def _tile_lines(body: KernelBody, first: str) -> list[str]:
+def _mask_lines(name: str, shape: str, condition: str) -> list[str]:
+    """Statements that make a mask, which holds everywhere with ALIGNED."""
+    return ["if ALIGNED:", f"    {name} = {_everywhere(shape)}", "else:", f"    {name} = {condition}"]
+
+
+def _everywhere(shape: str) -> str:
+    return f"tl.full({shape}, True, tl.int1)"
+
+
+def _tile_lines(body: KernelBody, first: str, mask: Sequence[str]) -> list[str]:
     return [
         f"r = {first}",
-        "r_mask = r < length",
+        *mask,
         "mask = x_mask & r_mask",
         "tile = x * 0 + r * 0",
         *_index_lines("r", body.column_axes),
@@ -151,8 +175,9 @@ class RowsBuilder(TritonBuilder):
     def _address(self, slot: int) -> tuple[str, str]:
         """The masks are None where all programs find the element there."""
         body = self.body
-        by_row, within = _offset(body, slot, body.row_axes), _offset(body, slot, body.column_axes)
-        pointer = " + ".join([f"q{slot}" if by_row else f"p{slot}", *([within] if within else [])])
+        by_row, within = _offset(body, slot, _tile_rows(body, self.form)), _offset(body, slot, body.column_axes)
+        moves = by_row or _offset(body, slot, body.outer_axes(self.form))
+        pointer = " + ".join([f"q{slot}" if moves else f"p{slot}", *([within] if within else [])])
         return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
 
     # --- values ---
@@ -230,8 +255,21 @@ class RowsBuilder(TritonBuilder):
         self.scopes.append(Scope())
         self._inside(lambda: step() or [])
         inner = self.scopes.pop()
-        lines = [*_tile_lines(self.body, "begin + lane"), *inner.text]
-        self.scope.lines += ["for begin in range(0, length, COLUMNS):", *(f"    {line}" for line in lines)]
+        full, rest = (
+            [f"    {line}" for line in [*_tile_lines(self.body, "begin + lane", [f"r_mask = {mask}"]), *inner.text]]
+            for mask in (_everywhere("[1, COLUMNS]"), "r < length")
+        )
+        self.scope.lines += [
+            "if ALIGNED:",
+            "    full = length // COLUMNS * COLUMNS",
+            "    for begin in range(0, full, COLUMNS):",
+            *(f"    {line}" for line in full),
+            "    for begin in range(full, length, COLUMNS):",
+            *(f"    {line}" for line in rest),
+            "else:",
+            "    for begin in range(0, length, COLUMNS):",
+            *(f"    {line}" for line in rest),
+        ]
 
     # --- reductions and scans ---
 

@@ -43,12 +43,14 @@ def export(
     Raises:
         errors.GraphBreak: where something has to happen in Python, with the user's line.
         errors.ExportError: for arguments, results and side effects that a graph cannot have.
-        TypeError: if `model` cannot be called, or `args` is no sequence.
+        TypeError: if `model` cannot be called, or not with these arguments.
     """
     if dynamic_shapes is not None:
         raise ExportError("dynamic_shapes: sizes are fixed to those of the example, since they are not symbols yet")
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"args is a tuple of the arguments, not a {type(args).__name__}: export(model, (x,))")
+    if not isinstance(kwargs, (Mapping, type(None))):
+        raise TypeError(f"kwargs is a dictionary of arguments by name, not a {type(kwargs).__name__}")
     with collected_later():
         return Exported(build(model, tuple(args), dict(kwargs or {}), strict))
 

@@ -63,7 +63,7 @@ class Relied:
     def checks(self) -> list[Check]:
         """What to check of the leaves of the arguments, and of what they have in common."""
         found = [self._check(path, value) for path, value in self.values.items()]
-        return [*found, *self.more]
+        return sorted([*found, *self.more], key=lambda check: check.kind == "same")  # which says least of what is wrong
 
     def _check(self, path: str, value: Any) -> Check:
         if path in self.fixed:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -46,6 +48,7 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     called = function.__call__ if isinstance(function, torch.nn.Module) else function
     named = function.forward if isinstance(function, torch.nn.Module) else function
     arguments, values, paths = arguments_of(named, args, kwargs)
+    _check_signature(named, args, kwargs)
     plain, bound = plain_function(called)
     if plain is None:
         raise ExportError(f"a {type(function).__name__} is no Python function, whose bytecode could be read")
@@ -86,12 +89,27 @@ def _user_callable(function: Any) -> Any:
         return MethodType(own, function)
     if not callable(function):
         raise TypeError(f"quickfuse.export needs a callable, not a {type(function).__name__}")
+    if isinstance(function, type):
+        raise TypeError(f"quickfuse.export needs an object of the class {function.__qualname__}, not the class")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    with contextlib.suppress(ValueError):  # some native functions have none
+        call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return call
+
+
+def _check_signature(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises: TypeError, for arguments that a function does not take."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"the example does not fit {_name(function)}{signature}: {error}") from None
 
 
 def _check_marks(plain: FunctionType) -> None:
@@ -186,6 +204,11 @@ class _Building:
         specs = [self._spec(given, value) for given, value in self._by_name(examples)]
         changes = Changes(self.call, self.names, self.kinds, self.state, strict)
         changes.note(self.segment.effects)
+        specs = [
+            replace(spec, kind="buffer", persistent=False)
+            if spec.kind != "input" and spec.target in changes.attributes else spec
+            for spec in specs
+        ]  # fmt: skip
         relied.note(self.segment)
         traced, fixed = self._traced(specs, relied)
         relied.finish()
@@ -202,7 +225,10 @@ class _Building:
             name, traced.graph, signature, arguments, relied.checks(), relied.conditions, relied.settings, tree, self.state,
             {alias: target for alias, target in self.aliases.items() if target in self.state}, signature.changed_inputs,
             relied.assumptions, examples=numbers, made_with=versions(),
-            transient=[name for name, tensor in self.state.items() if not self.kinds.get(id(tensor), ("", True))[1]],
+            transient=[
+                name for name, tensor in self.state.items()
+                if name in changes.attributes or not self.kinds.get(id(tensor), ("", True))[1]
+            ],
         )  # fmt: skip
 
     def _by_name(self, examples: list[Any]) -> list[tuple[GraphInput, Any]]:
@@ -294,6 +320,10 @@ class _Building:
                 signature.outputs.append(OutputSpec(kind, node.name, spec.target))
         for kind, target, value in changes.new:
             node = captured[value] if isinstance(value, int) else self._input_node(traced, value)
+            old, new = self.state[target], node.meta["val"]
+            if kind == "buffer" and (old.dtype, tuple(old.shape)) != (new.dtype, new.shape):
+                found = f"{target} is {TensorMeta(old.dtype, tuple(old.shape), old.stride(), old.device)}"
+                raise ExportError(f"{found}, and the program replaces it by {new}: a buffer keeps its shape and dtype")
             nodes.append(node)
             signature.outputs.append(OutputSpec(kind, node.name, target))
         self._keep_apart(traced, signature, nodes)

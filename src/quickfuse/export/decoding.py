@@ -49,14 +49,14 @@ def decoded(text: Any, weights: bytes, namespaces: Collection[str]) -> Program:
     check_types(graph)
     checks = [_check(item, arguments) for item in top["checks"].items()]
     aliases = {name: target.text() for name, target in top["aliases"].entries()}
-    refs = {*arguments.leaves, *state}
+    refs = _numbers_of(checks, state)
     conditions = [
         Condition(_expression(item["expression"], refs), item["is"].flag()) for item in top["conditions"].items()
     ]
     program = Program(
         top["name"].text(), graph, signature, arguments, checks, conditions,
         {name: value.plain() for name, value in top["settings"].entries()},
-        _tree(top["result"], _Results(signature, arguments, state)), state, aliases, top["apart"].texts(),
+        _tree(top["result"], _Results(graph, signature, arguments, state, refs)), state, aliases, top["apart"].texts(),
         [_assumption(item) for item in top["assumptions"].items()], top["training"].flag(),
         examples={path: value.plain() for path, value in top["examples"].entries()},
         transient=top["transient"].texts(),
@@ -182,15 +182,33 @@ def _arguments(field: Field) -> Arguments:
     return Arguments(tuple(field["order"].texts()), trees, leaves, defaults, field["rest"].text(), positional)
 
 
+def _numbers_of(checks: list[Check], state: dict[str, torch.Tensor]) -> dict[str, bool]:
+    """Where expressions may find numbers: the paths of arguments that are checked to be numbers (False), or tensors of one
+    element (True), and the names of such tensors in the state (True)."""
+    found = {name: True for name, tensor in state.items() if tensor.numel() == 1}
+    for check in checks:
+        if check.kind == "number" or (check.kind == "equal" and type(check.value) in (bool, int, float)):
+            found[check.path] = False
+        elif check.kind == "tensor" and check.value.numel == 1:
+            found[check.path] = True
+    return found
+
+
 class _Results:
     """What the leaves of what a program returns may speak of."""
 
-    def __init__(self, signature: GraphSignature, arguments: Arguments, state: dict[str, torch.Tensor]) -> None:
-        self.outputs = sum(spec.kind == "output" for spec in signature.outputs)
+    def __init__(
+        self, graph: Graph, signature: GraphSignature, arguments: Arguments, state: dict[str, torch.Tensor],
+        refs: dict[str, bool],
+    ) -> None:  # fmt: skip
+        metas = {node.name: node.meta["val"] for node in graph.nodes}
+        self.outputs = [metas[spec.name] for spec in signature.outputs if spec.kind == "output"]
         self.paths = {*arguments.leaves}
         self.state = state
-        outputs = {f"output {k}" for k in range(self.outputs)}
-        self.refs = {*self.paths, *state, *outputs}
+        self.refs = dict(refs)
+        for k, meta in enumerate(self.outputs):
+            if isinstance(meta, NumberMeta) or (isinstance(meta, TensorMeta) and meta.numel == 1):
+                self.refs[f"output {k}"] = isinstance(meta, TensorMeta)
 
 
 def _tree(field: Field, results: _Results | None, depth: int = 0) -> Any:
@@ -205,7 +223,10 @@ def _tree(field: Field, results: _Results | None, depth: int = 0) -> Any:
     kind = field["returned"].one_of("output", "item", "argument", "state", "constant", "number")
     value = field["value"]
     if kind in ("output", "item"):
-        return Returned(kind, value.whole(0, results.outputs - 1))
+        index = value.whole(0, len(results.outputs) - 1)
+        if kind == "item" and not results.refs.get(f"output {index}", False):
+            raise value.fail("an output that is a tensor of one element")
+        return Returned(kind, index)
     if kind == "number":
         return Returned(kind, _expression(value, results.refs))
     if kind == "constant":
@@ -218,6 +239,8 @@ def _tree(field: Field, results: _Results | None, depth: int = 0) -> Any:
 def _container(field: Field, results: _Results | None, depth: int) -> Container:
     kind = field["container"].one_of("list", "tuple", "dict", "OrderedDict", "Size", *_FIELDS)
     children = tuple([_tree(item, results, depth + 1) for item in field["children"].items()])
+    if kind == "Size" and not all(type(c) is int or (type(c) is Returned and _may_be_a_size(c)) for c in children):
+        raise field["children"].fail("a list of sizes")
     keys = tuple([item.plain() for item in field["keys"].items()])
     name = field["name"].text()
     if kind in _FIELDS and not (is_field_name(name) and all(map(is_field_name, keys)) and all(k[0] != "_" for k in keys)):
@@ -230,6 +253,10 @@ def _container(field: Field, results: _Results | None, depth: int) -> Container:
     elif keys:
         raise field["keys"].fail("no keys")
     return Container(kind, children, keys, name)
+
+
+def _may_be_a_size(leaf: Returned) -> bool:
+    return type(leaf.value) is int if leaf.kind == "constant" else leaf.kind in ("item", "argument", "number")
 
 
 def _check(field: Field, arguments: Arguments) -> Check:
@@ -246,7 +273,7 @@ def _check(field: Field, arguments: Arguments) -> Check:
     return Check(kind, path, value.plain())
 
 
-def _expression(field: Field, refs: set[str], depth: int = 0) -> Any:
+def _expression(field: Field, refs: dict[str, bool], depth: int = 0) -> Any:
     if depth > 2 * DEEPEST:
         raise field.fail("an expression that is not so deeply nested")
     if field.get("operation") is not None:
@@ -256,9 +283,10 @@ def _expression(field: Field, refs: set[str], depth: int = 0) -> Any:
             raise field["operands"].fail(f"{COUNTS[name]} operands")
         return Arithmetic(name, operands)
     if field.get("path") is not None:
-        if field["path"].text() not in refs:
-            raise field["path"].fail("the path of an argument or the name of a tensor")
-        return Ref(field["path"].value, field["contents"].flag())
+        path, contents = field["path"].text(), field["contents"].flag()
+        if refs.get(path) is not contents:
+            raise field["path"].fail("the path of a number, or that of a tensor of one element")
+        return Ref(path, contents)
     value = field.plain()
     if type(value) not in (int, float, bool):
         raise field.fail("a number")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
 from ..errors import ExportError
 from ..ir.modes import leave_autocast
+from ..ir.reading import entry
 from ..ir.segment import Call as CallRecipe
 from ..ir.segment import Constant, Effect, Existing, Output, Recipe
 from ..ir.source import Source
@@ -23,8 +25,10 @@ _RESTORING: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def _restores(recipe: CallRecipe) -> bool:
-    """Whether a call brings a setting back to what it was before the program began."""
+def _leaves_no_trace(recipe: CallRecipe) -> bool:
+    """Whether a call brings a setting back to what it was before the program began, or lets a cache count it."""
+    if isinstance(recipe.function, functools._lru_cache_wrapper):
+        return True
     before = _RESTORING.get(recipe.function)
     if before is None or not all(isinstance(a, Constant) for a in recipe.args):
         return False
@@ -33,8 +37,8 @@ def _restores(recipe: CallRecipe) -> bool:
 
 
 _HINT = (
-    "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer); strict=False leaves "
-    "it out of the exported program"
+    "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer). If it is a cache "
+    "that the first call fills, make one call before. strict=False leaves it out of the exported program"
 )
 _FIRST_STEP = "If it is the first step that makes an optimizer's state, take one step of the optimizer before"
 
@@ -43,7 +47,8 @@ class Changes:
     """The side effects of a captured call.
 
     `new` are the new contents of buffers, and new gradients: (kind, name, the captured graph's output or a tensor that was
-    there before). `cleared` are parameters that lose their gradients. With `strict`, other effects are an error; without,
+    there before). `cleared` are parameters that lose their gradients, and `attributes` the buffers that are plain attributes
+    of modules in the original. With `strict`, other effects are an error; without,
     they are left out, and listed in `assumptions`.
     """
 
@@ -57,6 +62,7 @@ class Changes:
         self.strict = strict
         self.new: list[tuple[Any, str, int | torch.Tensor]] = []
         self.cleared: list[str] = []
+        self.attributes: set[str] = set()
         self.assumptions: list[Assumption] = []
 
     def note(self, effects: list[Effect]) -> None:
@@ -80,7 +86,7 @@ class Changes:
         try:
             owner = self.call.value_at(effect.target.source)
             if effect.kind == "setitem" and isinstance(effect.key, Constant):
-                before = dict.__getitem__(owner, effect.key.value) if isinstance(owner, dict) else owner[effect.key.value]
+                before = entry(owner, effect.key.value) if isinstance(owner, dict) else owner[effect.key.value]
             elif effect.kind in ("setattr", "setplain"):
                 before = object.__getattribute__(owner, effect.key)
             else:
@@ -97,8 +103,12 @@ class Changes:
         if effect.kind == "setattr" and effect.key == "grad" and isinstance(effect.target, Existing):
             return self._gradient(effect.target.source, effect.value)
         if effect.kind == "do" and isinstance(effect.value, CallRecipe):
-            return _restores(effect.value)
-        if effect.kind != "setitem" or not isinstance(effect.target, Existing) or not isinstance(effect.key, Constant):
+            return _leaves_no_trace(effect.value)
+        if not isinstance(effect.target, Existing):
+            return False
+        if effect.kind in ("setattr", "setplain"):
+            return self._attribute(effect.target.source, effect.key, effect.value)
+        if effect.kind != "setitem" or not isinstance(effect.key, Constant):
             return False
         return self._buffer(effect.target.source, effect.key.value, effect.value)
 
@@ -123,6 +133,21 @@ class Changes:
         name = self.names.get(id(before))
         if not isinstance(before, torch.Tensor) or name is None:
             return False
+        return self._contents(name, before, value)
+
+    def _attribute(self, module: Source, key: str, value: Recipe | None) -> bool:
+        """A tensor that is a plain attribute of a module, and is replaced, as `weight_norm` does: a buffer, but for the
+        `state_dict`."""
+        owner = self.call.value_at(module)
+        before = owner.__dict__.get(key) if isinstance(owner, torch.nn.Module) else None
+        if not isinstance(before, torch.Tensor) or isinstance(before, torch.nn.Parameter):
+            return False
+        name = self.names.get(id(before)) or self.call.name_of(module.attr(key), self.names)
+        self.names[id(before)] = name
+        self.attributes.add(name)
+        return self._contents(name, before.detach(), value)
+
+    def _contents(self, name: str, before: torch.Tensor, value: Recipe | None) -> bool:
         new: int | torch.Tensor
         if isinstance(value, Output):
             new = value.index
@@ -130,7 +155,7 @@ class Changes:
             new = tensor
         else:
             return False
-        self.state[name] = before
+        self.state.setdefault(name, before)
         self.new.append(("buffer", name, new))
         return True
 

@@ -99,6 +99,8 @@ class Field:
         if len(shape) != len(stride) or len(shape) > MOST_AXES:
             raise self.fail("a shape with as many strides")
         meta = TensorMeta(self["dtype"].dtype(), shape, stride, self["device"].device(), self["requires_grad"].flag())
+        if meta.requires_grad and not (meta.dtype.is_floating_point or meta.dtype.is_complex):
+            raise self.fail("a tensor of a dtype that can need gradients")
         if meta.numel > MOST_ELEMENTS or meta.span_bytes > MOST_ELEMENTS:
             raise self.fail("a tensor that fits into memory")
         return meta

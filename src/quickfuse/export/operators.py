@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import Node
 
 from ..errors import ExportError, ExportFileError
 from .numbers import NAMES, OPERATIONS
@@ -83,6 +84,50 @@ def function_named(name: Any, namespaces: Collection[str]) -> Callable[..., Any]
     if problem:
         raise ExportFileError(f"the operator {name} {problem}")
     return found
+
+
+def check_operands(function: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Why an operator does not take these operands, by its schema; "" where it does. Nodes stand for tensors and numbers."""
+    arguments = function._schema.arguments
+    positional = [argument for argument in arguments if not argument.kwarg_only]
+    if len(args) > len(positional):
+        return f"takes {len(positional)} operands by position, and {len(args)} are given"
+    given = {argument.name: value for argument, value in zip(positional, args, strict=False)}
+    for name in kwargs:
+        if name in given or not any(argument.name == name for argument in arguments):
+            return f"is given the operand {name!r:.40} twice, or does not take it"
+    given |= kwargs
+    for argument in arguments:
+        if argument.name not in given:
+            if not argument.has_default_value():
+                return f"is not given the operand {argument.name!r}"
+        elif not _fits(argument.real_type, given[argument.name]):
+            return f"takes no {given[argument.name]!r:.40} as {argument.name!r}, which is {argument.real_type}"
+    return ""
+
+
+def _fits(kind: Any, value: Any, inside: bool = False) -> bool:
+    """Whether a value is of a type in PyTorch's terms, which is `inside` of another. Lists of numbers may be one number, for
+    all of them; and a number may stand for a tensor."""
+    name = kind.kind()
+    if name == "OptionalType":
+        return value is None or _fits(kind.getElementType(), value, True)
+    if name == "ListType":
+        inner = kind.getElementType()
+        if isinstance(value, (list, tuple)):
+            return all(_fits(inner, v, True) for v in value)
+        return inner.kind() in ("IntType", "SymIntType", "FloatType") and _fits(inner, value)
+    accepted = (Node,) if inside and name == "TensorType" else _ACCEPTED.get(name)
+    return accepted is None or isinstance(value, accepted)
+
+
+#: By the kind of a type: what a graph may have as an operand of that type.
+_ACCEPTED: dict[str, tuple[type, ...]] = {
+    "TensorType": (Node, bool, int, float, complex), "NumberType": (Node, bool, int, float, complex),
+    "IntType": (Node, int), "SymIntType": (Node, int), "FloatType": (Node, int, float), "BoolType": (bool,),
+    "StringType": (str,), "DeviceObjType": (torch.device, str), "ScalarTypeType": (torch.dtype,),
+    "LayoutType": (torch.layout,), "MemoryFormatType": (torch.memory_format,),
+}  # fmt: skip
 
 
 def _why_refused(found: OpOverload) -> str:

@@ -31,6 +31,8 @@ WHOLE = frozenset({
     aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default,
 })  # fmt: skip
 _CONVOLUTIONS = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
+#: Forms of operators that PyTorch chooses where nothing needs gradients -> those that have derivatives.
+_DIFFERENTIABLE = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default}
 _DETACHING = frozenset({aten.detach.default, aten.detach_.default})
 
 
@@ -159,6 +161,7 @@ class ProgramRecorder(Recorder):
             return args[0]  # of a constant
         if function in _CONVOLUTIONS and args[0].ndim != _CONVOLUTIONS[function] + 2:  # without a batch
             return self._taken_apart(function, args, kwargs)
+        function = _DIFFERENTIABLE.get(function, function)
         if function in WHOLE:
             return self._whole(function, args, kwargs)
         if _is_composite(function):

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import ExportError
 from ..ir.guard import NumberExpr
-from ..ir.reading import plain_value
+from ..ir.reading import entry, plain_value
 from ..ir.source import Source
 from .nesting import container_of
 
@@ -82,7 +82,7 @@ class Call:
             if isinstance(key, NumberExpr):
                 raise Unreachable(f"{source} is at a place that the program computes")
             key = self.value_at(key) if isinstance(key, Source) else key
-            return dict.__getitem__(owner, key) if isinstance(owner, dict) else owner[key]  # some make what is missing
+            return entry(owner, key) if isinstance(owner, dict) else owner[key]
         if source.kind == "plain":
             return plain_value(key, owner)
         return owner() if source.kind == "referent" else owner.item()

@@ -14,6 +14,7 @@ from ..differentiate.traced import Memory, make_traced
 from ..errors import ExportFileError, Unsupported
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import COUNTS, NAMES, item
+from .operators import check_operands
 
 #: An operator that returns a list may return one tensor for each element along an axis.
 _LONGEST_LIST = 1 << 16
@@ -52,6 +53,9 @@ def _found(node: Node) -> Any:
         for n in node.all_input_nodes
     ):
         raise ExportFileError(f"{node.name:.60} would be a list of too many tensors")
+    problem = check_operands(target, node.args, node.kwargs)
+    if problem:
+        raise ExportFileError(f"{node.name:.60}: {target} {problem}")
     if target in _SHAPES:
         return _SHAPES[target](node)
     try:

@@ -31,18 +31,18 @@ class CostModel:
     #: Before its elements are used several times by a resizing.
     store_before_upsampling: int = 2
 
-    # --- values that read many tensors (models with residual connections: GPT, ViT, DenseNet-121) ---
+    # --- memory traffic (models with residual connections: GPT, ViT, DenseNet-121; chains of 20 softmaxes) ---
 
-    #: A value with several users is stored if it reads more tensors than the first, and any value if more than the second.
-    most_read_again: int = 3
+    #: What passing through memory once costs an element, in additions: a store, or a load in a later kernel. What an earlier
+    #: pass of the same kernel has loaded comes from the cache, which costs a part of it.
+    memory_access: int = 20
+    cached_part: int = 8
+    #: What a load at a computed index costs besides.
+    computed_load: int = 4
+    #: A value that reads more large temporaries is stored: its readers would be kernels unlike all others.
     most_read: int = 12
-    #: The same for a value that is used after a call: two more passes through memory, the store and the load, take the place
-    #: of as many, and what it reads need not live on.
-    most_read_again_after_calls: int = 1
-    most_read_after_calls: int = 2
-    #: A value that is stored for a call is computed again by other readers if it takes no more than so many additions for
-    #: each of its parts.
-    few_additions: int = 12
+    #: The schedule decides about values with several users, and about those that take so many operations.
+    longest_kept: int = 32
     #: Values of fewer bytes stay in the cache, and so does what they are made of.
     large_bytes: int = 1 << 16
 
@@ -103,6 +103,29 @@ class CostModel:
     #: So many times larger than the images a weight must be for these to keep their layout.
     heavy_weight: int = 1
 
+    # --- kernels ---
+
+    #: So many kernels that differ by constants alone become one, if no more constants than the second differ (15 ms to
+    #: compile each; an argument is a load before the loop).
+    least_alike: int = 8
+    most_constants_given: int = 16
+
+    #: Rows of matrices should begin at multiples of so many bytes, 0 where that is no matter. How fast products of large
+    #: matrices are otherwise, and if they do, in operations a microsecond; and copies, in bytes a microsecond; and what a
+    #: launch takes, in microseconds. bfloat16, GPT's output layer with a vocabulary of 50257 and of 50264 on an H200.
+    aligned_bytes: int = 0
+    unaligned_operations: float = 1.4e8
+    aligned_operations: float = 6.5e8
+    copied_bytes: float = 4e6
+    launch_time: float = 3.0
+
+    #: Products with results of so many bytes, which only loops and other products read, are computed in as few chunks of
+    #: rows as have at most so many bytes, and in no more than so many; 0 where none is. They are chosen for memory: 200 MB
+    #: in place of 1.6 GB of GPT's training step.
+    least_chunked: int = 0
+    chunk: int = 1 << 28
+    most_chunks: int = 32
+
     # --- gradients ---
 
     #: How many exponentials and the like may be computed again in backward for one value that is not kept.
@@ -121,23 +144,14 @@ class CostModel:
 
     # --- chains of reductions (20 softmaxes, layer norms of softmaxes) ---
 
-    #: So many additions an element may be done again before a value is stored instead, which costs a launch, a pass through
-    #: memory and a load.
-    most_again: int = 20
-    #: At most so many values are stored at one point.
-    most_stored: int = 8
     #: So many of the passes that are still to come count: after these there may be a better point.
     passes_ahead: int = 4
     #: The last pass of a kernel stores something, and its memory is used before to keep one slow value, of the second cost
     #: or more. So one is not stored of its own where no more passes are to come than the first.
     passes_kept: int = 2
     slow: int = 10
-    #: A value that costs no more is computed from others that are stored.
-    cheap: int = 4
     #: What rounding to 16 bits costs.
     of_half: int = 4
-    #: Programs with fewer reductions have no chains.
-    least_chain: int = 3
 
     # --- fusion ---
 
@@ -157,8 +171,16 @@ class CostModel:
     #: Operands that die with a group must be so many times smaller than its results for it to wait for its users.
     smaller_operands: int = 4
 
+    def padding_pays(self, operations: int, moved: int, launches: int) -> bool:
+        """Whether a product of unaligned rows takes longer than one of aligned rows, with so many bytes moved before."""
+        saved = operations / self.unaligned_operations - operations / self.aligned_operations
+        return saved > moved / self.copied_bytes + launches * self.launch_time
+
 
 COSTS = CostModel()
 
 #: On a GPU, a reduction has enough programs for all multiprocessors (132 on an H200, a few on each), of 64 columns or a row.
-GPU_COSTS = replace(COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056)
+GPU_COSTS = replace(
+    COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
+    aligned_bytes=16, least_chunked=1 << 28,
+)  # fmt: skip

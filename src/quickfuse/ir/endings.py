@@ -42,21 +42,20 @@ Slot = tuple[int, str, int]
 def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
     """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none."""
     found: list[tuple[Slot, Any]] = []
-    all_ordinary = _ordinary.issuperset
     for depth, frame in enumerate(frames):
-        if frame.activation is None and all_ordinary(map(type, frame.locals)) and all_ordinary(map(type, frame.stack)):
-            continue
         if frame.activation is not None:
             if sys.getrefcount(frame.activation) > _OWN_REFERENCES:
                 found.append(((depth, "A", 0), frame.activation))
             else:  # the exception is gone
                 frame.activation = None
         for place, values in (("L", frame.locals), ("S", frame.stack)):
-            found += [
-                ((depth, place, index), value)
-                for index, value in enumerate(values)
-                if type(value) not in _ordinary and ends_visibly(value)
-            ]
+            if not _ordinary.issuperset(map(type, values)):
+                for index, value in enumerate(values):
+                    kind = type(value)
+                    if kind is CellType and (contents := gc.get_referents(value)):  # often, and mostly of an ordinary class
+                        kind = type(contents[0])
+                    if kind not in _ordinary and ends_visibly(value):
+                        found.append(((depth, place, index), value))
     return found
 
 
@@ -76,8 +75,11 @@ def ends_visibly(value: Any, depth: int = 0) -> bool:
         contents = gc.get_referents(value)  # none where the cell is empty
         return bool(contents) and ends_visibly(contents[0], depth + 1)
     if kind in _HOLDERS:
-        parts = [p for part in gc.get_referents(value) for p in (part if type(part) is tuple else (part,))]
-        return any(ends_visibly(part, depth + 1) for part in parts)
+        for referent in gc.get_referents(value):
+            parts = referent if type(referent) is tuple else (referent,)
+            if not _ordinary.issuperset(map(type, parts)) and any(ends_visibly(part, depth + 1) for part in parts):
+                return True
+        return False
     if isinstance(value, BaseException):
         return _exception_ends_visibly(value, depth)
     if hasattr(kind, "__del__"):

@@ -118,3 +118,15 @@ class FrameState:
 
     def __repr__(self) -> str:
         return f"<frame of {self.code.co_qualname} at {self.location}, instruction {self.position}>"
+
+
+class Suspension(list[FrameState]):
+    """A suspended program: its frames, outermost first.
+
+    `caller` is a stand-in for the user's frame that called the program, and its globals: found when it is first needed (see
+    `drive.callers`).
+    """
+
+    __slots__ = ("caller",)
+
+    caller: tuple[CodeType, dict[str, Any]] | None

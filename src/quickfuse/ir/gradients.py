@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
-from .values import TensorMeta
+from .values import NumberMeta, TensorMeta
 
 
 class UnsupportedAt(Unsupported):
@@ -26,7 +26,7 @@ class NothingToDifferentiate(Unsupported):
 
 class Unfit(Exception):
     """A compiled half cannot run for these values: a number is too large, an element is one that eager refuses, or an
-    operator returned another shape than it says. Eager is to run instead."""
+    operator returned another shape or type than it says. Eager is to run instead."""
 
 
 class Refused(Unfit):
@@ -70,9 +70,9 @@ class Saved:
 class Differentiated:
     """Two graphs of ATen operators, without views of inputs as outputs and without changes in place but at the end.
 
-    `forward` has the captured graph's placeholders. It returns `outputs` tensors for the user and then what is saved only;
-    its last nodes copy new contents into inputs that the graph changes. `differentiable` are the outputs (by number) that
-    have gradients, and `reaches` the inputs that each of these depends on.
+    `forward` has the captured graph's placeholders. It returns `outputs` for the user, numbers out of tensors last, and then
+    what is saved only; its last nodes copy new contents into inputs that the graph changes. `differentiable` are the outputs
+    (by number) that have gradients, and `reaches` the inputs that each of these depends on.
 
     `backward` has placeholders for the saved tensors, for the numbers (by the positions `numbers` of the captured inputs)
     and for the gradients of the differentiable outputs, of layout `tangents`. It returns the gradients of `wanted`, the
@@ -88,7 +88,7 @@ class Differentiated:
 
     forward: Graph
     backward: Graph
-    outputs: list[TensorMeta]
+    outputs: list[TensorMeta | NumberMeta]
     differentiable: list[int]
     reaches: list[frozenset[int]]
     saved: list[Saved]

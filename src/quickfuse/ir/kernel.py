@@ -212,7 +212,8 @@ class KernelBody:
         """The axes that count the rows of tiles, the innermost last."""
         if self.inner:
             return tuple(self.parallel)
-        return (*(k for k in range(self.ndim - 1) if k != self.vector), self.vector)
+        last = self.ndim - 1
+        return (*(k for k in range(last) if k != self.vector), *([self.vector] if self.vector < last else []))
 
     @property
     def column_axes(self) -> tuple[int, ...]:
@@ -294,18 +295,37 @@ class KernelBody:
         """The row index of a dynamic stride."""
         return self._slot_words[slot] + 1 + sum(s is None for s in self.slots[slot].strides[:axis])
 
-    @property
-    def aligned_words(self) -> list[int]:
-        """The words of a row that must be divisible by 16 for accesses of 128 bits, in a body with rows on a GPU: of slots
-        that are contiguous along one of the two innermost axes (of the rows, and within a row) the address, the other
-        strides, and the size of that axis."""
+    @cached_property
+    def lies_across(self) -> bool:
+        """Whether neighbours in memory belong to different rows, for what changes along both."""
+        if not self.parallel or not self.inner:
+            return False
+        row, column = self.parallel[-1], self.inner[-1]
+        rows = [slot.strides for slot in self.slots if not slot.by_value and slot.strides[row] != 0]
+        moving = [strides for strides in rows if any(strides[axis] != 0 for axis in self.inner)]
+        along, across = (sum(strides[axis] == 1 for strides in moving) for axis in (column, row))
+        return across > along
+
+    def outer_axes(self, form: Form) -> tuple[int, ...]:
+        """The parallel axes along which a tile on a GPU does not extend. Its rows are neighbours in memory then, and what
+        does not change from one to the next is computed once for all of them."""
+        return tuple(self.parallel)[:-1] if self.lies_across and form is not Form.SPREAD else ()
+
+    def aligned_words(self, form: Form) -> list[int]:
+        """The words of a row that must be divisible by 16 for accesses of 128 bits in tiles: of slots that are contiguous
+        along one of the two innermost axes (of the rows, and within a row) the address and the other strides, and the size
+        of an axis where tiles go beyond its end."""
         words: set[int] = set()
-        innermost = {self.column_axes[-1], *self.row_axes[-1:]}
+        row, column = self.row_axes[-1:], self.column_axes[-1]
+        continued = [*row] if len(self.row_axes) - len(self.outer_axes(form)) > 1 else []
+        if form is Form.WHOLE or len(self.column_axes) > 1:
+            continued.append(column)
         for k, slot in enumerate(self.slots):
-            along = [axis for axis in innermost if not slot.by_value and slot.strides[axis] == 1]
+            along = [axis for axis in (*row, column) if not slot.by_value and slot.strides[axis] == 1]
             if along:
                 others = [axis for axis, stride in enumerate(slot.strides) if stride is None]
-                words.update([*along, self.slot_word(k), *(self.stride_word(k, axis) for axis in others)])
+                words.update([self.slot_word(k), *(self.stride_word(k, axis) for axis in others)])
+                words.update(axis for axis in along if axis in continued)
         return sorted(words)
 
     @property

@@ -63,6 +63,14 @@ class Placement(Protocol):
     position: dict[Buffer, int]
     written: set[Buffer]
     overlapping: bool
+    arena: Any
+    made_at: list[int]
+
+    def made_number(self, buffer: Buffer) -> int:
+        """The index in `made_at` of a tensor that is made in each call, where the address is that it had in the last one."""
+
+    def move_arena(self, base: int, /) -> None:
+        """Let what lies in the arena, which is one block of memory for temporaries, begin at `base`."""
 
     def note_changes(self, tensors: list[Any], /) -> bool:
         """Tell autograd that the kernels change inputs. Returns whether one must not be changed by them."""
@@ -72,6 +80,9 @@ class Placement(Protocol):
 
     def is_resident(self, buffer: Buffer) -> bool:
         """Whether a temporary has its memory already."""
+
+    def resident_tensor(self, buffer: Buffer) -> torch.Tensor:
+        """A tensor in the memory of such a temporary."""
 
     def cell_address(self, buffer: Buffer) -> int: ...
     def place(self, addresses: np.ndarray) -> None:

@@ -183,12 +183,14 @@ def _text(argument: Any) -> str:
 class HostScalar:
     """A number computed by the glue before any kernel runs: the Python statement `name = code`.
 
-    `code` uses placeholders' names, earlier host scalars and the `math` module. `dtype` is float64, int64 or bool.
+    `code` uses placeholders' names, earlier host scalars and the `math` module. `dtype` is float64, int64 or bool. `value`
+    is the number itself where it is a constant, which has itself as a name and needs no statement.
     """
 
     name: str
     code: str
     dtype: torch.dtype
+    value: float | None = None
 
     def __str__(self) -> str:
         return f"{self.name} = {self.code}"
@@ -202,7 +204,9 @@ class Program:
     a `View`, a `Number` or a constant.
     `flag` is a bool that loops set where eager would raise an exception, say for an index out of range. Then nothing that
     the loops computed is used: the graph runs in eager mode. No input is stored to before. `versions` are the positions
-    of new tensors that the graph changed in place before it returned them, and how often: PyTorch counts that.
+    of new tensors that the graph changed in place before it returned them, and how often: PyTorch counts that. `chooses`:
+    there are values that are different formulas on different parts of their index space. `optional`: the temporaries that
+    may as well be computed by each loop that reads them.
     """
 
     inputs: list[Buffer | None] = field(default_factory=list)
@@ -211,9 +215,13 @@ class Program:
     outputs: list[Any] = field(default_factory=list)
     flag: Buffer | None = None
     versions: list[tuple[int, int]] = field(default_factory=list)
+    chooses: bool = False
+    optional: set[Buffer] = field(default_factory=set)
 
     def __str__(self) -> str:
         head = [f"# {b} : {b.meta}" for b in self.inputs if b is not None]
+        optional = sorted([buffer.name for buffer in self.optional if buffer.kind == "temp"])
+        head += [f"# stored, or computed by each reader: {', '.join(optional)}"] if optional else []
         scalars = [str(s) for s in self.host_scalars]
         return "\n".join([*head, *scalars, *map(str, self.steps), f"return {', '.join(map(str, self.outputs))}"])
 

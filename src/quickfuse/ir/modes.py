@@ -124,6 +124,12 @@ def filling_of_memory() -> dict[str, bool]:
     }
 
 
+def _fx_is_tracing() -> bool:
+    """Whether torch.fx traces in this thread. Up to PyTorch 2.13 a variable says so, later a function."""
+    ask = getattr(torch.fx._symbolic_trace, "_get_is_fx_tracing", None)
+    return ask() if ask is not None else getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False)
+
+
 def outer_tracer() -> str | None:
     """What it is that records or changes the operators called in this thread, if anything does: it has to see them all, so
     nothing is compiled for calls inside of it, and no compiled code runs."""
@@ -131,7 +137,7 @@ def outer_tracer() -> str | None:
         return "torch.jit.trace records the operators"
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return "an active torch function or dispatch mode"
-    if torch.fx._symbolic_trace._is_fx_tracing_flag:
+    if _fx_is_tracing():
         return "torch.fx records the operators"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func around the call"

@@ -46,6 +46,18 @@ def _is_python(kind: type, name: str) -> bool:
     return isinstance(found, FunctionType)
 
 
+def entry(dictionary: dict[Any, Any], key: Any) -> Any:
+    """What a dictionary has at a key, without what its class does where it has nothing: `dict.__getitem__` asks that.
+
+    Raises:
+        KeyError: where it has nothing.
+    """
+    found = dict.get(dictionary, key, MISSING)
+    if found is MISSING:
+        raise KeyError(key)
+    return found
+
+
 def is_set(descriptor: Any, instance: Any) -> bool:
     """Whether a slot has a value."""
     try:

@@ -184,14 +184,15 @@ class Segment:
     `graph`'s placeholders correspond to `inputs`; it returns a flat tuple, which recipes refer to. Every node carries
     `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them), `meta["trace"]` (a `Trace`), and `meta["variable"]`
     where a tensor was stored in a local variable: its name, and whether the function was the user's. `resumes` is False
-    for a segment that begins with a call of `code`, True for one that begins with suspended frames. It ends with the return
+    for a segment that begins with a call of `code`, True for one that begins with suspended frames, which are at the
+    positions `began` of their code. It ends with the return
     of `result`, or, where `pause` is set, with the suspended `frames`. `operators` is the number of calls in the graph, and
     `performed` that of captured instructions. `examples` are the values of `inputs` in the captured call, until the
     segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
-    where it asked for the grad mode.
+    where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph.
     """
 
     code: CodeType
@@ -203,6 +204,7 @@ class Segment:
     mutated: frozenset[str] = frozenset()
     needs_grad: bool = False
     resumes: bool = False
+    began: tuple[tuple[CodeType, int], ...] = ()
     frames: list[FrameRecipe] = field(default_factory=list)
     pause: Break | None = None
     operators: int = 0
@@ -213,6 +215,7 @@ class Segment:
     inference: bool = False
     labels: tuple[str, ...] = ()
     autograd_asked: frozenset[Source | None] = frozenset()
+    recorded: bool = False
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

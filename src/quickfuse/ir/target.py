@@ -101,6 +101,11 @@ class CudaTarget:
     #: H200.
     blocks: tuple[tuple[int, int], ...] = ((1024, 4), (512, 4), (256, 2))
     least_block: tuple[int, int] = (128, 1)
+    #: Elements that move at most so many bytes are handled in larger blocks: a program waits for its row of the table first.
+    blocks_of_light: tuple[tuple[int, int], ...] = ((2048, 4),)
+    light_element: int = 8
+    #: Shorter rows of loops without reductions are gone through as if there were no rows.
+    least_long_row: int = 64
     block_of_members: tuple[int, int] = (128, 4)
     #: Programs for each multiprocessor that keep the memory system busy; below it, smaller blocks make more of them. H200.
     programs_per_multiprocessor: int = 8
@@ -123,6 +128,8 @@ class CudaTarget:
     #: How many elements of a tile each thread has, and the most warps of a program.
     elements_a_thread: int = 8
     most_warps: int = 16
+    #: Rows that would take more warps together are tiles of their own: all warps of a program wait for each other.
+    usual_warps: int = 8
     #: Programs for each multiprocessor below which tiles have fewer rows.
     tiles_per_multiprocessor: int = 4
     costs: CostModel = GPU_COSTS

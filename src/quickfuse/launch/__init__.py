@@ -18,6 +18,7 @@ from .contents import Apart, ContentsReader
 from .labels import labelled
 from .memory import keep_freed_memory
 from .packed import packed
+from .replayed import Recorder
 from .tables import CpuCall, Placer
 from .tensor_check import tensor_check
 
@@ -37,17 +38,18 @@ def bind(
     checked: list[TensorMeta],
     emit_cpu: Callable[[KernelBody, str], str],
     emit_gpu: Callable[[KernelBody, str, Form], str],
+    recorded: bool = False,
 ) -> tuple[list[Launch], Placer]:
-    """Compile what is not compiled yet and prepare every kernel call of a schedule."""
+    """Compile what is not compiled yet and prepare every kernel call of a schedule. `recorded`: for a CUDA graph."""
     placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
-    _compile_on_gpu([step for step in kernels if step.device.type != "cpu"], emit_gpu)
+    _compile_on_gpu([step for step in kernels if step.device.type != "cpu"], emit_gpu, recorded)
     calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
             on_cpu = step.device.type == "cpu"
-            call = CpuCall(step, compiled[step.body], placer) if on_cpu else _bind_gpu(step, placer, emit_gpu)
+            call = CpuCall(step, compiled[step.body], placer) if on_cpu else _bind_gpu(step, placer, emit_gpu, recorded)
             placer.tables.append(call.table)
             calls.append(call)
         elif isinstance(step.target, SteadyConvolution):
@@ -74,17 +76,29 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
     return kernels  # type: ignore[return-value]
 
 
-def _compile_on_gpu(steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str]) -> None:
+def _compile_on_gpu(steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str], recorded: bool) -> None:
     if steps:
         from .gpu_call import compile_together
 
-        compile_together(steps, emit)
+        compile_together(steps, emit, recorded)
 
 
-def _bind_gpu(step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str, Form], str]) -> Launch:
+def _bind_gpu(
+    step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str, Form], str], recorded: bool
+) -> Launch:
     from .gpu_call import GpuCall
 
-    return GpuCall(step, placer, emit)
+    return GpuCall(step, placer, emit, recorded)
+
+
+def recorder(schedule: Schedule, calls: list[Launch]) -> Recorder:
+    """What records the kernels and operators of a schedule that is on one GPU."""
+    from .recording import recorder_of
+
+    devices = {step.device for step in schedule.steps if isinstance(step, KernelCall)}
+    devices |= {b.meta.device for step in schedule.steps if not isinstance(step, KernelCall) for b in step.buffers}
+    index = next(d.index or 0 for d in devices if d.type == "cuda")
+    return recorder_of(index, [call for call in calls if call.device_type == "cuda"])
 
 
 __all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "labelled", "tensor_check", "unchanged"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from . import cuda_driver
 from .cuda_compile import CompiledCubin, LaunchShape, compile_kernel
 from .cuda_shapes import device_index, launch_shape, needs_wide_index, program_table
 
+#: Streams belong to a device; with more than one of them it has to be the current one.
+_several_devices = functools.cache(lambda: torch.cuda.device_count() > 1)
+
 _ARGUMENT_CLASSES = {torch.float64: ctypes.c_double, torch.int64: ctypes.c_int64, torch.bool: ctypes.c_int8}
 
 @functools.lru_cache(maxsize=4096)
@@ -29,14 +32,18 @@ def _load(compiled: CompiledCubin, device: int) -> int:
     return cuda_driver.load_function(compiled.cubin, compiled.name, compiled.shared_bytes, device)
 
 
-def compile_call(call: KernelCall, source: str, shape: LaunchShape) -> CompiledCubin:
-    """The machine code of a call's kernel for the device that it is on. Several threads may compile at a time."""
+def compile_call(call: KernelCall, source: str, shape: LaunchShape, scalars_in_memory: bool = False) -> CompiledCubin:
+    """The machine code of a call's kernel for the device that it is on. Several threads may compile at a time.
+
+    `scalars_in_memory`: the kernel gets the address of each scalar argument.
+    """
     body = call.body
     properties = torch.cuda.get_device_properties(device_index(call))
     has_index = body.ndim > 1 or body.tiled
     return compile_kernel(
         source, body, call.name, capability=10 * properties.major + properties.minor, shape=shape,
         wide_index=has_index and needs_wide_index(body, call.members, shape.block + shape.columns),
+        scalars_in_memory=scalars_in_memory,
     )  # fmt: skip
 
 
@@ -51,12 +58,13 @@ class CudaKernelCall:
 
     def __init__(
         self, call: KernelCall, source: str, *, shape: LaunchShape | None = None,
-        values: npt.NDArray[np.int64] | None = None,
+        values: npt.NDArray[np.int64] | None = None, scalars_in_memory: bool = False,
     ) -> None:  # fmt: skip
         """Compile and load `source`, which defines the kernel `call.name`, for the members of `call`.
 
         `shape` overrides the choice of block size and warps, `values` is the memory of the value table. The source of a body
-        with rows is for the form of its shape.
+        with rows is for the form of its shape. With `scalars_in_memory` the kernel reads scalar arguments from memory, and
+        launches can be recorded.
         """
         torch.cuda.init()
         body = call.body
@@ -65,7 +73,8 @@ class CudaKernelCall:
         self.values = np.zeros((len(call.members), body.value_words), dtype=np.int64) if values is None else values
         self._device = device_index(call)
         self.shape = shape or launch_shape(call)
-        self.compiled = compile_call(call, source, self.shape)
+        self.scalars_in_memory = scalars_in_memory and bool(body.scalars)
+        self.compiled = compile_call(call, source, self.shape, self.scalars_in_memory)
         self._function = _load(self.compiled, self._device)
         self._blocks: torch.Tensor | None = None
         if body.ndim == 0:
@@ -77,7 +86,7 @@ class CudaKernelCall:
             self._blocks = device_table(table.shape, torch.int32, self._device)
             self._blocks.copy_(torch.from_numpy(table))
         self._version = 0
-        self._streams: dict[int, _StreamTables] = {}
+        self._streams: dict[int, _StreamTables | _RecordedTables] = {}
 
     def rows_changed(self) -> None:
         """Have `rows` uploaded again by the next run on each stream."""
@@ -85,27 +94,39 @@ class CudaKernelCall:
 
     def run(self, stream: int, *scalars: float) -> None:
         """Launch on a stream (its handle, 0 for the default one) with the values of the scalar arguments."""
-        if not self.programs:
-            return
-        if torch.cuda.current_device() != self._device:
+        if _several_devices() and torch.cuda.current_device() != self._device:
             with torch.cuda.device(self._device):
                 return self.run(stream, *scalars)
-        tables: _StreamTables | None = self._streams.get(stream)
+        tables = self._streams.get(stream)
         if tables is None:
+            if not self.programs:
+                return
             cuda_driver.bind_context(self._device)
             tables = self._streams[stream] = _StreamTables(self, stream)
         if tables.version != self._version:
-            for upload in tables.upload_rows:
-                self._checked("cuMemcpyHtoDAsync", upload)
-            tables.version = self._version
-        for upload in tables.upload_values:
+            tables.bring_rows(self)
+        if scalars:
+            for argument, value in zip(tables.scalars, scalars, strict=True):
+                argument.value = value
+        for upload in tables.uploads:
             self._checked("cuMemcpyHtoDAsync", upload)
-        for argument, value in zip(tables.scalars, scalars, strict=True):
-            argument.value = value
-        self._checked("cuLaunchKernel", tables.launch)
+        status = tables.launch()
+        if status:
+            self._failed("cuLaunchKernel", tables.launch, status)
+
+    def record_on(self, stream: int, rows: int, values: int, scalars: int, launched: Callable[[], None]) -> None:
+        """Let launches on a stream read tables at these addresses; each calls `launched`. Nothing is uploaded."""
+        self._streams[stream] = _RecordedTables(self, stream, rows, values, scalars, launched)
+
+    def stop_recording(self, stream: int) -> None:
+        self._streams.pop(stream, None)
 
     def _checked(self, name: str, function: Callable[[], int]) -> None:
         status = function()
+        if status:
+            self._failed(name, function, status)
+
+    def _failed(self, name: str, function: Callable[[], int], status: int) -> None:
         if status == cuda_driver.CUDA_ERROR_INVALID_CONTEXT:
             # A thread that has not used CUDA yet has no context.
             cuda_driver.bind_context(self._device)
@@ -124,26 +145,61 @@ class _StreamTables:
         self._rows = device_table(call.rows.shape, torch.int64, call._device, stream)
         self._values = device_table(call.values.shape, torch.int64, call._device, stream)
         self.version = -1
-        self.upload_rows = _uploads(self._rows, call.rows, stream)
-        self.upload_values = _uploads(self._values, call.values, stream)
+        self._upload_rows = _uploads(self._rows, call.rows, stream)
+        #: What is uploaded before each launch.
+        self.uploads = _uploads(self._values, call.values, stream)
         self.scalars: list[Any] = [_ARGUMENT_CLASSES[dtype]() for dtype in call.body.scalars]
-        work: Any
-        if call._blocks is None:
-            work = ctypes.c_int32(len(call.rows))
-        else:
-            work = ctypes.c_uint64(call._blocks.data_ptr())
-        self._arguments = [
-            ctypes.c_uint64(self._rows.data_ptr()),
-            ctypes.c_uint64(self._values.data_ptr()),
-            work,
-            *self.scalars,
-            *call._null_params(),
-        ]
-        addresses = [ctypes.addressof(argument) for argument in self._arguments]
-        self.launch = cuda_driver.prepare_launch(
-            call._function, call.programs, call.shape.threads, call.compiled.shared_bytes, stream,
-            (ctypes.c_void_p * len(addresses))(*addresses),
-        )  # fmt: skip
+        passed = self.scalars
+        if call.scalars_in_memory:
+            host = np.zeros(len(self.scalars), dtype=np.int64)
+            self.scalars = [_ARGUMENT_CLASSES[dtype].from_buffer(host, 8 * k) for k, dtype in enumerate(call.body.scalars)]
+            self._scalars = device_table(host.shape, torch.int64, call._device, stream)
+            self.uploads = [*self.uploads, *_uploads(self._scalars, host, stream)]
+            passed = [ctypes.c_uint64(self._scalars.data_ptr() + 8 * k) for k in range(len(host))]
+        self.launch, self._arguments = _prepared(call, stream, self._rows.data_ptr(), self._values.data_ptr(), passed)
+
+    def bring_rows(self, call: CudaKernelCall) -> None:
+        """Upload the rows."""
+        for upload in self._upload_rows:
+            call._checked("cuMemcpyHtoDAsync", upload)
+        self.version = call._version
+
+
+class _RecordedTables:
+    """Tables in the memory of a recording, which writes to them itself."""
+
+    version = -1
+    uploads: tuple[Callable[[], int], ...] = ()
+
+    def __init__(
+        self, call: CudaKernelCall, stream: int, rows: int, values: int, scalars: int, launched: Callable[[], None]
+    ) -> None:
+        self._launched = launched
+        self.scalars = [ctypes.c_double() if t.is_floating_point else ctypes.c_int64() for t in call.body.scalars]
+        passed = [ctypes.c_uint64(scalars + 8 * k) for k in range(len(self.scalars))]
+        self.launch, self._arguments = _prepared(call, stream, rows, values, passed)
+
+    def bring_rows(self, call: CudaKernelCall) -> None:
+        """Called before each launch, as no version of the tables is ever reached."""
+        self._launched()
+
+
+def _prepared(
+    call: CudaKernelCall, stream: int, rows: int, values: int, passed: Sequence[Any]
+) -> tuple[Callable[[], int], list[Any]]:
+    """What launches a kernel on a stream, and the arguments, which it needs to be kept."""
+    work: Any
+    if call._blocks is None:
+        work = ctypes.c_int32(len(call.rows))
+    else:
+        work = ctypes.c_uint64(call._blocks.data_ptr())
+    arguments = [ctypes.c_uint64(rows), ctypes.c_uint64(values), work, *passed, *call._null_params()]
+    addresses = [ctypes.addressof(argument) for argument in arguments]
+    launch = cuda_driver.prepare_launch(
+        call._function, call.programs, call.shape.threads, call.compiled.shared_bytes, stream,
+        (ctypes.c_void_p * len(addresses))(*addresses),
+    )  # fmt: skip
+    return launch, arguments
 
 
 def device_table(shape: tuple[int, ...], dtype: torch.dtype, device: int, stream: int = 0) -> torch.Tensor:

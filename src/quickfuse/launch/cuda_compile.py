@@ -101,19 +101,38 @@ def load_source(source: str, name: str) -> Any:
     return namespace[name]
 
 
-def argument_types(body: KernelBody) -> dict[str, str]:
+def argument_types(body: KernelBody, scalars_in_memory: bool = False) -> dict[str, str]:
     """Triton's names of the types of a kernel's arguments, in order."""
-    scalars = {f"a{k}": _ARGUMENT_TYPES[dtype] for k, dtype in enumerate(body.scalars)}
+    pointer = "*" if scalars_in_memory else ""
+    scalars = {f"a{k}": pointer + _ARGUMENT_TYPES[dtype] for k, dtype in enumerate(body.scalars)}
     work = {"members": "i32"} if body.ndim == 0 else {"blocks": "*i32"}
     return {"rows": "*i64", "values": "*i64", **work, **scalars}
 
 
+def reading_scalars(source: str, name: str, body: KernelBody) -> str:
+    """The source of a kernel that reads its scalar arguments from memory: where each call of a recorded graph finds its own.
+
+    The kernel `name` becomes a function that the new kernel of this name calls.
+    """
+    inner = f"{name}_of_scalars"
+    source = re.sub(rf"\bdef {name}\(", f"def {inner}(", source)
+    found = re.search(rf"def {inner}\((.*?)\):", source, re.DOTALL)
+    assert found is not None
+    parameters = [part.strip() for part in found.group(1).split(",")]
+    scalars = {f"a{k}" for k in range(len(body.scalars))}
+    names = [part.partition(":")[0] for part in parameters]
+    passed = [f"tl.load({n})" if n in scalars else n for n in names]
+    return f"{source.rstrip()}\n\n\n@triton.jit\ndef {name}({', '.join(parameters)}):\n    {inner}({', '.join(passed)})\n"
+
+
 def compile_kernel(
-    source: str, body: KernelBody, name: str, *, capability: int, shape: LaunchShape, wide_index: bool = False
-) -> CompiledCubin:
+    source: str, body: KernelBody, name: str, *, capability: int, shape: LaunchShape, wide_index: bool = False,
+    scalars_in_memory: bool = False,
+) -> CompiledCubin:  # fmt: skip
     """Compile generated source for GPUs of a compute capability (90 for 9.0). No GPU is needed.
 
     `wide_index`: do index arithmetic in 64 bits, for members of 2**31 elements or more (two axes or more only).
+    `scalars_in_memory`: the source is that of `reading_scalars`.
     Compiled code is kept: the same source for the same device and shape is compiled once in a process, and Triton
     keeps it on disk for the next one.
     """
@@ -124,7 +143,7 @@ def compile_kernel(
         )
     index_bits = 0 if body.ndim < 2 and not body.tiled else 64 if wide_index else 32
     # The key is the source, not the body: hashing a tree visits shared parts of it again and again.
-    return _compile(source, name, tuple(argument_types(body).items()), capability, shape, index_bits)
+    return _compile(source, name, tuple(argument_types(body, scalars_in_memory).items()), capability, shape, index_bits)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -23,9 +23,7 @@ def launch_shape(call: KernelCall) -> LaunchShape:
     """How a call is launched on its device."""
     torch.cuda.init()
     multiprocessors = torch.cuda.get_device_properties(device_index(call)).multi_processor_count
-    if call.body.tiled:
-        return choose_tile(call.body, call.members, multiprocessors)
-    return choose_shape(call.body, [member.numel for member in call.members], multiprocessors)
+    return choose(call.body, call.members, multiprocessors)
 
 
 def device_index(call: KernelCall) -> int:
@@ -33,15 +31,54 @@ def device_index(call: KernelCall) -> int:
     return torch.cuda.current_device() if call.device.index is None else call.device.index
 
 
+def choose(body: KernelBody, members: Sequence[Member], multiprocessors: int) -> LaunchShape:
+    """How a kernel for these members is launched."""
+    if body.tiled:
+        return choose_tile(body, members, multiprocessors)
+    shape = choose_shape(body, [member.numel for member in members], multiprocessors)
+    return _rows_of_elements(body, members, shape) if body.ndim > 1 else shape
+
+
 def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> LaunchShape:
     """Block size and warps for members of these numbers of elements."""
     if body.ndim == 0:
         return LaunchShape(*CUDA.block_of_members)
     total, longest = sum(sizes), max(sizes, default=0)
-    for block, warps in CUDA.blocks:
+    moving = [slot for slot in body.slots if not slot.by_value and any(stride != 0 for stride in slot.strides)]
+    light = sum(slot.dtype.itemsize * len(slot.access) for slot in moving) <= CUDA.light_element
+    for block, warps in (*(CUDA.blocks_of_light if light else ()), *CUDA.blocks):
         if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
-            return LaunchShape(block, warps)
+            return LaunchShape(block, max(warps, block // (32 * _elements_a_thread(body))))
     return LaunchShape(*CUDA.least_block)
+
+
+def _elements_a_thread(body: KernelBody) -> int:
+    """How many elements of a tile each thread has. Threads store at most 128 bits at a time, and load as many of the
+    narrowest type: where these are not the same elements, values would go from thread to thread through shared memory."""
+    axes = body.column_axes
+    slots = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in axes)]
+    stored = max([slot.dtype.itemsize for slot in slots if "w" in slot.access], default=0)
+    mixed = any(slot.dtype.itemsize < stored for slot in slots)
+    return min(16 // stored, CUDA.elements_a_thread) if mixed else CUDA.elements_a_thread
+
+
+def _rows_of_elements(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> LaunchShape:
+    """Tiles for a body of several axes without reductions, so that no element needs a division for its index, and what is
+    the same for a row is computed once for it; or `shape`, where rows are short."""
+    sizes = [size for member in members if math.prod(size := _rows_and_length(body, member))]
+    if not sizes or max(length for _, length in sizes) < CUDA.least_long_row:
+        return shape
+
+    def elements(columns: int) -> int:
+        return sum(rows * -(-length // columns) * columns for rows, length in sizes)
+
+    widths = [width for k in range(shape.block.bit_length()) if (width := shape.block >> k) >= min(32, shape.block)]
+    least = min(map(elements, widths))
+    columns = next(width for width in widths if 8 * elements(width) <= 9 * least)
+    if 4 * elements(columns) > 5 * sum(rows * length for rows, length in sizes):
+        return shape
+    block = shape.block // columns
+    return LaunchShape(block, shape.num_warps, columns, Form.SPREAD, _may_align(body, members, Form.SPREAD))
 
 
 # --- tiles ---
@@ -56,11 +93,11 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
         rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
-        return LaunchShape(rows, _warps(rows * columns), columns, Form.SPREAD, _may_align(body, members))
+        return LaunchShape(rows, _warps(body, rows * columns), columns, Form.SPREAD, _may_align(body, members, Form.SPREAD))
     spread = Axis.SCAN in body.axes and not scans
     whole = not spread and columns <= (CUDA.whole_row_of_many if many else CUDA.whole_row)
-    most_rows = max([rows for rows, _ in sizes], default=1)
-    if lies_across(body):
+    most_rows = max([_tile_rows(body, member, Form.WHOLE) for member in members], default=1)
+    if body.lies_across:
         rows = min(CUDA.most_across, _power_of_two(most_rows))
         whole = whole and columns * rows <= CUDA.tile
         columns = columns if whole else min(columns, max(CUDA.tile // rows, 1))
@@ -68,7 +105,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     else:
         few = total < multiprocessors * CUDA.tiles_per_multiprocessor  # each of them has to have more loads under way
         columns = columns if whole else min(columns, 2 * CUDA.tile if few else CUDA.tile)
-        rows = min(max(CUDA.tile // columns, 1), _power_of_two(most_rows))
+        tile = min(CUDA.tile, 32 * CUDA.usual_warps * _elements_a_thread(body))
+        rows = min(max(tile // columns, 1), _power_of_two(most_rows))
         least = 1
     programs = multiprocessors * CUDA.tiles_per_multiprocessor
     tiles_a_row = -(-longest // columns) if spread else 1
@@ -77,25 +115,14 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         if not whole and rows * columns < CUDA.tile and columns < longest:
             columns *= 2
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
-    warps = _warps(rows * columns)
+    warps = _warps(body, rows * columns)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
-    return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members))
+    return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members, form))
 
 
-def _warps(elements: int) -> int:
-    return min(max(elements // (32 * CUDA.elements_a_thread), 1), CUDA.most_warps)
-
-
-def lies_across(body: KernelBody) -> bool:
-    """Whether neighbours in memory belong to different rows, for what changes along both."""
-    if not body.parallel:
-        return False
-    row, column = body.parallel[-1], body.inner[-1]
-    rows = [slot.strides for slot in body.slots if not slot.by_value and slot.strides[row] != 0]
-    moving = [strides for strides in rows if any(strides[axis] != 0 for axis in body.inner)]
-    along, across = (sum(strides[axis] == 1 for strides in moving) for axis in (column, row))
-    return across > along
+def _warps(body: KernelBody, elements: int) -> int:
+    return min(max(elements // (32 * _elements_a_thread(body)), 1), CUDA.most_warps)
 
 
 def _rows_and_length(body: KernelBody, member: Member) -> tuple[int, int]:
@@ -107,9 +134,9 @@ def _power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def _may_align(body: KernelBody, members: Sequence[Member]) -> bool:
+def _may_align(body: KernelBody, members: Sequence[Member], form: Form) -> bool:
     """Whether all that must be a multiple of 16 for wide accesses is one for some member, but for addresses."""
-    words = set(body.aligned_words)
+    words = set(body.aligned_words(form))
     if not words:
         return False
     for member in members:
@@ -131,13 +158,25 @@ def _may_align(body: KernelBody, members: Sequence[Member]) -> bool:
 
 def program_table(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> npt.NDArray[np.int32]:
     """One row for each program: its member, and which of the member's blocks or tiles it handles."""
-    if not body.tiled:
+    if not shape.columns:
         return block_table([member.numel for member in members], shape.block)
     sizes = [_rows_and_length(body, member) for member in members]
-    counts = [-(-rows // shape.block) * bool(length) for rows, length in sizes]
+    counts = [
+        _outer_rows(body, member, shape.form) * -(-_tile_rows(body, member, shape.form) // shape.block) * bool(length)
+        for member, (_, length) in zip(members, sizes, strict=True)
+    ]
     if shape.form is Form.SPREAD:
         counts = [count * -(-length // shape.columns) for count, (_, length) in zip(counts, sizes, strict=True)]
     return block_table(counts, 1)
+
+
+def _outer_rows(body: KernelBody, member: Member, form: Form) -> int:
+    return math.prod(member.sizes[axis] for axis in body.outer_axes(form))
+
+
+def _tile_rows(body: KernelBody, member: Member, form: Form) -> int:
+    """How many rows follow each other in tiles."""
+    return math.prod(member.sizes[axis] for axis in body.row_axes[len(body.outer_axes(form)) :])
 
 
 def block_table(sizes: list[int], block: int) -> npt.NDArray[np.int32]:

@@ -15,7 +15,7 @@ import torch
 from .. import logs
 from ..ir.kernel import Form, KernelBody, KernelCall
 from .cuda import CudaKernelCall, compile_call
-from .cuda_compile import load_triton
+from .cuda_compile import load_triton, reading_scalars
 from .cuda_shapes import launch_shape
 from .tables import MemberTable, Placer
 
@@ -26,12 +26,13 @@ _sources: dict[tuple[KernelBody, Form], str] = {}
 Emit = Callable[[KernelBody, str, Form], str]
 
 
-def compile_together(calls: list[KernelCall], emit: Emit) -> None:
+def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool) -> None:
     """Compile the kernels of some calls, several at a time: most of the work does not hold the interpreter."""
     jobs = {}
     for call in calls:
-        shape = launch_shape(call)
-        jobs.setdefault((call.body, shape), (_named(call), _source(call.body, shape.form, emit), shape))
+        shape, in_memory = launch_shape(call), recorded and bool(call.body.scalars)
+        job = (_named(call), _source(call.body, shape.form, emit, in_memory), shape, in_memory)
+        jobs.setdefault((call.body, shape), job)
     if len(jobs) > 1:
         load_triton()
         with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
@@ -43,21 +44,22 @@ def _named(call: KernelCall) -> KernelCall:
     return replace(call, name=_names.setdefault(call.body, f"kernel{len(_names)}"))
 
 
-def _source(body: KernelBody, form: Form, emit: Emit) -> str:
+def _source(body: KernelBody, form: Form, emit: Emit, scalars_in_memory: bool) -> str:
     source = _sources.get((body, form))
+    name = _names.setdefault(body, f"kernel{len(_names)}")
     if source is None:
         logs.count("distinct kernels")
-        source = _sources[body, form] = emit(body, _names.setdefault(body, f"kernel{len(_names)}"), form)
-    return source
+        source = _sources[body, form] = emit(body, name, form)
+    return reading_scalars(source, name, body) if scalars_in_memory else source
 
 
 class GpuCall:
-    """A kernel call on a GPU, ready to run: `launch(stream, *scalars)`."""
+    """A kernel call on a GPU, ready to run: `launch(stream, *scalars)`. `recorded`: its launches can be recorded."""
 
     device_type: Literal["cuda"] = "cuda"
     current_stream: Callable[[int], int]
 
-    def __init__(self, call: KernelCall, placer: Placer, emit: Emit) -> None:
+    def __init__(self, call: KernelCall, placer: Placer, emit: Emit, recorded: bool = False) -> None:
         call = _named(call)
         slots = [k for k, slot in enumerate(call.body.slots) if slot.by_value]
         picks = [[placer.cell_index(member.buffers[k]) for k in slots] for member in call.members]
@@ -65,7 +67,9 @@ class GpuCall:
         self._cells = placer.cells
         values = _as_they_stand(self._cells, self._picks)
         shape = launch_shape(call)
-        self._call = CudaKernelCall(call, _source(call.body, shape.form, emit), shape=shape, values=values)
+        in_memory = recorded and bool(call.body.scalars)
+        source = _source(call.body, shape.form, emit, in_memory)
+        self._call = CudaKernelCall(call, source, shape=shape, values=values, scalars_in_memory=in_memory)
         self.table = _UploadedTable(call, self._call, placer)
         placer.tables.append(self.table)
         self.launch = self._call.run
@@ -75,6 +79,19 @@ class GpuCall:
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         self.current_stream = torch._C._cuda_getCurrentRawStream
         self.gathers = bool(slots) and values is None
+        self.scalar_types = call.body.scalars
+        self.value_words = self._call.values.size
+        self.row_words = rows.size
+        self.record_on = self._call.record_on
+        self.stop_recording = self._call.stop_recording
+
+    def values_now(self) -> np.ndarray:
+        """The host's table of values, as one array."""
+        return self._call.values.reshape(-1)
+
+    def rows_now(self) -> np.ndarray:
+        """A copy of the host's table of rows, as one array."""
+        return self._call.rows.reshape(-1).copy()
 
     def gather(self) -> None:
         """Copy the host numbers that the members need into the value table."""
@@ -96,5 +113,11 @@ class _UploadedTable(MemberTable):
         self._kernel = kernel
 
     def place(self, addresses: np.ndarray) -> None:
-        super().place(addresses)
-        self._kernel.rows_changed()
+        if len(self._words):
+            super().place(addresses)
+            self._kernel.rows_changed()
+
+    def move_arena(self, base: int) -> None:
+        if len(self._in_arena):
+            super().move_arena(base)
+            self._kernel.rows_changed()

@@ -23,6 +23,7 @@ from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored
 from ..ir.values import TensorMeta
+from .replayed import Replayed
 
 
 class CompiledGraph:
@@ -38,6 +39,7 @@ class CompiledGraph:
         self.make_check = make_check
         self.plain_check: Any = None
         self.placer = placer
+        self.replayed = function if isinstance(function, Replayed) else None
         self.kernels = kernels
         self.metas = metas
         self.lock = threading.RLock()
@@ -58,18 +60,24 @@ class CompiledGraph:
                     assert state >= 0, "a tensor that was brought into a layout has it"
                 if state:
                     self.placer.place(check.addresses)
+                if self.replayed is not None:
+                    self.replayed.check = check
             return self.function(tensors, *numbers)
 
 
 def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    """A plain tensor with the strides that were compiled for."""
+    """A plain tensor with the strides that were compiled for.
+
+    Raises:
+        Unfit: for another type or shape, which only an operator can have returned that does not say what it returns.
+    """
+    if tensor.dtype != meta.dtype or tensor.shape != meta.shape:
+        raise Unfit
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     elif not tensor.is_neg() and not tensor.is_conj():
         tensor = tensor.detach()
-        if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device, tensor.dtype) == (
-            meta.stride, meta.device, meta.dtype,
-        ):  # fmt: skip
+        if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device) == (meta.stride, meta.device):
             return tensor
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(tensor)
 
@@ -110,9 +118,10 @@ class JoinedCall:
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.used_up = made.used_up
-        self.fixed = [k for k in range(self.outputs) if k not in set(made.differentiable)]
+        tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
+        self.fixed = [k for k in tensors if k not in set(made.differentiable)]
         self.draws = made.draws
-        self.devices = sorted({i.device.index or 0 for i in made.outputs if i.device.type == "cuda"})
+        self.devices = sorted({i.device.index or 0 for i in tensors.values() if i.device.type == "cuda"})
         self.tensor_index = _tensor_positions(is_number)
         self.wanted = [self.tensor_index[k] for k in made.wanted]
         #: The indices in `wanted` in the order in which a call's node has its edges.
@@ -247,6 +256,8 @@ class Subgraph:
         self.check = check
         self.placer = placer if placer is not None and placer.tables and placer.position else None
         self.lock = threading.RLock()
+        if call.compiled_forward.replayed is not None:
+            call.compiled_forward.replayed.check = check
 
     def __call__(self, values: tuple[Any, ...]) -> Any:
         """The outputs for these operands: tensors and numbers."""

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from ..ir.kernel import KernelCall, Schedule, row_template
 from ..ir.loop import Buffer, Extern, buffers_in
+from ..ir.products import storing_form
 from ..ir.target import CPU
 from ..ir.values import TensorMeta
 from . import cpu, memory
+from .arena import Arena
 from .versions import change_notes
 
 
@@ -29,6 +32,10 @@ class Placer:
 
     def __init__(self, schedule: Schedule, position: dict[Buffer, int], checked: list[TensorMeta]) -> None:
         self.tables: list[Any] = []
+        self.arena = Arena(schedule)
+        #: Where the tensors that each call makes lay in the last one, by their numbers.
+        self.made_at: list[int] = []
+        self._numbers: dict[Buffer, int] = {}
         self.overlapping = False
         self.written = _written_inputs(schedule)
         self.position = position
@@ -52,12 +59,16 @@ class Placer:
 
     def _add_small_temporaries(self, schedule: Schedule) -> int:
         """Give them cells, if possible those of others that are not needed any more. Returns how many cells there are."""
-        passed = _passed_to_pytorch(schedule)  # these are tensors, made in each call
-        small = {b for b in schedule.temps if b.meta.device.type == "cpu" and b.meta.span_bytes <= _SMALL} - passed
+        products = [step for step in schedule.steps if isinstance(step, Extern) and storing_form(step) is not None]
+        made = {b for step in products for b in step.outputs if b.kind == "temp"}
+        passed = _passed_to_pytorch(schedule, products)  # these are tensors, made in each call
+        small = {
+            b for b in (*schedule.temps, *made) if b.meta.device.type == "cpu" and b.meta.span_bytes <= _SMALL
+        } - passed
         last: dict[Buffer, int] = {}
         first: dict[Buffer, int] = {}
         for number, step in enumerate(schedule.steps):
-            for buffer in step.buffers if isinstance(step, KernelCall) else ():
+            for buffer in step.buffers:
                 if buffer in small and buffer not in self._cells:
                     first.setdefault(buffer, number)
                     last[buffer] = number
@@ -76,12 +87,33 @@ class Placer:
 
     def is_resident(self, buffer: Buffer) -> bool:
         """Whether a temporary has its memory already."""
-        return buffer in self._cells
+        return buffer in self._cells or buffer in self.arena.offsets
+
+    def made_number(self, buffer: Buffer) -> int:
+        """The index in `made_at` of a tensor that is made in each call."""
+        if buffer not in self._numbers:
+            self._numbers[buffer] = len(self.made_at)
+            self.made_at.append(0)
+        return self._numbers[buffer]
+
+    def move_arena(self, base: int) -> None:
+        """Write the addresses of what lies in the arena into all tables."""
+        self.arena.base = base
+        for table in self.tables:
+            table.move_arena(base)
 
     @property
     def resident(self) -> dict[Buffer, int]:
         """The buffers that have their memory already, and at which byte of the cells."""
         return {buffer: 8 * cell for buffer, cell in self._cells.items()}
+
+    def resident_tensor(self, buffer: Buffer) -> torch.Tensor:
+        """A tensor in the memory of such a buffer."""
+        meta = buffer.meta
+        start = 8 * self._cells[buffer]
+        with torch.inference_mode(False):  # a tensor for calls in any mode
+            memory = torch.from_numpy(self.cells).view(torch.uint8)[start : start + meta.span_bytes]
+            return memory.view(meta.dtype).as_strided(meta.shape, meta.stride)
 
     def cell_address(self, buffer: Buffer) -> int:
         return int(self.cells.ctypes.data) + 8 * self._cells[buffer]
@@ -124,6 +156,7 @@ class MemberTable:
         words: list[int] = []
         sources: list[int] = []
         offsets: list[int] = []
+        in_arena: list[tuple[int, int]] = []
         width = call.body.row_words
         slot_words = [call.body.slot_word(k) for k in range(len(call.body.slots))]
         for index, member in enumerate(call.members):
@@ -138,6 +171,8 @@ class MemberTable:
                     words.append(at)
                     sources.append(placer.position[buffer])
                     offsets.append(extra)
+                elif buffer in placer.arena.offsets:
+                    in_arena.append((at, placer.arena.offsets[buffer] + extra))
                 elif placer.is_resident(buffer):
                     self._flat[at] = placer.cell_address(buffer) + extra
                 else:
@@ -145,9 +180,14 @@ class MemberTable:
         self._words = np.array(words, dtype=np.int64)
         self._sources = np.array(sources, dtype=np.int64)
         self._offsets = np.array(offsets, dtype=np.int64)
+        self._in_arena = np.array(in_arena, dtype=np.int64).reshape(-1, 2)
 
     def place(self, addresses: np.ndarray) -> None:
         self._flat[self._words] = addresses[self._sources] + self._offsets
+
+    def move_arena(self, base: int) -> None:
+        """Write the addresses of what lies in the arena, which begins at `base` now."""
+        self._flat[self._in_arena[:, 0]] = base + self._in_arena[:, 1]
 
     def words_of(self, buffer: Buffer) -> list[tuple[int, int]]:
         """(word, byte offset) pairs where a buffer that is made in each call has to be put."""
@@ -196,9 +236,9 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
                 yield from (member.buffers[k] for k in slots)
 
 
-def _passed_to_pytorch(schedule: Schedule) -> set[Buffer]:
-    """Buffers that calls of PyTorch operators get."""
-    calls = [step for step in schedule.steps if isinstance(step, Extern)]
+def _passed_to_pytorch(schedule: Schedule, products: list[Extern]) -> set[Buffer]:
+    """Buffers that calls of PyTorch operators get, other than these products."""
+    calls = [step for step in schedule.steps if isinstance(step, Extern) and step not in products]
     return {buffer for step in calls for buffer in buffers_in((step.args, step.kwargs))}
 
 

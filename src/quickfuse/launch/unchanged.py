@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from ..ir.reading import entry
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
 from ..signals import let_through
 from . import builtin, cpu, inline_values, watched
@@ -48,10 +49,11 @@ _HAS_MANAGED_DICT = 1 << 4
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
-#: Words of the block that the native function reads: how many roots, where they are, the same for words and results, and
-#: how often it found everything unchanged.
+#: Words of the block that the native function reads for each list: how many roots, where they are, the same for words and
+#: results, and how often it found everything unchanged.
 _BLOCK_WORDS = 7
-_NOTHING_KNOWN = -1
+#: How many lists there are at most for one walk, which may begin at other roots for each layer of a model.
+_MOST_LISTS = 32
 
 _SCAN = "quickfuse_unchanged"
 
@@ -85,7 +87,7 @@ class _Note:
 
 
 class Unchanged:
-    """What is known about one walk.
+    """What is known about one walk, for each of the roots at which it began.
 
     `scan(roots)` gives the values of the results where everything is unchanged. Where it gives None, the caller walks by
     itself, between `begin(roots)` and `finish(note)`.
@@ -95,54 +97,84 @@ class Unchanged:
         """`results` are the steps whose values `scan` returns."""
         self._steps = list(steps)
         self._results = list(results)
-        self._in_use: _Note | None = None
-        self._block = (ctypes.c_int64 * _BLOCK_WORDS)(_NOTHING_KNOWN)
+        self._in_use: list[_Note] = []
+        self._block = (ctypes.c_int64 * (1 + _MOST_LISTS * _BLOCK_WORDS))()
         self.scan = builtin.one_argument(_SCAN, _native()[0], ctypes.addressof(self._block))
         self._wait = 1
         self._skip = 1
+        self._unfinished = False
         self._lock = threading.Lock()
 
     def begin(self, roots: list[Any]) -> _Note | None:
         """Write down the words as they are now, unless that was of little use the last times."""
-        if self._in_use is not None and self._lock.acquire(blocking=False):
-            self._wait = min(2 * self._wait, _LONGEST_WAIT) if self._block[6] <= 2 else 1
-            self._skip = self._wait
-            self._forget()
+        if self._in_use and self._lock.acquire(blocking=False):
+            self._make_room(roots)
             self._lock.release()
+        if self._unfinished:  # the last walk did not find everything in order: perhaps none does
+            self._unfinished = False
+            self._wait = self._skip = min(2 * self._wait, _LONGEST_WAIT)
         if self._skip > 0:
             self._skip -= 1
             return None
         try:
-            return self._write_down(roots)
+            note = self._write_down(roots)
+            self._unfinished = True
+            return note
         except Exception as error:  # whatever the user's objects do here, the walk itself will do as well
             let_through(error)
             self._wait = self._skip = _LONGEST_WAIT
             return None
 
+    def _make_room(self, roots: list[Any]) -> None:
+        """Forget the list of these roots, in which something changed, or else the one of least use if there are too many."""
+        known = [note.roots[0] == id(roots[0]) and note.roots.tolist() == [*map(id, roots)] for note in self._in_use]
+        hits = [self._block[1 + k * _BLOCK_WORDS + 6] for k in range(len(known))]
+        if True in known:
+            index = known.index(True)
+        elif len(known) == _MOST_LISTS and self._skip <= 0:
+            index = hits.index(min(hits))
+        else:
+            return
+        self._wait = min(2 * self._wait, _LONGEST_WAIT) if hits[index] <= 2 else 1
+        self._skip = self._wait
+        self._forget(index)
+
     def finish(self, note: _Note | None) -> None:
         """The walk since `begin` found everything in order: if nothing was changed meanwhile, that holds for the words."""
         if note is None or not self._lock.acquire(blocking=False):
             return
+        self._unfinished = False
         try:
             self._use(note)
         finally:
             self._lock.release()
 
     def _use(self, note: _Note) -> None:
-        self._forget()
-        block = self._block
-        block[1], block[2], block[3] = note.roots.ctypes.data, len(note.pairs), note.pairs.ctypes.data
-        block[4], block[5], block[6] = len(note.results), note.results.ctypes.data, -1
-        self._in_use = note
-        block[0] = len(note.roots)
-        if self.scan(note.values[: len(note.roots)]) is None:
+        roots = note.values[: len(note.roots)]
+        if len(self._in_use) == _MOST_LISTS or self.scan(roots) is not None:  # another thread was faster
+            return
+        count = len(self._in_use)
+        first = 1 + count * _BLOCK_WORDS
+        self._block[first : first + _BLOCK_WORDS] = [
+            len(note.roots), note.roots.ctypes.data, len(note.pairs), note.pairs.ctypes.data,
+            len(note.results), note.results.ctypes.data, -1,
+        ]  # fmt: skip
+        self._in_use.append(note)
+        self._block[0] = count + 1
+        if self.scan(roots) is None:
             self._wait = self._skip = min(2 * self._wait, _LONGEST_WAIT)
-            self._forget()
+            self._forget(count)
         note.values = []
 
-    def _forget(self) -> None:
-        self._block[0] = _NOTHING_KNOWN
-        self._in_use = None
+    def _forget(self, index: int) -> None:
+        """Forget one list: the last one takes its place."""
+        last = len(self._in_use) - 1
+        self._block[0] = 0  # no other thread's scan runs at the same time: it holds the interpreter
+        begin, end = 1 + index * _BLOCK_WORDS, 1 + last * _BLOCK_WORDS
+        self._block[begin : begin + _BLOCK_WORDS] = self._block[end : end + _BLOCK_WORDS]
+        self._in_use[index] = self._in_use[last]
+        self._in_use.pop()
+        self._block[0] = last
 
     def _write_down(self, roots: list[Any]) -> _Note:
         """Walk, read all words at once, and walk again. Other threads may run between any two lines of this: only where
@@ -187,7 +219,7 @@ def _value(step: Step, values: list[Any]) -> Any:
     if step.kind == "attr":
         return _attribute(base, step.key)
     key = values[step.key] if step.kind == "lookup" else step.key
-    return base[key] if type(base) in (list, tuple) else dict.__getitem__(base, key)
+    return base[key] if type(base) in (list, tuple) else entry(base, key)
 
 
 def _attribute(instance: Any, name: str) -> Any:
@@ -376,22 +408,35 @@ def _tuple_items() -> int:
 
 
 def _scan_ir(name: str) -> str:
-    """LLVM IR of the scan: compare the roots in the list, then all words, then make the list of results."""
+    """LLVM IR of the scan: find the block with the roots in the list, compare all words, then make the list of results."""
     fields = "\n".join(
         f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(_BLOCK_WORDS)
     )
     return f"""
 define ptr @{name}(ptr %list, i64 %block.i) {{
 entry:
-  %block = inttoptr i64 %block.i to ptr
-{fields}
+  %blocks = inttoptr i64 %block.i to ptr
+  %count = load i64, ptr %blocks
   %size.p = getelementptr i8, ptr %list, i64 {_SIZE}
   %size = load i64, ptr %size.p
-  %as.many = icmp eq i64 %size, %f0
-  br i1 %as.many, label %start, label %changed
-start:
   %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS}
   %items = load ptr, ptr %items.p
+  br label %block.head
+block.head:
+  %b = phi i64 [ 0, %entry ], [ %b.next, %block.next ]
+  %blocks.done = icmp sge i64 %b, %count
+  br i1 %blocks.done, label %changed, label %block.body
+block.next:
+  %b.next = add i64 %b, 1
+  br label %block.head
+block.body:
+  %block.at = mul i64 %b, {_BLOCK_WORDS}
+  %block.word = add i64 %block.at, 1
+  %block = getelementptr i64, ptr %blocks, i64 %block.word
+{fields}
+  %as.many = icmp eq i64 %size, %f0
+  br i1 %as.many, label %start, label %block.next
+start:
   %roots = inttoptr i64 %f1 to ptr
   %pairs = inttoptr i64 %f3 to ptr
   %results = inttoptr i64 %f5 to ptr
@@ -406,7 +451,7 @@ root.body:
   %root.then.p = getelementptr i64, ptr %roots, i64 %r
   %root.then = load i64, ptr %root.then.p
   %root.same = icmp eq i64 %root.now, %root.then
-  br i1 %root.same, label %root.next, label %changed
+  br i1 %root.same, label %root.next, label %block.next
 root.next:
   %r.next = add i64 %r, 1
   br label %root.head

@@ -44,7 +44,7 @@ def available() -> bool:
         return True
     try:
         return 0 <= _watcher()[0] < 8
-    except Exception:
+    except (RuntimeError, OSError):  # of CPython, without room for a watcher, and of LLVM, without memory for its function
         return False
 
 

@@ -32,11 +32,11 @@ from .products import Activation, LinearCall
 from .step_order import Order, StepReads, in_order, writes
 from .symbolic import whole_load
 
-_MM = frozenset({
+MM = frozenset({
     torch.mm, torch.Tensor.mm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, operator.matmul,
     torch.ops.aten.mm.default,
 })  # fmt: skip
-_ADDMM = frozenset({torch.addmm, torch.ops.aten.addmm.default})
+ADDMM = frozenset({torch.addmm, torch.ops.aten.addmm.default})
 
 
 @dataclass(eq=False, slots=True)
@@ -77,9 +77,9 @@ def _product(step: Extern) -> _Product | None:
     if step.kwargs or step.draws or len(step.outputs) != 1 or step.outputs[0].kind != "temp":
         return None
     bias: Any = None
-    if target in _MM and len(args) == 2:
+    if target in MM and len(args) == 2:
         place, left, right = 0, _matrix(args[0]), _matrix(args[1])
-    elif target in _ADDMM and len(args) == 3:
+    elif target in ADDMM and len(args) == 3:
         place, left, right, bias = 1, _matrix(args[1]), _matrix(args[2]), args[0]
     elif (target is functional.linear or target == LinearCall(Activation())) and 2 <= len(args) <= 3:
         place, left, right, bias = 0, _matrix(args[0]), _matrix(args[1]), args[2] if len(args) > 2 else None

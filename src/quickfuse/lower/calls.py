@@ -28,6 +28,8 @@ _ALIASES = {"self": "input", "axis": "dim", "keepdims": "keepdim", "x": "input"}
 
 #: Parameters that may be numbers of the host.
 _NUMBERS = frozenset({"eps", "momentum"})
+#: Those that may be numbers out of tensors.
+_OUT_OF_TENSORS = frozenset({"momentum"})
 
 #: Name of a function of `torch` (and method of `torch.Tensor`) -> its rule.
 RULES: dict[str, Rule] = {}
@@ -61,10 +63,10 @@ class Rule:
         if any(type(value) is Scalar and name not in _NUMBERS for name, value in bound.items()):
             raise NoRule
         devices = set()
-        for value in bound.values():
+        for name, value in bound.items():
             if value is _REQUIRED:
                 raise NoRule
-            if type(value) is Tensor and (value.is_number or not self._takes(value.meta)):
+            if type(value) is Tensor and (value.is_number and name not in _OUT_OF_TENSORS or not self._takes(value.meta)):
                 raise NoRule
             tensors = value if isinstance(value, (list, tuple)) else (value,)
             devices.update([t.meta.device for t in tensors if type(t) is Tensor])

@@ -8,27 +8,24 @@ from collections.abc import Iterator
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.choices import count_choices, simplified
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
+from quickfuse.ir.relayout import Layout, index_map_of, relayout
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .adapted import with_part
 from .layout import (
-    Layout,
     Shape,
     broadcast,
     costs_at_least,
-    index_map_of,
     is_dense,
     overlaps_itself,
     read_order,
-    relayout,
     replace_part,
 )
-from .materialize import ValueReads
-from .piecewise import count_pieces, simplified, split
 from .promotion import NUMBER, is_float
 from .symbolic import Storage, Tensor, whole_load
 
@@ -53,12 +50,11 @@ class Context:
         self._flags: dict[torch.device, Buffer] = {}
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
         self._assigned_ids: set[int] = set()
-        #: Whether there are values that are different formulas on different parts of their index space: see `piecewise.py`.
-        self.has_pieces = False
-        self._pieces: dict[int, tuple[Expr, int]] = {}
-        self._reads = ValueReads()
+        self._choices: dict[int, tuple[Expr, int]] = {}
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
+        #: id of a value -> the value, and the buffer that holds it with zeros after each row: see `padded_products.py`.
+        self.padded: dict[int, tuple[Expr, Buffer]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
         self.reduced: dict[tuple[int, str, Shape, Shape], tuple[Expr, Expr]] = {}
 
@@ -94,10 +90,10 @@ class Context:
     def read(self, tensor: Tensor) -> Expr:
         """The value of `tensor` at this point of the graph, over its own index.
 
-        A value of many pieces is stored before: what is no formula on single elements could not be cut into loops.
+        A choice between many formulas is stored before: what is no formula on single elements could not be cut into loops.
         """
         value = self.formula(tensor)
-        if self.has_pieces and count_pieces(value, self._pieces) > COSTS.most_parts_of_value:
+        if self.program.chooses and count_choices(value, self._choices) > COSTS.most_parts_of_value:
             self.materialize(tensor.storage)
             return self.formula(tensor)
         return value
@@ -127,7 +123,7 @@ class Context:
         if seen is None:
             seen = relayout(self.materialize(storage, exactly=True), base, view)
             assert seen is not None, "a stored tensor has its own strides"
-        return simplified(seen, view.shape) if self.has_pieces else seen
+        return simplified(seen, view.shape) if self.program.chooses else seen
 
     def read_as(self, tensor: Tensor, shape: Shape, device: torch.device) -> Expr:
         """The value of `tensor`, broadcast to `shape`, for a loop on `device`."""
@@ -190,21 +186,17 @@ class Context:
             self.store(known[1], value)
         return whole_load(known[1])
 
-    def store(self, buffer: Buffer, value: Expr, shape: Shape | None = None, offset: int = 0) -> None:
-        """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on. For a value of several
-        pieces that is a loop for each.
-
-        There is none for the part of an input that keeps its value.
-        """
+    def store(
+        self, buffer: Buffer, value: Expr, shape: Shape | None = None, offset: int = 0, stride: Shape | None = None
+    ) -> None:
+        """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on, with the strides of the
+        buffer or others."""
         meta = buffer.meta
         if meta.dtype.is_complex and any(type(load.access.buffer.meta) is not TensorMeta for load in _loads(value)):
             raise Unsupported("a copy of a tensor that PyTorch conjugates when it is read")
-        value, shape = ops.via(value, meta.dtype), shape or meta.shape
-        parts = split(value, shape) if self.has_pieces else [((0,) * len(shape), shape, value)]
-        for begin, sizes, part in parts:
-            access = Access(buffer, offset + sum(b * s for b, s in zip(begin, meta.stride, strict=True)), meta.stride)
-            if buffer.kind != "input" or not isinstance(part, Load) or part.access != access:
-                self.program.steps.append(Loop(sizes, [Store(access, part)], meta.device))
+        access = Access(buffer, offset, stride or meta.stride)
+        value = ops.via(value, meta.dtype)
+        self.program.steps.append(Loop(shape or meta.shape, [Store(access, value)], meta.device))
 
     def raise_where(self, condition: Expr, shape: Shape, device: torch.device = _CPU) -> None:
         """Let the graph run in eager mode, which raises an exception, if a condition over `shape` holds anywhere. On a GPU
@@ -230,30 +222,27 @@ class Context:
 
     def compute_once(self, storage: Storage) -> None:
         """Store a value that is not in memory yet, so that no two kernels compute it."""
-        if storage.buffer is None and not isinstance(storage.value, (Load, Const)):
-            self.materialize(storage)
+        if storage.buffer is None and not isinstance(storage.value, Const):
+            self.program.optional.discard(self.materialize(storage).access.buffer)
 
-    def materialize_for(self, storage: Storage, users: int) -> None:
-        """Store what a storage holds, which `users` nodes of the graph take, where they should not form it anew each."""
+    def offer(self, storage: Storage, users: int, lies: TensorMeta | None = None) -> None:
+        """Let the schedule decide whether what a storage holds, which `users` nodes of the graph take, is stored or computed
+        by each that reads it. A formula does not grow without end: a long one is offered, too. `lies`: how it should be
+        laid out, if that matters.
+        """
         value = storage.value
-        if value is None or storage.buffer is not None:
+        if not isinstance(value, Op) or storage.buffer is not None or storage.meta.numel < 2:
             return
-        chooses = users > 1 and self.has_pieces and count_pieces(value, self._pieces) > 1
-        if chooses or self._reads.are_too_many(value, storage.meta.numel, users):
-            self.materialize(storage)
+        if users > 1:
+            is_one_operation = not costs_at_least(value, 2) and sum(isinstance(arg, Load) for arg in value.args) < 2
+        else:
+            is_one_operation = not costs_at_least(value, COSTS.longest_kept) or self._chooses(value)
+        if not is_one_operation:
+            load = storage.value = self.stored(value, lies or read_order(value, storage.meta))
+            self.program.optional.add(load.access.buffer)
 
-    def materialize_before_calls(self, storage: Storage, users: int) -> None:
-        """Store what a storage holds, which was formed before a call and is used now."""
-        value = storage.value
-        if value is None or storage.buffer is not None:
-            return
-        if self._reads.are_too_many_after_calls(value, storage.meta.numel, users):
-            self.materialize(storage)
-
-    def is_as_good_as_stored(self, value: Expr, size: int) -> bool:
-        """Whether other readers of a value of `size` elements, which is stored for a call, may as well compute it again."""
-        pieces = count_pieces(value, self._pieces) if self.has_pieces else 1
-        return self._reads.are_of_one_input(value, size, pieces)
+    def _chooses(self, value: Expr) -> bool:
+        return self.program.chooses and count_choices(value, self._choices) > 1
 
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""
@@ -326,13 +315,13 @@ class Context:
         """What the storage of `part` holds when `part` holds `value`: a copy of it, by PyTorch."""
         meta, base = part.meta, part.storage.meta
         old = self.formula(Tensor(part.storage, base))
-        if self.has_pieces and count_pieces(old, self._pieces) >= COSTS.most_parts_of_tensor:
+        if self.program.chooses and count_choices(old, self._choices) >= COSTS.most_parts_of_tensor:
             old = self.materialize(part.storage)
         index_map = index_map_of(Layout(base.shape, base.stride), Layout(meta.shape, meta.stride, part.offset))
         if index_map is not None and not base.dtype.is_complex:
             placed = replace_part(old, base.shape, ops.via(value, base.dtype), meta.shape, index_map)
             if placed is not None:
-                self.has_pieces = True
+                self.program.chooses = True
                 return placed
         if overlaps_itself(meta.shape, meta.stride):
             raise Unsupported("an in-place operator on a tensor whose elements share memory")

@@ -31,6 +31,8 @@ from .symbolic import Storage, Tensor, whole_load
 
 #: What oneDNN computes; other types go through kernels that gain nothing.
 _TYPES = frozenset({torch.float32, torch.bfloat16})
+#: The names of the operators whose operands are stored with channels last.
+CONVOLUTIONS = frozenset("conv2d convolution convolution_backward conv_transpose2d".split())
 
 
 @rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1", devices=CPU_ONLY)
@@ -160,7 +162,7 @@ def channels_last(ctx: Context, tensor: Tensor) -> Buffer | View:
     value = ctx.formula(tensor)
     wanted = channels_last_meta(tensor.meta)
     load = ctx.stored(value, wanted)
-    if tensor.whole and not ctx.is_as_good_as_stored(value, wanted.numel):
+    if tensor.whole and not isinstance(value, Load):
         tensor.storage.value = load  # other readers need not compute it again
     return memory_at(load.access.buffer, wanted.shape, wanted.stride, load.access.offset)
 
@@ -176,7 +178,9 @@ def channels_last_meta(meta: TensorMeta) -> TensorMeta:
 
 
 def is_image(value: Any) -> bool:
-    return type(value) is Tensor and value.meta.ndim == 4 and value.dtype in _TYPES and value.meta.numel > 0
+    if type(value) is not Tensor or value.meta.device.type != "cpu":
+        return False
+    return value.meta.ndim == 4 and value.dtype in _TYPES and value.meta.numel > 0
 
 
 def _pair(value: Any) -> Any:

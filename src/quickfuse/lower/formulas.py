@@ -248,11 +248,15 @@ def _logsumexp(x: X, dim: Any, keepdim: bool = False) -> X:
     return powers.sum(dim, keepdim).log() + (shift if keepdim else shift.amax(dim))
 
 
-@formula("_fused_rms_norm")
 def _rms_norm(x: X, shape: Any, weight: X | None = None, eps: float | None = None) -> tuple[X, X]:
+    dtype = x.dtype
+    x = x.float() if dtype in _HALF else x
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     scale = ((x * x).mean([*range(-len(shape), 0)], keepdim=True) + eps).rsqrt()
-    return x * scale if weight is None else x * scale * weight, scale
+    return (x * scale if weight is None else x * scale * weight).to(dtype), scale
+
+
+FORMULAS["_fused_rms_norm"] = _rms_norm  # not by `formula`: the second result is not rounded
 
 
 @formula("_fused_rms_norm_backward")

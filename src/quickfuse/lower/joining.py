@@ -34,7 +34,7 @@ class Segment(NamedTuple):
 
 def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) -> Expr:
     """A value over `shape` whose segments along an axis come one after the other from other values."""
-    ctx.has_pieces = True
+    ctx.program.chooses = True
     ndim = len(shape)
     parts: list[tuple[int, Segment]] = []
     end = 0

@@ -13,17 +13,19 @@ from torch.fx import Graph, Node
 from quickfuse.errors import Unsupported
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Buffer, Extern, Program
+from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
 from .aten import native_handler, overload_handler
 from .batches import batch_products
+from .chunked_products import chunk_products
 from .context import Context
+from .convolution import CONVOLUTIONS, channels_last_meta, is_image
+from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
 from .in_place import scatter_in_place
 from .layout import overlaps_itself
-from .materialize import compared_for_equality
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
 from .products import Activation, activation_after
@@ -62,7 +64,11 @@ def _handler(kind: str, target: Any) -> Handler | None:
 
 
 #: Operators with a rule that call PyTorch on memory.
-_CALLING = frozenset("conv2d convolution convolution_backward conv_transpose2d linear mm addmm".split())
+_CALLING = CONVOLUTIONS | {"linear", "matmul", "mm", "addmm"}
+
+
+def _reduces(step: Loop | Extern) -> bool:
+    return isinstance(step, Loop) and step.stores[0].kind is StoreKind.REDUCE
 
 
 def _needs_memory(node: Node) -> bool:
@@ -106,7 +112,7 @@ class _Lowering:
             if node in values:  # came with what was before
                 continue
             if kind == "call_function" or kind == "call_method":
-                self._materialize_across_calls(node)
+                self._offer_across_calls(node)
                 values[node] = self._call(kind, node)
                 if node in compared and type(values[node]) is Tensor:
                     self.ctx.compute_once(values[node].storage)
@@ -119,13 +125,13 @@ class _Lowering:
                 raise Unsupported(f"a graph node of kind {kind}")
         return self.ctx.program
 
-    def _materialize_across_calls(self, node: Node) -> None:
-        """Store operands whose formulas would be computed behind calls that their own operands were there before."""
+    def _offer_across_calls(self, node: Node) -> None:
+        """Operands whose formulas would be computed after calls that their own operands were there before may be stored."""
         for operand in node.all_input_nodes:
             value = self.values[operand]
             if type(value) is Tensor and self.formed.get(id(value.storage), _NEVER)[1] < self.calls:
                 del self.formed[id(value.storage)]
-                self.ctx.materialize_before_calls(value.storage, len(operand.users))
+                self.ctx.offer(value.storage, 2)
 
     def _remember_when(self, value: Any) -> None:
         steps = self.ctx.program.steps
@@ -162,6 +168,7 @@ class _Lowering:
             return host_number(ctx, target, args, node.name, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
+        first = len(ctx.program.steps)
         if node in self.shared:
             joined = self.shared.joined(ctx, node, args[0] if args else kwargs["tensors"], meta)
             if joined is not None:
@@ -175,7 +182,7 @@ class _Lowering:
             try:
                 value = handler(ctx, args, kwargs, meta)
                 if effects is None or not effects.written or self._are_assigned(effects.written, args, kwargs):
-                    return self._materialized_for_users(value, node)
+                    return self._offered(value, node, first)
             except NoRule:
                 pass
             except Unsupported as unsupported:
@@ -187,15 +194,19 @@ class _Lowering:
             return self._stack(args[0], meta)
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
         if parts is not None:
-            return self._materialized_for_users(self._in_parts(parts, meta), node)
+            return self._offered(self._in_parts(parts, meta), node, first)
         try:
             return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:
             raise failed or unsupported from None
 
-    def _materialized_for_users(self, value: Any, node: Node) -> Any:
+    def _offered(self, value: Any, node: Node, first: int) -> Any:
+        """What a node gives, now a temporary if the schedule is to decide about it: it has several users, or was computed
+        from reductions, which are among the steps from `first` on."""
         if type(value) is Tensor and value.whole:
-            self.ctx.materialize_for(value.storage, len(node.users))
+            to_convolve = is_image(value) and any(name_of(user.target) in CONVOLUTIONS for user in node.users)
+            uses = len(node.users) + any(map(_reduces, self.ctx.program.steps[first:]))
+            self.ctx.offer(value.storage, uses, channels_last_meta(value.meta) if to_convolve else None)
         return value
 
     def _in_parts(self, parts: Expansion, meta: Any) -> Any:
@@ -269,6 +280,7 @@ class _Lowering:
         self.ctx.program.versions = made.versions()
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
+        chunk_products(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

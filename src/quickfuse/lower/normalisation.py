@@ -185,7 +185,10 @@ class BatchNormalised:
         if type(running) is not Tensor or not is_float(running.dtype):
             raise NoRule
         compute = COMPUTE[running.dtype]
-        rate = number_of(momentum, compute)
+        if type(momentum) is Tensor:  # a number out of a tensor
+            rate = ops.via(reindex(ctx.read(momentum), IndexMap((), (), 1)), compute)
+        else:
+            rate = number_of(momentum, compute)
         new = ops.mul(rate, ops.via(self.space.result(value, False), compute))
         old = ops.mul(ops.sub(ops.const(1, compute), rate), ops.via(ctx.read(running), compute))
         return ops.via(ops.add(new, old), running.dtype)

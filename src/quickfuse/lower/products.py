@@ -1,13 +1,15 @@
-"""Products of matrices on the CPU: calls of oneDNN, where it is faster than the BLAS behind `torch.mm`.
+"""Products of matrices. On the CPU: calls of oneDNN, where it is faster than the BLAS behind `torch.mm`.
 
 That is so for the products of a linear layer forward, and backward to its input; those that sum over the batch, for the
 gradient of a weight, BLAS does as well. A bias and an activation behind a linear layer are applied while the product is in
 registers: eager copies the bias into the result first, and goes over it once more for the activation.
+On a GPU they are calls of cuBLAS, some of matrices with longer rows: see `padded_products.py`.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,8 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
 from .context import Context
-from .rules import CPU_ONLY, NoRule
+from .padded_products import matrix, padded_product
+from .rules import NoRule
 from .symbolic import Storage, Tensor, whole_load
 
 
@@ -70,10 +73,12 @@ def _one_dnn_linear() -> Any:
 # --- rules ---
 
 
-@rule("linear", "input weight bias=None activation=None", [functional.linear], CPU_ONLY)
+@rule("linear", "input weight bias=None activation=None", [functional.linear])
 def linear(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, activation: Activation | None = None
 ) -> Tensor:
+    if _is_on_gpu(input):
+        return padded_product(ctx, meta, matrix(input), matrix(weight).transposed, bias)
     if not _are_matrices(input, weight) or input.meta.ndim < 1 or weight.meta.ndim != 2:
         raise NoRule
     rows, (columns, depth) = input.meta.numel // max(input.meta.shape[-1], 1), weight.meta.shape
@@ -82,12 +87,19 @@ def linear(
     return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
 
 
-@rule("mm", "input mat2", devices=CPU_ONLY)
+@rule("mm", "input mat2")
 def mm(ctx: Context, meta: Any, input: Any, mat2: Any) -> Tensor:
     return _product(ctx, meta, input, mat2, None)
 
 
-@rule("addmm", "input mat1 mat2 beta=1 alpha=1", devices=CPU_ONLY)
+@rule("matmul", "input other", [operator.matmul, torch.Tensor.__matmul__])
+def matmul(ctx: Context, meta: Any, input: Any, other: Any) -> Tensor:
+    if not _is_on_gpu(input) or type(other) is not Tensor or input.meta.ndim < 2 or other.meta.ndim != 2:
+        raise NoRule
+    return padded_product(ctx, meta, matrix(input), matrix(other))
+
+
+@rule("addmm", "input mat1 mat2 beta=1 alpha=1")
 def addmm(ctx: Context, meta: Any, input: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any) -> Tensor:
     if (beta, alpha) != (1, 1) or type(input) is not Tensor or type(mat2) is not Tensor:
         raise NoRule
@@ -97,6 +109,8 @@ def addmm(ctx: Context, meta: Any, input: Any, mat1: Any, mat2: Any, beta: Any, 
 
 
 def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tensor:
+    if _is_on_gpu(left):
+        return padded_product(ctx, meta, matrix(left), matrix(right), bias)
     if not _are_matrices(left, right) or not (left.meta.ndim == right.meta.ndim == 2):
         raise NoRule
     (rows, depth), columns = left.meta.shape, right.meta.shape[1]
@@ -110,6 +124,10 @@ def _are_matrices(*operands: Any) -> bool:
     return _has_one_dnn() and all(
         type(x) is Tensor and x.dtype is torch.float32 and x.meta.numel > 0 and _is_gapless(x.meta) for x in operands
     )
+
+
+def _is_on_gpu(operand: Any) -> bool:
+    return type(operand) is Tensor and operand.meta.device.type == "cuda"
 
 
 def _has_one_dnn() -> bool:
@@ -145,7 +163,10 @@ _ACTIVATIONS: dict[Any, Activation] = {
 
 def activation_after(node: Node) -> tuple[Node, Activation] | None:
     """The activation that is the only reader of a linear layer's result."""
-    if node.target is not functional.linear or len(node.users) != 1 or not isinstance(node.meta.get("val"), TensorMeta):
+    made = node.meta.get("val")
+    if node.target is not functional.linear or len(node.users) != 1 or not isinstance(made, TensorMeta):
+        return None
+    if made.device.type != "cpu":
         return None
     (reader,) = node.users
     if reader.args != (node,) or reader.meta.get("effects"):

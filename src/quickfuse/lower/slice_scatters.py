@@ -35,7 +35,7 @@ def _placed(ctx: Context, meta: Any, old: Expr, shape: Shape, part: Tensor, inde
     result = replace_part(old, shape, ops.via(source(ctx, part, 64), meta.dtype), part.meta.shape, index_map)
     if result is None:
         raise NoRule
-    ctx.has_pieces = True
+    ctx.program.chooses = True
     return made(ctx, meta, result)
 
 

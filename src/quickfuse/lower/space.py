@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from quickfuse.ir.expr import Count, Expr, Index, Load, walk
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, walk
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind, identity
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
@@ -52,9 +52,62 @@ class Space:
         key = (id(value), "sum", self.shape, self.axes)
         if key not in self.ctx.reduced:
             wide = ops.via(value, self.wide(value.dtype) if is_float(value.dtype) else torch.int64)
+            term = self._only_term(wide)
+            if term is not None:
+                self.ctx.reduced[key] = (value, term)
+                return term
             combine = "add" if wide.dtype is value.dtype and is_float(value.dtype) else "sum"
             self.ctx.reduced[key] = (value, self.reduce(wide, combine))
         return self.ctx.reduced[key][1]
+
+    def _only_term(self, value: Expr) -> Expr | None:
+        """The sum of values that are zero but for one element of a row at most, which is at a computed index, as in the
+        gradient of a loss of classes: `where(index == target, x, 0)`. None where it does not have that form."""
+        casts = []
+        while isinstance(value, Op) and value.name == "cast" and is_float(value.dtype):
+            casts.append(value.dtype)
+            value = value.args[0]
+        if len(self.axes) != 1 or not (isinstance(value, Op) and value.name == "where"):
+            return None
+        condition, there, elsewhere = value.args
+        place, others = self._place_in(condition)
+        if place is None or self._moves(there) or not (isinstance(elsewhere, Const) and elsewhere.value == 0):
+            return None
+        size = self.shape[self.axes[0]]
+        inside = ops.bit_and(ops.ge(place, ops.const(0, torch.int64)), ops.lt(place, ops.const(size, torch.int64)))
+        for other in others:
+            inside = ops.bit_and(inside, other)
+        term = ops.where(inside, there, elsewhere)
+        for dtype in reversed(casts):
+            term = ops.via(term, dtype)
+        return ops.add(term, ops.like(term, 0))  # sums begin with 0.0: -0.0 becomes 0.0
+
+    def _place_in(self, condition: Expr) -> tuple[Expr | None, list[Expr]]:
+        """The index on the reduced axis that a condition asks for, if it asks for one, and the rest of the condition."""
+        place, others, left = None, [], [condition]
+        while left:
+            part = left.pop()
+            if isinstance(part, Op) and part.name == "and" and part.dtype is torch.bool:
+                left.extend(part.args)
+                continue
+            pair = part.args if isinstance(part, Op) and part.name == "eq" else ()
+            wanted = [y for x, y in (pair, pair[::-1]) if x == Index(self.axes[0]) and not self._moves(y)] if pair else []
+            if wanted and place is None and wanted[0].dtype is torch.int64:
+                place = wanted[0]
+            elif self._moves(part):
+                return None, []
+            else:
+                others.append(part)
+        return place, others
+
+    def _moves(self, value: Expr) -> bool:
+        """Whether a value changes along the reduced axes."""
+        for node in walk(value):
+            if isinstance(node, (Load, Place)) and any(node.access.strides[axis] for axis in self.axes):
+                return True
+            if isinstance(node, Index) and node.axis in self.axes:
+                return True
+        return False
 
     def mean(self, value: Expr) -> Expr:
         """In the type of the sum."""

@@ -1,9 +1,10 @@
 """The schedule: a program of loops -> few kernels in order, each run for many members in one launch.
 
-In order: `recompute` (what is stored rather than computed again), `long_formulas` (cut), `hoisting` (what does not depend
-on all axes is computed once), `dependence` (what must come before what), `copies` (old and new values that are both
-needed), `fusion` (groups that run together), `order` (by what memory they take), `fused_loops`, `collapse` (fewer axes),
-`canonical` (code without sizes and buffers), `launches` (equal bodies into one call).
+In order: `parts` (a loop for each formula that a value chooses from), `materialize` (what is stored rather than computed
+again), `long_formulas` (cut), `hoisting` (what does not depend on all axes is computed once), `dependence` (what must come
+before what), `copies` (old and new values that are both needed), `fusion` (groups that run together), `order` (by what
+memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes and buffers), `launches` (equal
+bodies into one call), `shared_kernels` (one kernel in place of many that differ by constants alone).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from .fusion import fuse
 from .hoisting import hoist
 from .launches import group_into_launches
 from .long_formulas import cut_long_formulas
+from .materialize import materialize
 from .order import order
-from .recompute import cut
+from .parts import cut_into_parts
 
 
 def schedule(program: Program) -> Schedule:
@@ -27,7 +29,8 @@ def schedule(program: Program) -> Schedule:
     Raises:
         Unsupported: for a value of a kind that no kernel computes.
     """
-    cut_buffers = cut(program) | cut_long_formulas(program)
+    cut_into_parts(program)
+    cut_buffers = materialize(program) | cut_long_formulas(program)
     hoist(program)
     nodes, together = make_copies(dependence_graph(program))
     fuse(nodes, together, cut_buffers)

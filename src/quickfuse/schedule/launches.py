@@ -12,6 +12,7 @@ from quickfuse.ir.loop import Extern, Program
 from .canonical import Candidate, Canonicalizer
 from .dependence import Node
 from .fused_loops import FusedLoop, fused_loops
+from .shared_kernels import share_kernels
 
 
 def group_into_launches(program: Program, nodes: list[Node]) -> Schedule:
@@ -37,6 +38,7 @@ def group_into_launches(program: Program, nodes: list[Node]) -> Schedule:
         if node.call is not None and node.group is not None:
             steps.append((node.group.rank, False, node.index, node.call))
     steps.sort(key=lambda step: step[:3])
+    share_kernels([step for *_, step in steps if isinstance(step, KernelCall)])
     temps = dict.fromkeys(buffer for buffer in stored if buffer.kind == "temp")
     return Schedule(program, _named([step for *_, step in steps]), list(temps))
 

@@ -61,11 +61,11 @@ class Kernels:
             known = self._phases[id(body)] = (body, _Reader(body).phases())
         if [scalar.dtype for scalar in call.scalars] != list(body.scalars):
             raise ScheduleError("form", f"the types of its scalars are others than its body's\n  in {call.name}")
-        scalars = [scalar.name for scalar in call.scalars]
+        scalars = [scalar.name if scalar.value is None else scalar.value for scalar in call.scalars]
         return [_member(call, number, member, known[1], scalars) for number, member in enumerate(call.members)]
 
 
-def _member(call: KernelCall, number: int, member: Member, phases: list[Phase], scalars: list[str]) -> Nest:
+def _member(call: KernelCall, number: int, member: Member, phases: list[Phase], scalars: list[str | float]) -> Nest:
     _check_member(call, number, member)
     strides = [s or (0,) for s in member.strides]
     operands = [Operand(b, o, s) for b, o, s in zip(member.buffers, member.offsets, strides, strict=True)]

@@ -35,6 +35,7 @@ from .nest import (
     Phase,
     ScatterTo,
     Value,
+    constant,
 )  # fmt: skip
 from .picks import pick
 from .violation import ScheduleError, shortened
@@ -254,7 +255,10 @@ class Execution:
         if kind == REDUCED:
             return Value(dtype, box.of(self.reduced[payload].hashes))
         if kind == SCALAR:
-            return Value(dtype, single(token("scalar", self.nest.scalars[payload], dtype)))
+            scalar = self.nest.scalars[payload]
+            if isinstance(scalar, float):
+                return constant(scalar, dtype)
+            return Value(dtype, single(token("scalar", scalar, dtype)))
         if kind == PREVIOUS:
             return Value(dtype, single(token("previous", self.target(self.nest.operands[payload].buffer).name)))
         assert kind == PLACE
@@ -298,6 +302,8 @@ def operated(operation: Operation, arguments: list[Value]) -> Value:
     """The result of an operation: known where all arguments are."""
     if operation.is_where and arguments[0].numbers is not None:
         return _chosen(operation, *arguments)
+    if operation.neutral is not None and any(argument.numbers is not None for argument in arguments):
+        return _connected(operation, *arguments)
     dtype = operation.dtype
     if operation.rule is None or any(argument.numbers is None for argument in arguments):
         return Value(dtype, mixed(operation.factors, [argument.hashes for argument in arguments]))
@@ -317,9 +323,7 @@ def _chosen(operation: Operation, condition: Value, one: Value, other: Value) ->
     """`where` with a condition that is known, at least somewhere: the value that is chosen."""
     first = condition.numbers
     hashes = np.where(first, one.hashes, other.hashes)
-    sides = [np.zeros((1,), np.bool_) if v.numbers is None else np.ones((1,), np.bool_) if v.where is None else v.where
-             for v in (one, other)]  # fmt: skip
-    where = np.where(first, *sides)
+    where = np.where(first, *map(_is_known, (one, other)))
     if condition.where is not None:
         unknown = mixed(operation.factors, [condition.hashes, one.hashes, other.hashes])
         hashes, where = np.where(condition.where, hashes, unknown), where & condition.where
@@ -328,6 +332,29 @@ def _chosen(operation: Operation, condition: Value, one: Value, other: Value) ->
     numbers = [0 if v.numbers is None else v.numbers for v in (one, other)]
     kind = (one if one.numbers is not None else other).numbers.dtype
     return Value(operation.dtype, hashes, np.where(first, *numbers).astype(kind), None if where.all() else where)
+
+
+def _connected(operation: Operation, one: Value, other: Value) -> Value:
+    """`and` or `or` of conditions, at least one of which is known somewhere: that leaves the other one, or decides alone."""
+    neutral = np.array([operation.neutral])
+    numbers = [neutral if v.numbers is None else np.where(_is_known(v), v.numbers, neutral) for v in (one, other)]
+    assert operation.rule is not None
+    result = operation.rule(*numbers)
+    decided = (result != neutral) | (_is_known(one) & _is_known(other))
+    hashes = mixed(operation.factors, [one.hashes, other.hashes])
+    for mine, rest in ((one, other), (other, one)):
+        hashes = np.where(_is_known(mine), rest.hashes, hashes)
+    if not decided.any():
+        return Value(operation.dtype, hashes)
+    hashes = np.where(decided, of_numbers(result, operation.dtype), hashes)
+    return Value(operation.dtype, hashes, result, None if decided.all() else decided)
+
+
+def _is_known(value: Value) -> npt.NDArray[np.bool_]:
+    """Where a value is known as a number."""
+    if value.numbers is None:
+        return np.zeros((1,), np.bool_)
+    return np.ones((1,), np.bool_) if value.where is None else value.where
 
 
 def _scanned(instruction: Instruction, box: Box, value: Value) -> Value:

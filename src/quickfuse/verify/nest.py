@@ -49,15 +49,19 @@ class Value:
 
 
 class Operation:
-    """An operation with the factors of its arguments, and what computes it on numbers that are known."""
+    """An operation with the factors of its arguments, and what computes it on numbers that are known.
 
-    __slots__ = ("dtype", "factors", "is_where", "rule")
+    `neutral`: the condition that leaves another one as it is, for `and` and `or` of conditions.
+    """
+
+    __slots__ = ("dtype", "factors", "is_where", "neutral", "rule")
 
     def __init__(self, name: str, dtype: torch.dtype, arguments: tuple[torch.dtype, ...]) -> None:
         self.dtype = dtype
         self.factors = factors(len(arguments), name, dtype)
         self.rule = known.rule_of(name, dtype, arguments)
         self.is_where = name == "where"
+        self.neutral = name == "and" if name in ("and", "or") and dtype is torch.bool else None
 
 
 @dataclass(slots=True)
@@ -168,12 +172,13 @@ class Operand:
 
 @dataclass(slots=True)
 class Nest:
-    """Phases over a shape. `scalars` are the names of the host's numbers; `describe` gives the text of a statement."""
+    """Phases over a shape. `scalars` are the names of the host's numbers, or constants; `describe` gives the text of a
+    statement."""
 
     shape: Shape
     phases: list[Phase]
     operands: Sequence[Operand]
-    scalars: Sequence[str]
+    scalars: Sequence[str | float]
     describe: Callable[[int], str]
 
 

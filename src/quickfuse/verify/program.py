@@ -21,7 +21,8 @@ def copied(program: Program) -> Program:
     """A program that stays as it is when the steps and stores of the other one are replaced."""
     steps = [Loop(s.shape, list(s.stores), s.device) if isinstance(s, Loop) else s for s in program.steps]
     return Program(
-        list(program.inputs), list(program.host_scalars), steps, list(program.outputs), program.flag, list(program.versions)
+        list(program.inputs), list(program.host_scalars), steps, list(program.outputs), program.flag, list(program.versions),
+        program.chooses,
     )
 
 

@@ -1,30 +1,80 @@
-"""Values that are fixed when they are captured."""
+"""Plain values that are fixed when they are captured: numbers that the code has written down, None, dtypes, patterns."""
 
 from __future__ import annotations
 
-import enum
-import re
+import operator
+from types import CodeType, GenericAlias
 from typing import Any
 
-import torch
-
-from .foreign import is_numpy
-
-#: Immutable types whose instances are plain constants: comparing values tells all there is to know.
-PLAIN_TYPES: frozenset[type] = frozenset(
-    {
-        int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
-        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo,
-        re.Pattern, re.Match,
-    }
-)  # fmt: skip
+from ...errors import Unsupported
+from ...ir.segment import Constant, Recipe
+from ..containers import concrete_key
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..raising import raise_in_program
+from ..symbolic import is_constant, type_of
+from .kind import Then
+from .object import ObjectKind
 
 
-def is_constant(value: Any) -> bool:
-    """Whether a value is fixed when captured: plain, or a tuple or frozenset of constants."""
-    kind = type(value)
-    if kind is tuple or kind is frozenset:
-        return all(is_constant(v) for v in value)
-    if kind is slice:
-        return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
-    return kind in PLAIN_TYPES or isinstance(value, enum.Enum) or is_numpy(value)
+class ConstantKind(ObjectKind):
+    """A plain value, which native code answers for. Those that are sequences have a kind of their own."""
+
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        if not is_constant(base):
+            super().attribute(i, base, name, then)
+        else:
+            then(type(base) if name == "__class__" else i.native(getattr, base, name))
+
+    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
+        then(i.native(operator.getitem, base, concrete_key(i, key)))
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        raise_in_program(TypeError(f"'{type(value).__name__}' object is not iterable"))
+
+    def truth(self, i: Interpreter, value: Any) -> bool:
+        return bool(value) if is_constant(value) else super().truth(i, value)
+
+    def key(self, i: Interpreter, value: Any) -> Any:
+        return value if is_constant(value) else super().key(i, value)
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        return Constant(value)
+
+
+class SliceKind(ConstantKind):
+    """`slice(...)`, perhaps of tensors and numbers."""
+
+    def attribute(self, i: Interpreter, base: slice, name: str, then: Then) -> None:
+        if name in ("start", "stop", "step"):
+            then(getattr(base, name))
+        else:
+            super().attribute(i, base, name, then)
+
+    def key(self, i: Interpreter, value: slice) -> Any:
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
+
+    def rebuild(self, book: RecipeBook, value: slice) -> Recipe:
+        return book.build(slice, [value.start, value.stop, value.step])
+
+
+class AliasKind(ConstantKind):
+    """What annotations are made of, `list[int]` and `int | None`, and code objects."""
+
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        if name in ("__args__", "__origin__", "__parameters__") and type(base) is not CodeType:
+            then(i.native(getattr, base, name))
+        else:
+            super().attribute(i, base, name, then)
+
+    def truth(self, i: Interpreter, value: GenericAlias) -> bool:
+        return True
+
+    def key(self, i: Interpreter, value: Any) -> Any:
+        return value
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        raise Unsupported(f"iterating over a {type_of(value).__name__}")
+
+    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
+        raise Unsupported(f"an item of a {type_of(base).__name__}")

@@ -1,137 +1,153 @@
-"""Dictionaries of the user's: their entries and keys, read with the guards that this needs."""
+"""Dictionaries, those that captured code made and those of the user's, and views of them."""
 
 from __future__ import annotations
 
 import collections
-from typing import Any, Protocol
-
-import torch
+import operator
+from typing import Any
 
 from ...errors import Unsupported
-from ...ir.source import Source
-from ..kinds import CODE_TYPES
-from .constant import is_constant
-from .foreign import ForeignObject
-from .from_outside import FromOutside
-from .missing import DELETED, LAZY
-from .tensor import TensorProxy
-
-#: The dictionaries whose methods are native and known to capture.
-DICTS: tuple[type, ...] = (collections.OrderedDict, collections.defaultdict, dict)
-
-
-class Reader(Protocol):
-    """What dictionaries ask of `outside.Outside`."""
-
-    def guard(self, kind: str, source: Source | None, value: Any) -> None: ...
-
-    def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any: ...
-
-    def concrete(self, value: Any) -> Any: ...
-
-    def source_of(self, value: Any) -> Source | None: ...
-
-    def stand_in(self, value: Any) -> Any: ...
+from ...ir.segment import Build, Call, Recipe
+from .. import binary_operators, container_methods, containers, native_methods
+from ..binary_operators import IN_PLACE_OF
+from ..containers import concrete_key, hashable, lookup_key
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..raising import raise_in_program
+from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, stored_key
+from .kind import Then
+from .object import ObjectKind
+from .outside import OutsideKind
 
 
-class ShadowDict(FromOutside):
-    """A dictionary that belongs to the user, as the captured code sees it: the real one is not touched. `cls` is the class
-    of `DICTS` that it is an instance of, perhaps through a class of the user's.
+class DictKind(ObjectKind):
+    """A dictionary that captured code made, of whichever class: a real one, which holds stand-ins."""
 
-    `entries` has every key of the real dictionary in order, with `LAZY` in place of values that nobody read; keys that
-    are tensors are the real tensors. `changes` lists the keys that the captured code set or deleted, in order, and
-    `removed` those that were deleted, perhaps to be set again, at the end. `mirrored` are entries of an object's `__dict__`
-    that are attributes which the captured code has set: they are changes of the object.
-    """
-
-    __slots__ = ("changes", "cls", "entries", "mirrored", "removed")
-
-    def __init__(self, real: dict[Any, Any], source: Source) -> None:
-        super().__init__(real, source)
-        self.cls: type = next(cls for cls in DICTS if isinstance(real, cls))
-        keys = collections.OrderedDict.__iter__(real) if isinstance(real, collections.OrderedDict) else dict.__iter__(real)
-        self.entries: dict[Any, Any] = dict.fromkeys(keys, LAZY)
-        self.changes: dict[Any, None] = {}
-        self.removed: dict[Any, None] = {}
-        self.mirrored: set[str] = set()
-
-    def get(self, outside: Reader, key: Any, default: Any = DELETED) -> Any:
-        """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
-        value = self.entries.get(key, DELETED)
-        if value is LAZY:
-            value = outside.wrap(dict.__getitem__(self.real, key), self.source.item(_key_source(outside, key)))
-            self.entries[key] = value
-        elif value is DELETED:
-            if key not in self.changes and key not in self.mirrored:
-                outside.guard("absent", self.source, (_key_source(outside, key),))
-            return default
-        return value
-
-    def keys(self, outside: Reader) -> list[Any]:
-        """All keys in order, guarded to stay the same."""
-        order = collections.OrderedDict.__iter__ if self.cls is collections.OrderedDict else dict.__iter__
-        outside.guard("keys", self.source, tuple(_key_source(outside, k) for k in order(self.real)))
-        return [key_value(outside, k) for k in self.entries]
-
-    def length(self, outside: Reader) -> int:
-        """`len(d)`."""
-        if len(self.entries) != dict.__len__(self.real) or self.changes:
-            self.keys(outside)
+    def attribute(self, i: Interpreter, base: dict[Any, Any], name: str, then: Then) -> None:
+        if type(base) is not dict:
+            super().attribute(i, base, name, then)
         else:
-            outside.guard("length", self.source, dict.__len__(self.real))
-        return len(self.entries)
+            then(dict if name == "__class__" else i.native(getattr, base, name))
 
-    def mirror(self, name: str, value: Any) -> None:
-        """Let the stand-in of an object's `__dict__` show an attribute that was set, or deleted."""
-        if value is DELETED:
-            self.entries.pop(name, None)
+    def item(self, i: Interpreter, base: dict[Any, Any], key: Any, then: Then) -> None:
+        key = hashable(i, concrete_key(i, key))
+        if not i.read(dict.__contains__, base, key):
+            if isinstance(base, collections.defaultdict) and base.default_factory is not None:
+                base[key] = i.call_now(base.default_factory, ())
+            elif not isinstance(base, collections.Counter):
+                raise_in_program(KeyError(key))
+        then(i.read(operator.getitem, base, key))
+
+    def set_item(self, i: Interpreter, base: dict[Any, Any], key: Any, value: Any) -> None:
+        i.read(_class_of(base).__setitem__, base, hashable(i, concrete_key(i, key)), value)
+
+    def delete_item(self, i: Interpreter, base: dict[Any, Any], key: Any) -> None:
+        i.read(_class_of(base).__delitem__, base, hashable(i, concrete_key(i, key)))
+
+    def contains(self, i: Interpreter, container: dict[Any, Any], element: Any) -> bool:
+        return bool(i.read(dict.__contains__, container, hashable(i, element)))
+
+    def iterate(self, i: Interpreter, value: dict[Any, Any]) -> Any:
+        return iter(value)
+
+    def length(self, i: Interpreter, value: dict[Any, Any]) -> int:
+        return dict.__len__(value)
+
+    def truth(self, i: Interpreter, value: dict[Any, Any]) -> bool:
+        return bool(value) if type(value) is dict else super().truth(i, value)
+
+    def rebuild(self, book: RecipeBook, value: dict[Any, Any]) -> Recipe:
+        made: Any
+        if type(value) in (dict, collections.OrderedDict, collections.Counter):
+            made = book.begin(value, Build(type(value), []))
+        elif type(value) is collections.defaultdict:
+            made = book.begin(value, Call(collections.defaultdict, [book.recipe(value.default_factory)]))
+            made.items = []
         else:
-            self.entries[name] = value
-        self.mirrored.add(name)
-
-    def begin_change(self, key: Any) -> None:
-        """The captured code is about to set or to delete an entry."""
-        if key in self.mirrored:
-            raise Unsupported("changing an attribute in two ways")
+            return super().rebuild(book, value)
+        made.items.extend((book.recipe(k), book.recipe(v)) for k, v in value.items())
+        return made  # type: ignore[no-any-return]
 
 
-def _key_source(outside: Reader, key: Any) -> Any:
-    """A key as it stands in a source: constants as they are, tensors and objects by where they come from."""
-    if isinstance(key, torch.Tensor):
-        return key_value(outside, key).source
-    if type(key) in (str, int, bool, float, type(None)):
-        return key
-    if isinstance(key, type) or is_constant(key):
-        return key
-    if type(key) is tuple and all(type(part) is str or _is_plain_class(part) for part in key):
-        return key
-    if isinstance(key, CODE_TYPES):
-        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
-    source = outside.source_of(key)
-    if source is None:
-        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
-    return source
+def _class_of(value: dict[Any, Any]) -> type[dict[Any, Any]]:
+    return collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
 
 
-def _is_plain_class(value: Any) -> bool:
-    """Whether a value is a class that is equal to itself alone."""
-    return isinstance(value, type) and type(value).__eq__ is type.__eq__ and type(value).__hash__ is type.__hash__
+class ViewKind(ObjectKind):
+    """`d.keys()`, `d.values()` and `d.items()`."""
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        return containers.is_among(i, container, element)
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        return iter(value)
+
+    def length(self, i: Interpreter, value: Any) -> int:
+        return len(value)
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        raise Unsupported("a view of a dictionary that outlives the captured code")
 
 
-def key_value(outside: Reader, key: Any) -> Any:
-    """A stored key as the captured code sees it."""
-    if is_constant(key) or isinstance(key, CODE_TYPES):
-        return key
-    stand_in = outside.stand_in(key)
-    if stand_in is None and not isinstance(key, tuple):
-        raise Unsupported(f"a dictionary key of type {type(key).__name__} without a path to it")
-    return key if stand_in is None else stand_in
+class ShadowDictKind(OutsideKind):
+    """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
+
+    rank = 3
+
+    def item(self, i: Interpreter, base: ShadowDict, key: Any, then: Then) -> None:
+        then(containers.shadow_item(i, base, concrete_key(i, key)))
+
+    def set_item(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
+        stored = stored_key(i.outside, hashable(i, concrete_key(i, key)))
+        base.begin_change(stored)
+        base.get(i.outside, stored)
+        base.entries[stored] = value
+        base.changes[stored] = None
+
+    def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
+        key = concrete_key(i, key)
+        stored = stored_key(i.outside, hashable(i, key))
+        if base.get(i.outside, stored) is DELETED:
+            raise_in_program(KeyError(key))
+        base.begin_change(stored)
+        del base.entries[stored]
+        base.changes[stored] = None
+        base.removed[stored] = None
+
+    def contains(self, i: Interpreter, container: ShadowDict, element: Any) -> bool:
+        return container.get(i.outside, stored_key(i.outside, lookup_key(i, element))) is not DELETED
+
+    def iterate(self, i: Interpreter, value: ShadowDict) -> Any:
+        return iter(containers.dict_view(i, value, "keys"))
+
+    def length(self, i: Interpreter, value: ShadowDict) -> int:
+        return value.length(i.outside)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) is ShadowDict and function in (operator.or_, operator.ior):
+            name = "__or__" if function is operator.or_ else "__ior__"
+            then(native_methods.call_container_method(i, left, name, (right,), {}))
+            return
+        if function in IN_PLACE_OF and function is not operator.ior:
+            raise Unsupported("a dictionary changed in place by an operator")
+        left, right = (container_methods.ordered_copy(i, v) for v in (left, right))
+        binary_operators.binary_operator(i, function, left, right, then)
 
 
-def stored_key(outside: Reader, key: Any) -> Any:
-    """A key of the captured code as it is stored in the user's dictionary."""
-    if type(key) is TensorProxy:
-        if key.real is None:
-            raise Unsupported("a new tensor as a dictionary key")
-        return key.real
-    return key.real if type(key) is ForeignObject else outside.concrete(key)
+class MappingProxyKind(OutsideKind):
+    """A read-only view of a dictionary of the user's: that answers."""
+
+    def item(self, i: Interpreter, base: MappingProxy, key: Any, then: Then) -> None:
+        i.item(base.behind, key, then)
+
+    def contains(self, i: Interpreter, container: MappingProxy, element: Any) -> bool:
+        return containers.contains(i, container.behind, element)
+
+    def iterate(self, i: Interpreter, value: MappingProxy) -> Any:
+        return i.iterator(value.behind)
+
+    def length(self, i: Interpreter, value: MappingProxy) -> Any:
+        return i.length(value.behind)
+
+    def key(self, i: Interpreter, value: ForeignObject) -> Any:
+        raise Unsupported("hashing a mappingproxy")

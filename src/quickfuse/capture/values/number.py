@@ -1,54 +1,129 @@
-"""Numbers that compiled code receives or computes."""
+"""Numbers that compiled code receives or computes, and scalars of classes of the user's and of NumPy's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
-from ...ir.guard import NumberExpr
+from ...ir.segment import Call, Computed, Existing, Recipe
 from ...ir.source import Source
-from .tensor import TensorProxy
+from .. import binary_operators
+from ..binary_operators import IN_PLACE_OF, NATIVE_OPERANDS, UNLIKE_NUMBERS, is_a_type
+from ..class_attributes import python_method
+from ..containers import as_index
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..mutation import name_of
+from ..raising import raise_in_program
+from ..symbolic import ForeignObject, ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy, type_of
+from .kind import Kind, Then
+from .outside import OutsideKind
 
 
-class Symbol:
-    """A Python number that compiled code receives or computes. `hint` is its value in the captured call.
+class NumberKind(Kind):
+    """A `Symbol`: control flow that looks at it is a guard on the outcome."""
 
-    `expr` is its meaning in terms of the user's program (a `Source` or `NumberExpr`), None if it `from_tensor`: then it
-    has no hint either, and steers control flow only where `contents` knows better. `tensor` is the one that it was read
-    from, when `clock` calls had changed a tensor.
-    """
+    asks_class = False
+    rank = 1
 
-    __slots__ = ("clock", "expr", "from_tensor", "hint", "kind", "node", "operation", "size", "tensor")
+    def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
+        if name not in ("is_integer", "bit_length", "real", "__class__"):
+            raise Unsupported(f"the attribute {name} of a number")
+        then(getattr(i.outside.concrete(base), name))
 
-    def __init__(
-        self,
-        kind: type,
-        hint: Any,
-        expr: Source | NumberExpr | None,
-        *,
-        operation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
-        node: torch.fx.Node | None = None,
-        from_tensor: bool = False,
-        tensor: TensorProxy | None = None,
-    ) -> None:
-        self.tensor = tensor
-        self.size = 1
-        self.clock = 0
-        self.kind = kind
-        self.hint = hint
-        self.expr = expr
-        self.operation = operation
-        self.node = node
-        self.from_tensor = from_tensor
+    def iterate(self, i: Interpreter, value: Symbol) -> Any:
+        raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported(f"native code looked at the symbolic {self.kind.__name__} {self.expr}")
+    def truth(self, i: Interpreter, value: Symbol) -> bool:
+        return i.truth_in_tensor(value) if value.from_tensor else i.outside.truth(value)
 
-    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = _no
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _no  # type: ignore[assignment]
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if _has_operators(type(left)) or _has_operators(type(right)):
+            binary_operators.object_operator(i, function, left, right, then)
+        else:
+            then(_number_operator(i, function, left, right))
 
-    def __repr__(self) -> str:
-        return f"Symbol({self.expr or self.node}: {self.kind.__name__})"
+    def key(self, i: Interpreter, value: Symbol) -> Any:
+        return i.outside.concrete(value)
+
+    def rebuild(self, book: RecipeBook, value: Symbol) -> Recipe:
+        """By its path, by arithmetic on paths, or, if it comes out of a tensor, by `item()` on an output."""
+        if not value.from_tensor:
+            return Existing(value.expr) if isinstance(value.expr, Source) else Computed(value.expr)  # type: ignore[arg-type]
+        graph = book.i.graph
+        if graph.mutated and not graph.contents.still_holds(value):  # the tensor may hold another number by now
+            return book.output(value)
+        if value.tensor is not None:
+            return Call(torch.Tensor.item, [book.recipe(book.without_gradient(value.tensor))])
+        assert value.operation is not None
+        function, operands = value.operation
+        return Call(function, [book.recipe(operand) for operand in operands])
+
+
+class ScalarKind(OutsideKind):
+    """A `ForeignScalar`: what its class leaves to the builtin one is done with the plain value."""
+
+    rank = 5
+
+    def item(self, i: Interpreter, base: ForeignScalar, key: Any, then: Then) -> None:
+        then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
+
+    def contains(self, i: Interpreter, container: ForeignScalar, element: Any) -> bool:
+        return bool(i.native(operator.contains, i.outside.concrete(container), i.outside.concrete(element)))
+
+    def iterate(self, i: Interpreter, value: ForeignScalar) -> Any:
+        return i.iterator(i.outside.concrete(value))
+
+    def length(self, i: Interpreter, value: ForeignScalar) -> int | None:
+        return len(i.outside.concrete(value)) if value.cls in (str, bytes) else None
+
+    def native_truth(self, i: Interpreter, value: ForeignScalar) -> bool:
+        return i.truth(i.outside.number(value))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        binary_operators.binary_operator(i, function, *_plain_operands(i, left, right), then)
+
+    def key(self, i: Interpreter, value: ForeignScalar) -> Any:
+        if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
+            raise Unsupported(f"hashing a {type_of(value).__name__}")
+        return i.outside.concrete(value)
+
+
+#: Where the classes of stand-ins are.
+_STAND_INS = Symbol.__module__.rpartition(".")[0]
+
+
+def _has_operators(kind: type) -> bool:
+    """Whether a class is the user's, or Python, so that it may say what operators do."""
+    if kind is ForeignObject:
+        return True
+    is_python = bool(kind.__flags__ & (1 << 9)) and not kind.__module__.startswith(_STAND_INS)
+    return is_python and not issubclass(kind, (int, float, complex, str, torch.Tensor))
+
+
+def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    function = IN_PLACE_OF.get(function, function)
+    for operand in (left, right):
+        if type(operand) not in (Symbol, int, float, bool):
+            left, right = i.outside.concrete(left), i.outside.concrete(right)
+            if is_constant(left) and is_constant(right):
+                return i.native(function, left, right)
+            if function in (operator.eq, operator.ne) and (is_a_type(operand) or isinstance(operand, UNLIKE_NUMBERS)):
+                return function is operator.ne
+            if isinstance(operand, NATIVE_OPERANDS):
+                return i.mark_created(i.native(function, left, right))
+            raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
+    return i.graph.number(function, left, right)
+
+
+def _plain_operands(i: Interpreter, left: Any, right: Any) -> tuple[Any, Any]:
+    """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
+    tensor = type(left) is TensorProxy or type(right) is TensorProxy
+    if tensor and type(left) is ForeignScalar and is_numpy(left.real):
+        raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
+    numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
+    plain = i.outside.concrete if numpy else i.outside.number
+    return plain(left), plain(right)

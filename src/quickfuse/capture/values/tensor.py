@@ -1,70 +1,67 @@
-"""Tensors of the graph, and their methods before they are called."""
+"""Tensors of the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
 from typing import Any
 
-import torch
-
 from ...errors import Unsupported
-from ...ir.source import Source
-from ...ir.values import TensorMeta
+from ...ir.segment import Recipe
+from .. import tensor_attributes, torch_calls
+from ..binary_operators import IN_PLACE_OF
+from ..class_attributes import python_method
+from ..containers import concrete_key, tensor_index
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..raising import raise_in_program
+from ..symbolic import TensorProxy, is_numpy, real_of, type_of
+from ..torch_function import call_torch
+from .kind import Kind, Then
 
 
-class TensorProxy:
-    """A tensor of the graph. `source` and `real` are set for tensors that existed before the call."""
+class TensorKind(Kind):
+    """A `TensorProxy`: what is asked of it becomes a node of the graph, or follows from its metadata."""
 
-    __slots__ = ("attributes", "cls", "meta", "name", "node", "real", "source")
+    asks_class = False
+    rank = 2
 
-    def __init__(
-        self,
-        meta: TensorMeta,
-        node: torch.fx.Node | None = None,
-        *,
-        source: Source | None = None,
-        real: torch.Tensor | None = None,
-        cls: type = torch.Tensor,
-    ) -> None:
-        self.meta = meta
-        self.node = node
-        self.source = source
-        self.real = real
-        self.cls = cls
-        self.attributes: dict[str, Any] = {}
+    def attribute(self, i: Interpreter, base: TensorProxy, name: str, then: Then) -> None:
+        tensor_attributes.load(i, base, name, then)
 
-    def __bool__(self) -> bool:
-        raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")
+    def set_attribute(self, i: Interpreter, base: TensorProxy, name: str, value: Any) -> None:
+        tensor_attributes.store(i, base, name, value)
 
-    def __repr__(self) -> str:
-        return f"TensorProxy({self.source or self.node}: {self.meta})"
+    def item(self, i: Interpreter, base: TensorProxy, key: Any, then: Then) -> None:
+        operands = (base, tensor_index(i, concrete_key(i, key)))
+        then(call_torch(i, "call_function", operator.getitem, operands, {}))
 
+    def set_item(self, i: Interpreter, base: TensorProxy, key: Any, value: Any) -> None:
+        key = concrete_key(i, key)
+        if is_numpy(real_of(value)) or python_method(i, value, "__index__") is not None:  # which count for indices only
+            raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
+        operands = (base, tensor_index(i, key), tensor_index(i, value))
+        call_torch(i, "call_function", operator.setitem, operands, {})
 
-class TensorMethod:
-    """`x.name` for a tensor of the graph, not yet called."""
+    def iterate(self, i: Interpreter, value: TensorProxy) -> Any:
+        if value.meta.ndim == 0:
+            raise_in_program(TypeError("iteration over a 0-d tensor"))
+        return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
 
-    __slots__ = ("name", "proxy")
+    def length(self, i: Interpreter, value: TensorProxy) -> int:
+        if not value.meta.shape:
+            raise_in_program(TypeError("len() of a 0-d tensor"))
+        return int(value.meta.shape[0])
 
-    def __init__(self, proxy: TensorProxy, name: str) -> None:
-        self.proxy = proxy
-        self.name = name
+    def truth(self, i: Interpreter, value: TensorProxy) -> bool:
+        return i.truth_in_tensor(value)
 
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) is not TensorProxy:  # nothing to change in place
+            function = IN_PLACE_OF.get(function, function)
+        then(torch_calls.tensor_operator(i, function, left, right))
 
-#: The classes of tensors that need no thought.
-TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+    def key(self, i: Interpreter, value: TensorProxy) -> Any:
+        return value
 
-
-def tensors_among(arguments: Any) -> Iterator[TensorProxy]:
-    """The tensors among arguments of an operator, in lists, tuples and dictionaries."""
-    kind = type(arguments)
-    if kind is TensorProxy:
-        yield arguments
-    elif kind is list or kind is tuple:
-        for element in arguments:
-            if type(element) is TensorProxy:
-                yield element
-            else:
-                yield from tensors_among(element)
-    elif kind is dict:
-        for element in arguments.values():
-            yield from tensors_among(element)
+    def rebuild(self, book: RecipeBook, value: TensorProxy) -> Recipe:
+        return book.output(value)

@@ -1,4 +1,4 @@
-"""Values that are stored so that formulas do not grow with the depth of a model, against eager."""
+"""Which values are stored and which are computed again, against eager."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.differentiate.expand import expand
+from quickfuse.emit.plan import Plan
 from quickfuse.ir.expr import Load, walk
 from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import Loop
@@ -68,6 +69,41 @@ def test_what_many_tensors_make_before_a_call_is_stored_before_it() -> None:
     stored = [buffer for buffer in check(run, *inputs, ulps=1e4).temps if buffer.meta.numel == 256 * 128]
     assert len(stored) == 1
     assert not check(without_call, *inputs).temps
+
+
+def test_a_norm_stores_the_sum_that_it_normalises() -> None:
+    """The sum that runs through all layers is stored once for each, where it is summed up, and all kernels are alike."""
+    schedule = check(residual(6), torch.randn(60, 80), torch.randn(80, 80) / 80, ulps=1e4)
+    calls = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    whole = [{b for b in call.buffers if b.meta.numel == 60 * 80} for call in calls]
+    assert len({call.body for call in calls}) == 3  # the first norm, the others, and the last sum
+    assert [len(buffers) for buffers in whole] == [2, *[4] * 5, 3]
+
+
+def test_passes_load_what_an_earlier_one_stores() -> None:
+    def run(a: X, b: X) -> tuple[X, X]:
+        total = a + b
+        return total, F.layer_norm(total, total.shape[-1:])
+
+    schedule = check(run, torch.randn(60, 80), torch.randn(60, 80), emitted=True, ulps=1e4)
+    (body,) = {step.body for step in schedule.steps if isinstance(step, KernelCall)}
+    assert len(Plan(body).kept) == 1
+
+
+@pytest.mark.parametrize(("others", "stored"), [(0, 0), (1, 1), (2, 1)])
+def test_what_several_kernels_need_is_stored_if_that_is_less_traffic(others: int, stored: int) -> None:
+    """With one operand, a formula is a load after the call, too."""
+
+    def run(x: X, w: X, *more: X) -> tuple[X, X]:
+        value = x + 1
+        for other in more:
+            value = value + other
+        product = value.cos() @ w
+        return product + value, product * 2
+
+    inputs = (torch.randn(300, 300), torch.randn(300, 300), *[torch.randn(300, 300) for _ in range(others)])
+    temps = [buffer for buffer in check(run, *inputs, ulps=1e4).temps if buffer.meta.numel == 300 * 300]
+    assert len(temps) == 1 + stored  # what is multiplied is one
 
 
 def test_layers_share_kernels() -> None:

@@ -14,7 +14,7 @@ from quickfuse.ir.expr import Op, walk
 from quickfuse.ir.kernel import KernelBody, KernelCall, Schedule
 from quickfuse.ir.loop import Buffer
 from quickfuse.lower import lower
-from quickfuse.schedule.recompute import cut
+from quickfuse.schedule.materialize import materialize
 from schedule_interpreter import check
 from trace_helper import trace
 
@@ -163,7 +163,7 @@ def test_gradients_of_chains() -> None:
 def test_every_expression_is_rewritten_once() -> None:
     """The nodes of a chain are shared before, and what takes their place is shared, too."""
     program = lower(trace(chain(STEPS["softmax and sum"], 40), torch.randn(20, 70)).graph, expand=expand)
-    assert cut(program)
+    assert materialize(program)
     roots = [[root for store in step.stores for root in store.roots] for step in program.steps]  # type: ignore[union-attr]
     assert max(len(walk(*one)) for one in roots) < 20
     assert len(walk(*[root for one in roots for root in one])) < 40 * 20

@@ -1,57 +1,36 @@
 """Values that are different formulas on different parts of their index space: pads, concatenations, rolls.
 
-Such a value is a choice by where the index is: `where(lt(i0, 3), this, that)`. When it is stored, its index space is cut
-where the outcomes change, and each part has a loop of its own, in which no choice is left. So a concatenation is stored
-piece by piece, and what is computed from it, too.
+Such a value is a choice by where the index is: `where(lt(i0, 3), this, that)`. On a part of the space where all indices
+agree, there is no choice left.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator
-
 import torch
 
-from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import PICK, Const, Expr, Index, Load, Op, Place, pick, walk
-from quickfuse.ir.reindex import IndexMap, reindex, with_arguments
-
-from . import ops
-from .layout import Shape
+from .expr import HALF_TYPES, PICK, Const, Expr, Index, Load, Op, Place, convert, pick
+from .reindex import with_arguments
 
 I64, BOOL = torch.int64, torch.bool
 
-_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-_BEFORE = frozenset({"lt", "ge"})  # outcomes that change at the other operand, not behind it
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 #: The least and the greatest value of an int64 expression; None where that is not known.
 _Range = tuple[int, int] | None
 
 
-def split(value: Expr, shape: Shape) -> Iterator[tuple[Shape, Shape, Expr]]:
-    """The parts of an index space and the value on each: the first index, the sizes, the value over the part's own index."""
-    cuts = _cuts(value, shape)
-    if math.prod(len(c) + 1 for c in cuts) > COSTS.most_parts_of_space:
-        cuts = [[] for _ in shape]
-    if not any(cuts):
-        yield (0,) * len(shape), shape, value
-        return
-    spans = [list(itertools.pairwise([0, *sorted(c), size])) for c, size in zip(cuts, shape, strict=True)]
-    rows = tuple([tuple([int(j == k) for j in range(len(shape))]) for k in range(len(shape))])
-    for part in itertools.product(*spans):
-        begin = tuple([first for first, _ in part])
-        sizes = tuple([end - first for first, end in part])
-        chosen = _Specialiser(part).value(value)
-        yield begin, sizes, reindex(chosen, IndexMap(begin, rows, len(shape))) if any(begin) else chosen
+def on_part(value: Expr, part: tuple[tuple[int, int], ...]) -> Expr:
+    """A value without the choices whose outcome is the same on all of a part of its index space: the first index and the end
+    on each axis."""
+    return _Specialiser(part).value(value)
 
 
-def simplified(value: Expr, shape: Shape) -> Expr:
+def simplified(value: Expr, shape: tuple[int, ...]) -> Expr:
     """A value without the choices whose outcome is the same everywhere in its index space."""
-    return _Specialiser(tuple([(0, size) for size in shape])).value(value)
+    return on_part(value, tuple([(0, size) for size in shape]))
 
 
-def count_pieces(value: Expr, known: dict[int, tuple[Expr, int]]) -> int:
+def count_choices(value: Expr, known: dict[int, tuple[Expr, int]]) -> int:
     """About how many formulas a value chooses from. `known` keeps what was found, for values made of others."""
     if id(value) in known:
         return known[id(value)][1]
@@ -73,41 +52,16 @@ def count_pieces(value: Expr, known: dict[int, tuple[Expr, int]]) -> int:
 def _is_choice(condition: Expr) -> bool:
     while isinstance(condition, Op) and condition.name in ("and", "not"):
         condition = condition.args[0]
-    return isinstance(condition, Op) and condition.name in _COMPARISONS and _linear(condition.args[0]) is not None
+    return isinstance(condition, Op) and condition.name in COMPARISONS and linear(condition.args[0]) is not None
 
 
-# --- where outcomes change ---
-
-
-def _cuts(value: Expr, shape: Shape) -> list[set[int]]:
-    """For each axis, the indices at which the outcome of a comparison differs from the one before."""
-    cuts: list[set[int]] = [set() for _ in shape]
-    for node in walk(value):
-        if not isinstance(node, Op) or node.name not in _COMPARISONS or node.args[0].dtype is not I64:
-            continue
-        index, limit = node.args
-        linear = _linear(index)
-        if linear is None or not isinstance(limit, Const):
-            continue
-        axis, factor, constant = linear
-        bound = int(limit.value) - constant
-        if node.name in ("eq", "ne"):
-            found = [bound // factor, bound // factor + 1] if bound % factor == 0 else []
-        else:
-            # The outcome of `factor * i < bound` changes at the first i that is not below, or at the first that is.
-            before = bound if node.name in _BEFORE else bound + 1
-            found = [-(-before // factor) if factor > 0 else (-before) // -factor + 1]
-        cuts[axis].update(at for at in found if 0 < at < shape[axis])
-    return cuts
-
-
-def _linear(value: Expr) -> tuple[int, int, int] | None:
+def linear(value: Expr) -> tuple[int, int, int] | None:
     """(axis, factor, constant) of `factor * index + constant`."""
     if isinstance(value, Index):
         return value.axis, 1, 0
     if not isinstance(value, Op) or len(value.args) != 2 or not isinstance(value.args[1], Const):
         return None
-    inner, number = _linear(value.args[0]), int(value.args[1].value)
+    inner, number = linear(value.args[0]), int(value.args[1].value)
     if inner is None:
         return None
     axis, factor, constant = inner
@@ -119,6 +73,12 @@ def _linear(value: Expr) -> tuple[int, int, int] | None:
 
 
 # --- the value on one part ---
+
+
+def _zero(dtype: torch.dtype) -> Expr:
+    wide = torch.float32 if dtype in HALF_TYPES else dtype
+    constant = Const(convert(0, wide), wide)
+    return constant if wide is dtype else Op("cast", (constant,), dtype)
 
 
 class _Specialiser:
@@ -168,7 +128,7 @@ class _Specialiser:
             return done[id(node.args[1] if condition.value else node.args[2])]
         if node.name == PICK and isinstance(inside := done[id(node.args[2])], Const):
             if not inside.value:
-                return ops.const(0, node.dtype)
+                return _zero(node.dtype)
             place, offset = done[id(node.args[0])], done[id(node.args[1])]
             if isinstance(offset, Const) and offset.value == 0:
                 assert isinstance(place, Place)
@@ -186,7 +146,7 @@ class _Specialiser:
                     return other if bool(one.value) == (name == "and") else one
         elif name == "not" and isinstance(args[0], Const):
             return Const(not args[0].value, BOOL)
-        elif name in _COMPARISONS and args[0].dtype is I64:
+        elif name in COMPARISONS and args[0].dtype is I64:
             outcome = _compare(name, self._range(args[0]), self._range(args[1]))
             return None if outcome is None else Const(outcome, BOOL)
         return None

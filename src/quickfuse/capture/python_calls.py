@@ -1,0 +1,61 @@
+"""Calls of Python functions: most are captured as a part of the program."""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..ir.marks import kept_from_peer
+from . import single_dispatch, torch_calls, transforms
+from .inlining import is_left_to_python
+from .interpreter import Interpreter, Then
+from .kinds import is_trusted_module
+from .text import AROUND_REPR
+from .user_marks import call_marked, user_mark
+
+#: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
+_KEPT_OUT: CodeType | None = next(
+    (c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
+)
+
+
+def call(
+    i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+) -> None:
+    mark = user_mark(function)
+    if mark is not None:
+        then(call_marked(i, mark, function, args, kwargs))
+        return
+    if (made := transforms.made_outside(i, function)) is not None:
+        then(made.run(i, *args, **kwargs))
+        return
+    if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
+        then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}"))
+        return
+    if function.__code__ is single_dispatch.CODE:
+        then(single_dispatch.call(i, function, args, kwargs))
+        return
+    if function.__code__ is AROUND_REPR:
+        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
+        return
+    if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
+        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
+        return
+    if (kept := kept_from_peer(function)) is not None:
+        i.call(_without_peer(function, kept), args, kwargs, then)
+        return
+    if is_left_to_python(function):
+        raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
+    torch_calls.prepare_step(i, function, args)
+    i.inline(function, args, kwargs, then)
+
+
+def _without_peer(function: FunctionType, kept: Any) -> Any:
+    """The function behind a wrapper of PyTorch's own compiler. The user's wish not to compile one is honoured; PyTorch
+    wraps its own (once its compiler is imported) for the sake of that compiler."""
+    if not is_trusted_module(function.__module__):
+        raise Unsupported(f"{function.__qualname__}, which torch.compiler.disable keeps out of graphs")
+    return kept

@@ -1,0 +1,75 @@
+"""Values on the symbolic stack, a file for each kind.
+
+Constants, functions, and containers and objects that the captured code made are the real Python objects. The classes here
+stand for what is known only when the compiled code runs, or belongs to the user and must not be touched during capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..frame import GeneratorValue
+from .callable import NativeHandler, SuperProxy
+from .constant import PLAIN_TYPES, is_constant
+from .container import CONTAINERS, ContainerMethod, ShadowContainer
+from .dictionary import DICTS, ShadowDict, key_value, stored_key
+from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
+from .from_outside import FromOutside, Place
+from .made import Made, MadeException, MadeTraceback
+from .mapping_proxy import MappingProxy, dictionary_behind, opened
+from .missing import ABSENT, DELETED, LAZY
+from .number import Symbol
+from .tensor import TENSOR_TYPES, TensorMethod, TensorProxy, tensors_among
+from .variable import Assigned
+
+
+def contains_symbolic(value: Any) -> bool:
+    """Whether a tensor or symbol stands in `value` or in the containers in it."""
+    return next(symbolic_leaves(value), None) is not None
+
+
+def symbolic_leaves(value: Any) -> Iterator[Any]:
+    """The tensors and symbols in `value` and in the lists, tuples and dictionaries in it."""
+    kind = type(value)
+    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar):
+        yield value
+    elif kind in (list, tuple, set, frozenset) or isinstance(value, tuple):
+        for element in value:
+            yield from symbolic_leaves(element)
+    elif kind is dict:
+        for element in value.values():
+            yield from symbolic_leaves(element)
+    elif kind is slice:
+        yield from symbolic_leaves((value.start, value.stop, value.step))
+
+
+def real_of(value: Any) -> Any:
+    """The object that a stand-in stands for; other values as they are."""
+    return value.real if isinstance(value, FromOutside) else value
+
+
+def type_of(value: Any) -> type:
+    """`type(value)` of the value that a stand-in stands for."""
+    kind = type(value)
+    if kind is TensorProxy:
+        return value.cls  # type: ignore[no-any-return]
+    if kind is Symbol:
+        return value.kind  # type: ignore[no-any-return]
+    if isinstance(value, FromOutside):
+        return type(value.real)
+    if kind is GeneratorValue:
+        return type(x for x in ())
+    if kind is TensorMethod or kind is ContainerMethod:
+        return type([].append)
+    return kind
+
+
+__all__ = [
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "ContainerMethod",
+    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
+    "MappingProxy", "NativeHandler", "Place",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
+    "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "key_value", "numpy_class", "opened",
+    "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
+]  # fmt: skip

@@ -1,0 +1,137 @@
+"""Dictionaries of the user's: their entries and keys, read with the guards that this needs."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Protocol
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.source import Source
+from ..kinds import CODE_TYPES
+from .constant import is_constant
+from .foreign import ForeignObject
+from .from_outside import FromOutside
+from .missing import DELETED, LAZY
+from .tensor import TensorProxy
+
+#: The dictionaries whose methods are native and known to capture.
+DICTS: tuple[type, ...] = (collections.OrderedDict, collections.defaultdict, dict)
+
+
+class Reader(Protocol):
+    """What dictionaries ask of `outside.Outside`."""
+
+    def guard(self, kind: str, source: Source | None, value: Any) -> None: ...
+
+    def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any: ...
+
+    def concrete(self, value: Any) -> Any: ...
+
+    def source_of(self, value: Any) -> Source | None: ...
+
+    def stand_in(self, value: Any) -> Any: ...
+
+
+class ShadowDict(FromOutside):
+    """A dictionary that belongs to the user, as the captured code sees it: the real one is not touched. `cls` is the class
+    of `DICTS` that it is an instance of, perhaps through a class of the user's.
+
+    `entries` has every key of the real dictionary in order, with `LAZY` in place of values that nobody read; keys that
+    are tensors are the real tensors. `changes` lists the keys that the captured code set or deleted, in order, and
+    `removed` those that were deleted, perhaps to be set again, at the end. `mirrored` are entries of an object's `__dict__`
+    that are attributes which the captured code has set: they are changes of the object.
+    """
+
+    __slots__ = ("changes", "cls", "entries", "mirrored", "removed")
+
+    def __init__(self, real: dict[Any, Any], source: Source) -> None:
+        super().__init__(real, source)
+        self.cls: type = next(cls for cls in DICTS if isinstance(real, cls))
+        keys = collections.OrderedDict.__iter__(real) if isinstance(real, collections.OrderedDict) else dict.__iter__(real)
+        self.entries: dict[Any, Any] = dict.fromkeys(keys, LAZY)
+        self.changes: dict[Any, None] = {}
+        self.removed: dict[Any, None] = {}
+        self.mirrored: set[str] = set()
+
+    def get(self, outside: Reader, key: Any, default: Any = DELETED) -> Any:
+        """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
+        value = self.entries.get(key, DELETED)
+        if value is LAZY:
+            value = outside.wrap(dict.__getitem__(self.real, key), self.source.item(_key_source(outside, key)))
+            self.entries[key] = value
+        elif value is DELETED:
+            if key not in self.changes and key not in self.mirrored:
+                outside.guard("absent", self.source, (_key_source(outside, key),))
+            return default
+        return value
+
+    def keys(self, outside: Reader) -> list[Any]:
+        """All keys in order, guarded to stay the same."""
+        order = collections.OrderedDict.__iter__ if self.cls is collections.OrderedDict else dict.__iter__
+        outside.guard("keys", self.source, tuple(_key_source(outside, k) for k in order(self.real)))
+        return [key_value(outside, k) for k in self.entries]
+
+    def length(self, outside: Reader) -> int:
+        """`len(d)`."""
+        if len(self.entries) != dict.__len__(self.real) or self.changes:
+            self.keys(outside)
+        else:
+            outside.guard("length", self.source, dict.__len__(self.real))
+        return len(self.entries)
+
+    def mirror(self, name: str, value: Any) -> None:
+        """Let the stand-in of an object's `__dict__` show an attribute that was set, or deleted."""
+        if value is DELETED:
+            self.entries.pop(name, None)
+        else:
+            self.entries[name] = value
+        self.mirrored.add(name)
+
+    def begin_change(self, key: Any) -> None:
+        """The captured code is about to set or to delete an entry."""
+        if key in self.mirrored:
+            raise Unsupported("changing an attribute in two ways")
+
+
+def _key_source(outside: Reader, key: Any) -> Any:
+    """A key as it stands in a source: constants as they are, tensors and objects by where they come from."""
+    if isinstance(key, torch.Tensor):
+        return key_value(outside, key).source
+    if type(key) in (str, int, bool, float, type(None)):
+        return key
+    if isinstance(key, type) or is_constant(key):
+        return key
+    if type(key) is tuple and all(type(part) is str or _is_plain_class(part) for part in key):
+        return key
+    if isinstance(key, CODE_TYPES):
+        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+    source = outside.source_of(key)
+    if source is None:
+        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+    return source
+
+
+def _is_plain_class(value: Any) -> bool:
+    """Whether a value is a class that is equal to itself alone."""
+    return isinstance(value, type) and type(value).__eq__ is type.__eq__ and type(value).__hash__ is type.__hash__
+
+
+def key_value(outside: Reader, key: Any) -> Any:
+    """A stored key as the captured code sees it."""
+    if is_constant(key) or isinstance(key, CODE_TYPES):
+        return key
+    stand_in = outside.stand_in(key)
+    if stand_in is None and not isinstance(key, tuple):
+        raise Unsupported(f"a dictionary key of type {type(key).__name__} without a path to it")
+    return key if stand_in is None else stand_in
+
+
+def stored_key(outside: Reader, key: Any) -> Any:
+    """A key of the captured code as it is stored in the user's dictionary."""
+    if type(key) is TensorProxy:
+        if key.real is None:
+            raise Unsupported("a new tensor as a dictionary key")
+        return key.real
+    return key.real if type(key) is ForeignObject else outside.concrete(key)

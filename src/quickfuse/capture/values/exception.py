@@ -1,0 +1,47 @@
+"""Exceptions that captured code made or that a native function raised for it: real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ir.segment import Call, Constant, Recipe, Traced
+from .. import attributes
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..revival import make_exception
+from ..unwinding import set_traceback, traceback_of
+from .kind import Then
+from .object import ObjectKind
+
+#: Attributes that every exception has.
+_DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__ name obj".split())
+
+
+class ExceptionKind(ObjectKind):
+    def attribute(self, i: Interpreter, base: BaseException, name: str, then: Then) -> None:
+        if name not in _DATA or attributes.has_own_getter(i, base):
+            super().attribute(i, base, name, then)
+        elif name == "__traceback__":
+            then(traceback_of(i, base))
+        else:
+            found = i.native(getattr, base, name)
+            stand_in = i.outside.stand_in(found)  # of another exception, from outside
+            then(found if stand_in is None else stand_in)
+
+    def set_attribute(self, i: Interpreter, base: BaseException, name: str, value: Any) -> None:
+        if name == "__traceback__" and i.is_created(base):
+            set_traceback(i, base, value)
+        else:
+            super().set_attribute(i, base, name, value)
+
+    def rebuild(self, book: RecipeBook, value: BaseException) -> Recipe:
+        parts = (value.args, dict(value.__dict__), value.__cause__, value.__context__)
+        made = Call(make_exception, [Constant(type(value)), *map(book.recipe, parts), Constant(value.__suppress_context__)])
+        if isinstance(value, AttributeError):
+            made.args.append(book.recipe({"name": value.name, "obj": value.obj}))
+        trace = book.i.outside.note_exception(value).trace
+        if not trace:
+            return made
+        entries = tuple([(frame.code, frame.globals, position) for frame, position in trace])
+        running = {id(frame): index for index, frame in enumerate(book.i.frames)}
+        return Traced(made, entries, tuple([running.get(id(frame)) for frame, _ in trace]))

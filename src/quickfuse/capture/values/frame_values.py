@@ -1,0 +1,46 @@
+"""What only frames hold: the cells of variables that functions share, tokens of context variables, namespaces."""
+
+from __future__ import annotations
+
+import types
+from types import CellType
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.segment import Call, Cell, Constant, Recipe
+from ..context_changes import ContextToken, token_recipe
+from ..effects import RecipeBook
+from ..revival import call_with
+from .kind import Kind
+from .object import ObjectKind
+
+
+class CellKind(Kind):
+    def rebuild(self, book: RecipeBook, value: CellType) -> Recipe:
+        if not book.i.is_created(value):
+            return Constant(value)  # of a function that is the same in every call
+        made = book.begin(value, Cell())
+        try:
+            made.content = book.recipe(value.cell_contents)
+        except ValueError:
+            made.content = None
+        return made
+
+
+class TokenKind(ObjectKind):
+    """What setting a context variable gives."""
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        if not isinstance(value, ContextToken) or value not in book.i.outside.context.tokens:
+            raise Unsupported("a token of a context variable that outlives the captured code")
+        return token_recipe(value, book.recipe)
+
+
+class NamespaceKind(ObjectKind):
+    """`types.SimpleNamespace(...)`."""
+
+    def rebuild(self, book: RecipeBook, value: types.SimpleNamespace) -> Recipe:
+        if not book.i.is_created(value):
+            return super().rebuild(book, value)
+        keywords = book.recipe(dict(value.__dict__))
+        return Call(call_with, [Constant(types.SimpleNamespace), Constant(()), keywords])

@@ -1,0 +1,86 @@
+"""Iterators: CPython's own over stand-ins, and generators that captured code made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.segment import Call, Constant, Generator, Recipe
+from .. import containers, generators, library
+from ..effects import RecipeBook
+from ..frame import GeneratorValue
+from ..interpreter import Interpreter
+from ..iterators import ObjectIterator, put_together, take_apart
+from ..raising import raise_in_program
+from ..revival import ended_generator
+from .kind import Kind, Then
+from .object import ObjectKind
+
+
+class IteratorKind(ObjectKind):
+    """See `iterators.py`."""
+
+    asks_class = False
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        return containers.is_among(i, container, element)
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        return value
+
+    def advance(self, i: Interpreter, iterator: Any) -> tuple[bool, Any]:
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+        except (RuntimeError, ValueError) as error:  # a container that changed during iteration, or zip(strict=True)
+            if isinstance(error, Unsupported):
+                raise
+            raise_in_program(error)
+
+    def truth(self, i: Interpreter, value: Any) -> bool:
+        return True
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        if isinstance(value, ObjectIterator):
+            return book.recipe(value.parts[0])
+        try:
+            function, arguments, *state = take_apart(value)
+        except RuntimeError as error:  # a container that changed since
+            raise Unsupported(f"an iterator that is no longer valid: {error}") from None
+        parts: list[Recipe] = [Constant(function), book.recipe(arguments)]
+        if state and state[0] is not None:
+            parts.append(book.recipe(state[0]))
+        return Call(put_together, parts)
+
+
+class GeneratorKind(Kind):
+    """A generator made by the captured code: its frame runs as a part of the capture."""
+
+    asks_class = False
+
+    def attribute(self, i: Interpreter, base: GeneratorValue, name: str, then: Then) -> None:
+        then(generators.method(base, name))
+
+    def contains(self, i: Interpreter, container: GeneratorValue, element: Any) -> bool:
+        return containers.is_among(i, container, element)
+
+    def iterate(self, i: Interpreter, value: GeneratorValue) -> Any:
+        return value
+
+    def advance(self, i: Interpreter, iterator: GeneratorValue) -> tuple[bool, Any]:
+        return generators.resume(i, iterator)
+
+    def truth(self, i: Interpreter, value: GeneratorValue) -> bool:
+        return True
+
+    def key(self, i: Interpreter, value: GeneratorValue) -> Any:
+        return value
+
+    def rebuild(self, book: RecipeBook, value: GeneratorValue) -> Recipe:
+        if value.frame.globals is vars(library):
+            raise Unsupported("an iterator of itertools that outlives the captured code")
+        if value.done:
+            return Call(ended_generator, [Constant(value.frame.code), Constant(value.frame.globals)])
+        book.generators.add(id(value))
+        return Generator(book.frame(value.frame, all_variables=True))

@@ -1,0 +1,61 @@
+"""Methods that are bound to an object: of Python classes, of tensors, and of containers of the user's."""
+
+from __future__ import annotations
+
+from types import FunctionType, MethodType
+from typing import Any
+
+from ...ir.segment import Call, Constant, Existing, Recipe
+from .. import native_methods, torch_calls
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..iterators import ITERATORS
+from ..kinds import is_trusted_module
+from ..symbolic import ContainerMethod, TensorMethod, TensorProxy
+from ..tensor_subclasses import own_member
+from .kind import Then
+from .object import ObjectKind
+
+
+class MethodKind(ObjectKind):
+    """A function of a class, and the object that it was found in."""
+
+    def attribute(self, i: Interpreter, base: MethodType, name: str, then: Then) -> None:
+        if name in ("__func__", "__self__", "__class__"):
+            then(getattr(base, name))
+        else:
+            i.attribute(base.__func__, name, then)
+
+    def call(self, i: Interpreter, function: MethodType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+        called, instance = function.__func__, function.__self__
+        users = type(called) is FunctionType and not is_trusted_module(called.__module__)
+        if type(instance) is TensorProxy and not users and own_member(instance.cls, called.__name__)[1] is not called:
+            i.call(TensorMethod(instance, called.__name__), args, kwargs, then)
+        else:
+            i.call(called, (instance, *args), kwargs, then)
+
+    def rebuild(self, book: RecipeBook, value: MethodType) -> Recipe:
+        if isinstance(value.__self__, ITERATORS) and not isinstance(value.__func__, FunctionType):
+            name = Constant(value.__func__.__name__)  # of what will be an iterator of another type
+            return Call(getattr, [book.recipe(value.__self__), name])
+        return book.build(MethodType, [value.__func__, value.__self__])
+
+
+class TensorMethodKind(ObjectKind):
+    def call(
+        self, i: Interpreter, function: TensorMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+    ) -> None:
+        then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
+
+    def rebuild(self, book: RecipeBook, value: TensorMethod) -> Recipe:
+        return Call(getattr, [book.recipe(value.proxy), Constant(value.name)])
+
+
+class ContainerMethodKind(ObjectKind):
+    def call(
+        self, i: Interpreter, function: ContainerMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+    ) -> None:
+        then(native_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
+
+    def rebuild(self, book: RecipeBook, value: ContainerMethod) -> Recipe:
+        return Call(getattr, [Existing(value.shadow.source), Constant(value.name)])

@@ -1,0 +1,76 @@
+"""Modules."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from .. import torch_calls
+from ..class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
+from ..interpreter import Interpreter
+from ..kinds import is_trusted_module
+from ..peer import PeerModule, torch_lazy_module
+from ..raising import raise_in_program
+from ..symbolic import ABSENT
+from .builtin import CodeKind
+from .kind import Kind, Then
+
+#: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.
+_OPERATORS = (type(torch.ops), type(torch.ops.aten))
+
+
+class ModuleKind(CodeKind):
+    """A module: its globals, and what its `__getattr__` gives."""
+
+    def attribute(self, i: Interpreter, base: ModuleType, name: str, then: Then) -> None:
+        source = i.outside.source_of(base) or i.outside.roots.constant(base.__name__, base)
+        trusted = is_trusted_module(base.__name__) and in_trusted_code(i)
+        if isinstance(base, _OPERATORS) and name not in base.__dict__:
+            i.native(getattr, base, name)  # which puts it there
+        if name in base.__dict__:
+            then(i.outside.wrap(base.__dict__[name], source.attr(name), trusted))
+        elif base is torch._VF:  # PyTorch's own functions by another name
+            then(getattr(base, name))
+        elif (lazy := torch_lazy_module(base, name)) is not None:
+            then(lazy)
+        elif type(base) is not ModuleType and name not in ("__class__", "__dict__"):
+            self._of_class(i, base, name, then)
+        elif name in ("__class__", "__dict__"):
+            raise Unsupported(f"the computed attribute {name} of module {base.__name__}")
+        else:
+            i.outside.guard("absent", source.attr("__dict__"), (name,))
+            self._missing(i, base, name, then)
+
+    def _of_class(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
+        """What a module's class computes, as those do that import their parts when these are wanted."""
+        getter, fallback = [python_method(i, module, method) for method in ("__getattribute__", "__getattr__")]
+        in_class = lookup_class(type(module), name)[1] is not ABSENT
+        if getter is not None or fallback is None or in_class or is_trusted_module(module.__name__):
+            raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+        source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
+        i.outside.guard("absent", source.attr("__dict__"), (name,))
+        guard_absent(i, type(module).__mro__, name)
+        i.call(fallback, (module, name), {}, then)
+
+    def _missing(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
+        source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
+        if "__getattr__" not in module.__dict__:
+            i.outside.guard("absent", source.attr("__dict__"), ("__getattr__",))
+            text = f"module '{module.__name__}' has no attribute '{name}'"
+            raise_in_program(AttributeError(text, name=name, obj=module))
+        if is_trusted_module(module.__name__):
+            raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+        i.call(i.outside.wrap(module.__dict__["__getattr__"], source.attr("__getattr__")), (name,), {}, then)
+
+
+class PeerKind(Kind):
+    """A module of PyTorch's own compiler, by its name."""
+
+    def attribute(self, i: Interpreter, base: PeerModule, name: str, then: Then) -> None:
+        then(PeerModule(f"{base.name}.{name}"))
+
+    def call(self, i: Interpreter, function: PeerModule, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+        then(torch_calls.call_peer(i, function.name))

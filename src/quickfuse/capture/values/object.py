@@ -1,0 +1,94 @@
+"""Objects of Python classes: what the captured code made, and what all that derives from builtin classes has in common."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.segment import Existing, New, Recipe
+from .. import attributes, binary_operators, containers, library, module_calls
+from ..class_attributes import python_method, special_method
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..raising import raise_in_program
+from ..symbolic import ABSENT, Unread, type_of
+from .kind import Kind, Then
+
+
+class ObjectKind(Kind):
+    """An object that the captured code made. Its class answers, or the attributes that the object has."""
+
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        attributes.load_object(i, base, name, then)
+
+    def set_attribute(self, i: Interpreter, base: Any, name: str, value: Any) -> None:
+        attributes.store_object(i, base, name, value)
+
+    def delete_attribute(self, i: Interpreter, base: Any, name: str) -> None:
+        attributes.delete_object(i, base, name)
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        if python_method(i, container, "__iter__") is None:
+            return super().contains(i, container, element)
+        return containers.is_among(i, container, element)
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        return containers.iterate_by_items(i, value)
+
+    def truth(self, i: Interpreter, value: Any) -> bool:
+        for name in ("__bool__", "__len__"):
+            if (method := python_method(i, value, name)) is not None:
+                result = i.call_now(method, (value,))
+                if type_of(result) is not (bool if name == "__bool__" else int):
+                    raise Unsupported(f"{name} that gives a {type_of(result).__name__}")
+                return i.truth(result)
+            if name == "__bool__" and special_method(i, value, name) is not ABSENT:
+                return self.native_truth(i, value)
+        size = self.length(i, value)
+        if size is None and special_method(i, value, "__len__") is not ABSENT:
+            return super().truth(i, value)
+        return size != 0
+
+    def native_truth(self, i: Interpreter, value: Any) -> bool:
+        """What a builtin class's `__bool__` gives."""
+        raise Unsupported(f"the truth of a {type_of(value).__name__}")
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        binary_operators.plain_operator(i, function, left, right, then)
+
+    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+        module_calls.call_object(i, function, args, kwargs, then)
+
+    def key(self, i: Interpreter, value: Any) -> Any:
+        if special_method(i, value, "__hash__") is None:
+            raise_in_program(TypeError(f"unhashable type: '{type_of(value).__name__}'"))
+        if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
+            raise Unsupported(f"hashing a {type_of(value).__name__}")
+        return value
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        kind = type(value)
+        if not (book.i.is_created(value) and kind.__flags__ & (1 << 9)) or kind.__module__ == library.__name__:
+            return super().rebuild(book, value)
+        made = book.begin(value, New(kind, {}))
+        made.attributes.update({name: book.recipe(v) for name, v in getattr(value, "__dict__", {}).items()})
+        for cls in kind.__mro__:
+            slots = cls.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                mangled = f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+                if name not in ("__dict__", "__weakref__") and hasattr(value, mangled):
+                    made.slots[mangled] = book.recipe(object.__getattribute__(value, mangled))
+        if isinstance(value, dict):
+            items = (collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict).items(value)
+            made.items = [(book.recipe(k), book.recipe(v)) for k, v in items]
+        elif isinstance(value, (list, set)):
+            made.items = [book.recipe(v) for v in (list if isinstance(value, list) else set).__iter__(value)]
+        return made
+
+
+class UnreadKind(Kind):
+    """A variable of a suspended frame that nothing read."""
+
+    def rebuild(self, book: RecipeBook, value: Unread) -> Recipe:
+        return Existing(value.source)

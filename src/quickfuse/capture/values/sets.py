@@ -1,0 +1,45 @@
+"""Sets and frozensets that captured code made: real ones, of what the symbolic stack holds."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ...errors import Unsupported
+from ...ir.segment import Recipe
+from ..containers import hashable
+from ..effects import RecipeBook
+from ..interpreter import Interpreter
+from ..symbolic import TensorProxy, type_of
+from .object import ObjectKind
+from .sequence import SequenceKind
+
+
+class SetKind(SequenceKind):
+    """`cls` is the builtin class."""
+
+    cls: ClassVar[type]
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls  # type: ignore[misc]
+
+    item = ObjectKind.item
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        return bool(i.read(self.cls.__contains__, container, hashable(i, element)))  # type: ignore[attr-defined]
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        if i.outside.is_changed_set(value):
+            raise Unsupported("the order of a set that was changed")
+        return super().iterate(i, value)
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        if type(value) is not self.cls:
+            return ObjectKind.rebuild(self, book, value)
+        if list(self.cls(list(value))) != list(value) and not any(map(_is_found_by_address, value)):
+            raise Unsupported("a set whose order comes from what was in it before")
+        return book.container(value)
+
+
+def _is_found_by_address(value: Any) -> bool:
+    """Whether the hash of a value is where it lies in memory: the order of a set with it is no one's to know."""
+    return type(value) is TensorProxy or type_of(value).__hash__ is object.__hash__

@@ -1,0 +1,106 @@
+"""Which class of Python, or of `capture/symbolic/`, is of which kind."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GenericAlias,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    UnionType,
+    WrapperDescriptorType,
+)
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..context_changes import ContextToken
+from ..frame import GeneratorValue
+from ..getters import KINDS as GETTERS
+from ..iterators import ITERATORS
+from ..kinds import VIEW_TYPES
+from ..peer import PeerModule
+from ..symbolic import (
+    PLAIN_TYPES,
+    ContainerMethod,
+    ForeignObject,
+    ForeignScalar,
+    MappingProxy,
+    NativeHandler,
+    ShadowContainer,
+    ShadowDict,
+    SuperProxy,
+    Symbol,
+    TensorMethod,
+    TensorProxy,
+    Unread,
+)
+from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
+from .callable import GetterKind, HandlerKind, PartialKind, SuperKind
+from .class_ import ClassKind
+from .constant import AliasKind, ConstantKind, SliceKind
+from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
+from .enumeration import EnumKind
+from .exception import ExceptionKind
+from .frame_values import CellKind, NamespaceKind, TokenKind
+from .function import FunctionKind
+from .iterator import GeneratorKind, IteratorKind
+from .kind import Kind
+from .method import ContainerMethodKind, MethodKind, TensorMethodKind
+from .module import ModuleKind, PeerKind
+from .number import NumberKind, ScalarKind
+from .object import ObjectKind, UnreadKind
+from .outside import ForeignKind, ShadowContainerKind
+from .sequence import ByteArrayKind, DequeKind, ListKind, TextKind, TupleKind
+from .sets import SetKind
+from .tensor import TensorKind
+
+_CODE, _DESCRIPTOR, _CONSTANT, _ITERATOR, _VIEW = CodeKind(), DescriptorKind(), ConstantKind(), IteratorKind(), ViewKind()
+
+#: A class of the user's is of the kind of the first of its base classes that is here.
+KINDS: dict[type, Kind] = {
+    object: ObjectKind(),
+    # what the symbolic stack holds in place of real values
+    TensorProxy: TensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(), ForeignObject: ForeignKind(),
+    ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
+    Unread: UnreadKind(), GeneratorValue: GeneratorKind(), TensorMethod: TensorMethodKind(),
+    ContainerMethod: ContainerMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
+    ContextToken: TokenKind(),
+    # constants
+    **dict.fromkeys(PLAIN_TYPES, _CONSTANT), np.generic: _CONSTANT, enum.Enum: EnumKind(), slice: SliceKind(),
+    **dict.fromkeys((GenericAlias, UnionType, CodeType), AliasKind()),
+    **{cls: TextKind(cls) for cls in (str, bytes, range)},
+    # containers
+    list: ListKind(), tuple: TupleKind(), torch.Size: TupleKind(), collections.deque: DequeKind(), dict: DictKind(),
+    bytearray: ByteArrayKind(), **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
+    **dict.fromkeys(ITERATORS, _ITERATOR),
+    # code
+    FunctionType: FunctionKind(), BuiltinFunctionType: BuiltinKind(), type: ClassKind(), ModuleType: ModuleKind(),
+    MethodType: MethodKind(), **dict.fromkeys((MethodDescriptorType, WrapperDescriptorType), _DESCRIPTOR),
+    **dict.fromkeys((GetSetDescriptorType, classmethod, staticmethod, property), _CODE),
+    **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), OperatorKind()),
+    functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
+    # the rest
+    BaseException: ExceptionKind(), CellType: CellKind(), types.SimpleNamespace: NamespaceKind(),
+}  # fmt: skip
+
+
+def kind_of(value: Any) -> Kind:
+    """The kind of a value on the symbolic stack."""
+    cls = type(value)
+    found = KINDS.get(cls)
+    if found is not None:
+        return found
+    if isinstance(value, enum.Enum):  # which may derive from a builtin class first
+        return KINDS[enum.Enum]
+    return next(KINDS[base] for base in cls.__mro__ if base in KINDS)

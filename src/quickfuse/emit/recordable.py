@@ -1,0 +1,48 @@
+"""Which schedules a CUDA graph can hold: those of one GPU, whose kernels on the CPU compute with numbers alone."""
+
+from __future__ import annotations
+
+import torch
+
+from ..ir.kernel import KernelCall, Schedule
+from ..ir.loop import Buffer, Extern, HostScalar, Number
+
+#: Operators with results whose shapes or values the CPU has to know.
+_WAITING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+def why_not_recorded(schedule: Schedule) -> str | None:
+    """The reason; "" where there is nothing to record, None for a schedule that can be recorded."""
+    reason = ""
+    devices = {step.device for step in schedule.steps if isinstance(step, KernelCall) and step.device.type != "cpu"}
+    for step in schedule.steps:
+        if not isinstance(step, Extern):
+            continue
+        on = {buffer.meta.device for buffer in step.buffers}
+        name = getattr(step.target, "__name__", str(step.target))
+        devices |= {device for device in on if device.type != "cpu"}
+        if any(device.type == "cpu" for device in on):
+            reason = f"{name} works on the CPU"
+        elif _holds_number((step.args, step.kwargs)):
+            reason = f"{name} gets a number that may be another one in each call"
+        elif any(tag in getattr(step.target, "tags", ()) for tag in _WAITING):
+            reason = f"what {name} returns depends on what is in its operands"
+    if not devices or reason:
+        return reason if devices else ""
+    if len(devices) > 1:
+        return "more than one device"
+    for output in schedule.program.outputs:
+        if isinstance(output, (Number, HostScalar)):
+            return "a result that is a number"
+        buffer = getattr(output, "buffer", output)
+        if isinstance(buffer, Buffer) and buffer.kind != "input" and buffer.meta.device.type == "cpu":
+            return "a result on the CPU"
+    return None
+
+
+def _holds_number(value: object) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_number, value))
+    return isinstance(value, (Number, HostScalar))

@@ -1,0 +1,334 @@
+"""Products with a large result that only loops and other products read, row by row: computed in chunks of rows.
+
+The output layer of a language model makes a score for each word of the vocabulary, for each place in the text. The loss
+reads them, and its gradient has as many elements, of which two more products are made: that of the layer's input, row by
+row, and that of its weight, a sum over all rows. Chunk by chunk, neither the scores nor their gradient are ever in memory as
+a whole:
+
+    for each chunk:
+        scores = x[chunk] @ w.T
+        loss, gradient = ...
+        gradient_x[chunk] = gradient @ w
+        gradient_w += gradient.T @ x[chunk]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import Const, Expr, Load, Op, Place, walk
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, View, as_view
+from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
+from quickfuse.ir.target import costs_on
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from .batches import ADDMM, MM
+from .step_order import StepReads, in_order, writes
+from .symbolic import whole_load
+
+_Step = Loop | Extern
+
+
+class _NoChunks(Exception):
+    """The steps cannot be done chunk by chunk."""
+
+
+def chunk_products(program: Program) -> None:
+    """Rewrite the products of a program that are better computed in chunks."""
+    for step in list(program.steps):
+        if isinstance(step, Extern) and _is_product(step) and _is_large(step.outputs[0].meta):
+            try:
+                program.steps = _Chunks(program, step).steps()
+            except (_NoChunks, Unsupported):
+                continue
+
+
+def _is_product(step: Extern) -> bool:
+    return (step.target in MM or step.target in ADDMM) and not step.kwargs and len(step.outputs) == 1 and not step.draws
+
+
+def _bytes(meta: TensorMeta) -> int:
+    return meta.numel * meta.dtype.itemsize
+
+
+def _is_large(meta: TensorMeta) -> bool:
+    least = costs_on(meta.device).least_chunked
+    return bool(least) and _bytes(meta) >= least and meta.ndim == 2 and meta.is_contiguous
+
+
+@dataclass
+class _Part:
+    """One chunk: the number of it, and the buffers that hold its part of larger ones."""
+
+    number: int
+    buffers: dict[Buffer, Buffer] = field(default_factory=dict)
+
+
+class _Chunks:
+    """The chunks of a product, and of all steps that read its result or what loops make of it in the same size."""
+
+    def __init__(self, program: Program, product: Extern) -> None:
+        self.program = program
+        self.product = product
+        self.rows = product.outputs[0].meta.shape[0]
+        self.reads = StepReads()
+        self.large = {product.outputs[0]}
+        self.group = self._group()
+        self.calls = [step for step in self.group if isinstance(step, Extern) and step is not product]
+        self.axes = {id(step): self._row_axis(step, self.large) for step in self.group if isinstance(step, Loop)}
+        if not self.calls or any(buffer.kind != "temp" for buffer in self.large):
+            raise _NoChunks
+        self.count = self._count()
+        #: Loops that have something for each row of all chunks, and what combines it afterwards.
+        self.after: list[_Step] = []
+        self.steps_of_chunk = [self._separated(step) if isinstance(step, Loop) else step for step in self.group]
+        self.small = self._small()
+        self.made: list[_Step] = []
+        #: The results so far of sums over rows, by the buffers that have them in the end.
+        self.sums: dict[Buffer, Buffer] = {}
+
+    def _group(self) -> list[_Step]:
+        least = self.product.outputs[0].meta.numel // 4
+        known = 0
+        while known != len(self.large):
+            known = len(self.large)
+            group = [step for step in self.program.steps if self._touches(step)]
+            for step in group:
+                if isinstance(step, Loop):
+                    self.large.update(buffer for buffer in writes(step) if buffer.meta.numel >= least)
+        return group
+
+    def _touches(self, step: _Step) -> bool:
+        return any(buffer in self.large for buffer in (*self.reads.of(step), *writes(step)))
+
+    def _count(self) -> int:
+        """How many chunks: as few as are small enough, or as many as there can be."""
+        meta = self.product.outputs[0].meta
+        sizes = [self.rows, *(step.shape[self.axes[id(step)]] for step in self.group if isinstance(step, Loop))]
+        costs = costs_on(meta.device)
+        counts = [count for count in range(2, costs.most_chunks + 1) if not any(size % count for size in sizes)]
+        if not counts:
+            raise _NoChunks
+        return next((count for count in counts if _bytes(meta) <= count * costs.chunk), counts[-1])
+
+    # --- loops: where their rows are ---
+
+    def _row_axis(self, loop: Loop, buffers: Collection[Buffer]) -> int:
+        """The axis whose indices are parts of the rows of some buffers, the same rows of each."""
+        if len(loop.stores) != 1 or loop.stores[0].kind not in (StoreKind.ASSIGN, StoreKind.REDUCE):
+            raise _NoChunks
+        store = loop.stores[0]
+        ranges = _picked(store.value)
+        axes = set()
+        nodes = [node for node in walk(store.value) if isinstance(node, (Load, Place))]
+        for access, reach in [(store.access, 0), *((node.access, ranges.get(id(node), 0)) for node in nodes)]:
+            meta = access.buffer.meta
+            if access.buffer not in buffers:
+                continue
+            if meta.span_bytes != _bytes(meta):
+                raise _NoChunks
+            sizes = list(zip(loop.shape, access.strides, strict=True))
+            found = [k for k, (n, s) in enumerate(sizes) if n > 1 and n * s == meta.numel]
+            if len(found) != 1:
+                raise _NoChunks
+            axes.add(found[0])
+            inside = [(n - 1) * s for k, (n, s) in enumerate(sizes) if k != found[0]]
+            if access.offset < 0 or min(inside, default=0) < 0:
+                raise _NoChunks
+            if access.offset + sum(inside) + reach >= access.strides[found[0]]:
+                raise _NoChunks
+        if len(axes) != 1:
+            raise _NoChunks
+        return axes.pop()
+
+    # --- the steps of all chunks ---
+
+    def steps(self) -> list[_Step]:
+        """All steps of the program, in order.
+
+        Raises:
+            Unsupported: where a chunk needs what only all chunks together give.
+        """
+        last: Extern | None = None
+        for number in range(self.count):
+            part = _Part(number, {buffer: self._part_of(buffer, number) for buffer in (*self.large, *self.small)})
+            for step in self.steps_of_chunk:
+                if isinstance(step, Loop):
+                    self.made.append(self._loop(step, part))
+                else:
+                    last = self._call(step, part, last)
+            for buffer in self.small:
+                if buffer.kind != "temp" or self._is_read_later(buffer):
+                    self.made.append(_copy(part.buffers[buffer], buffer, number))
+        group = {id(step) for step in self.group}
+        left = [step for step in self.program.steps if id(step) not in group]
+        return in_order([*left, *self.made, *self.after], StepReads())
+
+    def _part_of(self, buffer: Buffer, number: int) -> Buffer:
+        meta = buffer.meta
+        is_result = buffer is self.product.outputs[0]
+        shape = (self.rows // self.count, meta.shape[1]) if is_result else (meta.numel // self.count,)
+        small = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
+        return Buffer(f"{buffer.name}_{number}", small, "temp")
+
+    def _separated(self, loop: Loop) -> Loop:
+        """A loop that has its result for each row; what combines those of all rows comes after all chunks."""
+        store, axis = loop.stores[0], self.axes[id(loop)]
+        if store.access.strides[axis]:
+            return loop
+        if store.kind is not StoreKind.REDUCE or math.prod(loop.shape) > self.rows:
+            raise _NoChunks
+        meta = TensorMeta(store.value.dtype, loop.shape, contiguous_stride(loop.shape), loop.device)
+        each = whole_load(Buffer(f"{store.access.buffer.name}_rows", meta, "temp"))
+        self.after.append(Loop(loop.shape, [replace(store, value=each)], loop.device))
+        separate = Loop(loop.shape, [Store(each.access, store.value)], loop.device)
+        self.axes[id(separate)] = axis
+        return separate
+
+    def _small(self) -> list[Buffer]:
+        """The buffers with something for each row that loops of a chunk store: a chunk has its own, so that nothing that
+        reads a part of a large buffer waits for the other chunks."""
+        loops = [step for step in self.steps_of_chunk if isinstance(step, Loop)]
+        stored = [store.access.buffer for loop in loops for store in loop.stores]
+        found = dict.fromkeys(buffer for buffer in stored if buffer not in self.large)
+        for loop in loops:
+            if self._row_axis(loop, {*self.large, *found}) != self.axes[id(loop)]:
+                raise _NoChunks
+        return list(found)
+
+    def _is_read_later(self, buffer: Buffer) -> bool:
+        group = {id(step) for step in self.group}
+        others = [step for step in self.program.steps if id(step) not in group] + self.after
+        return any(buffer in self.reads.of(step) for step in others)
+
+    def _loop(self, loop: Loop, part: _Part) -> Loop:
+        axis, ndim = self.axes[id(loop)], len(loop.shape)
+        length = loop.shape[axis] // self.count
+        constants = tuple([part.number * length if k == axis else 0 for k in range(ndim)])
+        index_map = IndexMap(constants, tuple([tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)]), ndim)
+        store = loop.stores[0]
+
+        def own(access: Access) -> Access:
+            buffer = part.buffers.get(access.buffer)
+            if buffer is None:
+                return access
+            return replace(access, buffer=buffer, offset=access.offset - part.number * buffer.meta.numel)
+
+        def leaf(node: Expr) -> Expr:
+            return replace(node, access=own(node.access)) if isinstance(node, (Load, Place)) else node
+
+        value = rewrite_leaves(reindex(store.value, index_map), leaf)
+        shape = tuple([length if k == axis else size for k, size in enumerate(loop.shape)])
+        return Loop(shape, [replace(store, access=own(index_map.access(store.access)), value=value)], loop.device)
+
+    # --- products ---
+
+    def _call(self, step: Extern, part: _Part, last: Extern | None) -> Extern:
+        """The product for a chunk, after all of the chunk before."""
+        if not _is_product(step):
+            raise _NoChunks
+        bias, left, right = (None, *step.args) if step.target in MM else step.args
+        left, right = as_view(left), as_view(right)
+        if step is self.product:
+            made = self._product(step, bias, self._rows_of(left, part, 0), right, part.buffers[step.outputs[0]])
+        elif left.buffer in self.large and right.buffer not in self.large and left.shape[0] == self.rows:
+            made = self._by_rows(step, bias, self._rows_of(left, part, 0), right, part)
+        else:
+            made = self._summed(step, bias, self._rows_of(left, part, 1), self._rows_of(right, part, 0), part)
+        made.after = last
+        return made
+
+    def _rows_of(self, view: View, part: _Part, axis: int) -> View:
+        """The rows of a chunk, which are the indices of an axis of a matrix."""
+        if view.shape[axis] != self.rows:
+            raise _NoChunks
+        rows = self.rows // self.count
+        shape = tuple([rows if k == axis else size for k, size in enumerate(view.shape)])
+        offset = view.offset + part.number * rows * view.stride[axis]
+        buffer = part.buffers.get(view.buffer)
+        if buffer is None:
+            return View(view.buffer, shape, view.stride, offset)
+        if view.stride[axis] * self.rows != view.buffer.meta.numel or view.offset:
+            raise _NoChunks
+        return View(buffer, shape, view.stride, 0)
+
+    def _product(self, step: Extern, bias: Buffer | View | None, left: View, right: View, result: Buffer) -> Extern:
+        if bias is None:
+            made = Extern(torch.mm, (left, right), {}, [result], may_fail=step.may_fail)
+        else:
+            made = Extern(torch.addmm, (bias, left, right), {}, [result], may_fail=step.may_fail)
+        self.made.append(made)
+        return made
+
+    def _by_rows(self, step: Extern, bias: Buffer | View | None, left: View, right: View, part: _Part) -> Extern:
+        """Rows of the result, which are copied to where all are."""
+        whole = step.outputs[0]
+        if whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1):
+            raise _NoChunks
+        shape = (self.rows // self.count, *whole.meta.shape[1:])
+        meta = TensorMeta(whole.meta.dtype, shape, contiguous_stride(shape), whole.meta.device)
+        result = Buffer(f"{whole.name}_{part.number}", meta, "temp")
+        made = self._product(step, bias, left, right, result)
+        place = Access(whole, part.number * shape[0] * whole.meta.stride[0], whole.meta.stride)
+        self.made.append(Loop(shape, [Store(place, whole_load(result))], meta.device))
+        return made
+
+    def _summed(self, step: Extern, bias: Buffer | View | None, left: View, right: View, part: _Part) -> Extern:
+        """A sum over the rows of all chunks so far."""
+        whole = step.outputs[0]
+        result = whole if part.number == self.count - 1 else Buffer(f"{whole.name}_{part.number}", whole.meta, "temp")
+        made = self._product(step, self.sums.get(whole, bias), left, right, result)
+        self.sums[whole] = result
+        return made
+
+
+def _copy(part: Buffer, whole: Buffer, number: int) -> Loop:
+    """The loop that puts a part of a buffer, which is the part with this number, to its place in all of it."""
+    place = Access(whole, number * part.meta.numel, (1,))
+    return Loop(part.meta.shape, [Store(place, whole_load(part))], part.meta.device)
+
+
+def _picked(value: Expr) -> dict[int, int]:
+    """For the places that picks load from how far away the element may be, by the ids of the places.
+
+    Raises:
+        _NoChunks: where that is not known.
+    """
+    found: dict[int, int] = {}
+    for node in walk(value):
+        if isinstance(node, Op) and any(isinstance(arg, Place) for arg in node.args):
+            place, by, _ = node.args
+            found[id(place)] = max(found.get(id(place), 0), _largest(by))
+    return found
+
+
+def _largest(value: Expr) -> int:
+    """The largest value of an index that is chosen from a range that begins with zero."""
+    if isinstance(value, Const):
+        return int(value.value)
+    if isinstance(value, Op) and value.name == "where" and isinstance(value.args[2], Const) and value.args[2].value == 0:
+        pairs = [node.args for node in _conditions(value.args[0]) if node.name == "lt" and node.args[0] == value.args[1]]
+        limits = [limit.value - 1 for _, limit in pairs if isinstance(limit, Const)]
+        if limits and _is_all(value.args[0]):
+            return int(min(limits))
+    raise _NoChunks
+
+
+def _is_all(condition: Expr) -> bool:
+    """Whether a condition is made of others that must all hold."""
+    return all(node.name in ("and", "lt", "ge") for node in _conditions(condition))
+
+
+def _conditions(condition: Expr) -> Sequence[Op]:
+    found, left = [], [condition]
+    while left:
+        node = left.pop()
+        if isinstance(node, Op):
+            found.append(node)
+            left.extend(node.args if node.name == "and" else ())
+    return found

@@ -1,0 +1,114 @@
+"""Kernels that differ by constants alone become one kernel, which gets the constants as arguments.
+
+A loop that was unrolled has such kernels: the softmax of `x * c`, with another c each time. Compiling takes milliseconds for
+each of them. A few stay as they are. Only constants by which code does not differ become arguments: operands of sums,
+products, quotients and comparisons that are neither 0 nor powers of two, with which a product or a quotient costs less.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.expr import Const, Expr, Op, cast, walk
+from quickfuse.ir.kernel import ArgScalar, KernelBody, KernelCall
+from quickfuse.ir.loop import HostScalar
+
+#: The operations that take as long, and give the same, for a constant as for an argument.
+_ALIKE = frozenset("add sub mul div fma maximum minimum fmax fmin lt le gt ge where".split())
+
+
+def share_kernels(calls: list[KernelCall]) -> None:
+    """Give calls whose bodies differ by constants alone one body, where there are many of them."""
+    bodies = {id(call.body): call.body for call in calls}
+    if len(bodies) < COSTS.least_alike:
+        return
+    families: dict[Any, list[tuple[KernelBody, list[Const]]]] = {}
+    for body in bodies.values():
+        form, constants = _form(body)
+        families.setdefault(form, []).append((body, constants))
+    shared: dict[int, tuple[KernelBody, list[HostScalar]]] = {}
+    for family in families.values():
+        if len(family) >= COSTS.least_alike:
+            shared.update(_with_arguments(family))
+    for call in calls:
+        if id(call.body) in shared:
+            call.body, numbers = shared[id(call.body)]
+            call.scalars = [*call.scalars, *numbers]
+
+
+def _form(body: KernelBody) -> tuple[Any, list[Const]]:
+    """A key that bodies share which differ by constants alone, and these constants in order."""
+    nodes = walk(*body.roots)
+    fixed = {_key(root) for root in body.roots if isinstance(root, Const)}
+    for node in nodes:
+        if isinstance(node, Op) and node.name not in _ALIKE:
+            fixed.update([_key(arg) for arg in node.args if isinstance(arg, Const)])
+    numbers: dict[Any, int] = {}
+    number_of: dict[int, int] = {}
+    constants: dict[Any, tuple[int, Const]] = {}
+    for node in nodes:
+        entry: Any = node
+        if isinstance(node, Op):
+            entry = (node.name, node.dtype, *[number_of[id(arg)] for arg in node.args])
+        elif isinstance(node, Const):
+            entry = _key(node)
+            if entry not in fixed and _may_change(node):
+                entry = ("constant", constants.setdefault(entry, (len(constants), node))[0], node.dtype)
+        number_of[id(node)] = numbers.setdefault(entry, len(numbers))
+    stores = tuple([(s.kind, s.slot, s.combine, *[number_of[id(root)] for root in s.roots]) for s in body.stores])
+    form = (body.device_type, body.axes, body.vector, body.slots, body.scalars, tuple(numbers), stores)
+    return form, [constant for _, constant in constants.values()]
+
+
+def _key(constant: Expr) -> Any:
+    return (repr(constant.value), constant.dtype) if isinstance(constant, Const) else None
+
+
+def _may_change(constant: Const) -> bool:
+    """Whether no code is simpler for this constant than for another."""
+    value = constant.value
+    known = constant.dtype in (torch.float32, torch.float64) and math.isfinite(value)
+    return known and abs(math.frexp(value)[0]) not in (0.0, 0.5)
+
+
+def _with_arguments(
+    family: list[tuple[KernelBody, list[Const]]],
+) -> dict[int, tuple[KernelBody, list[HostScalar]]]:
+    """For each body (by its id) the one for all, and the arguments that make it the same."""
+    first, constants = family[0]
+    values = [[constant.value for constant in constants] for _, constants in family]
+    differing = [k for k, column in enumerate(zip(*values, strict=True)) if len({repr(v) for v in column}) > 1]
+    if len(differing) > COSTS.most_constants_given:
+        return {}
+    count = len(first.scalars)
+    given = {_key(constants[k]): ArgScalar(count + n, torch.float64) for n, k in enumerate(differing)}
+    body = _rewritten(first, given, (*first.scalars, *[torch.float64] * len(differing)))
+    return {id(old): (body, [_host_scalar(own[k]) for k in differing]) for old, own in family}
+
+
+def _host_scalar(constant: Const) -> HostScalar:
+    value = float(constant.value)
+    return HostScalar(repr(value), repr(value), torch.float64, value)
+
+
+def _rewritten(body: KernelBody, given: dict[Any, ArgScalar], scalars: tuple[torch.dtype, ...]) -> KernelBody:
+    """A body with arguments in place of constants."""
+    made: dict[int, Expr] = {}
+    arguments: dict[Any, Expr] = {}
+    for node in walk(*body.roots):
+        made[id(node)] = node
+        if isinstance(node, Op):
+            made[id(node)] = Op(node.name, tuple([made[id(arg)] for arg in node.args]), node.dtype)
+        elif (key := _key(node)) in given:
+            made[id(node)] = arguments.setdefault(key, cast(given[key], node.dtype))
+    stores = tuple([
+        replace(store, value=made[id(store.value)], **{
+            name: made[id(part)] for name in ("offset", "inside") if (part := getattr(store, name)) is not None
+        }) for store in body.stores
+    ])  # fmt: skip
+    return KernelBody(body.device_type, body.axes, body.vector, body.slots, scalars, stores)
