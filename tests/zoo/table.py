@@ -29,7 +29,7 @@ def write(build: Path, path: Path) -> None:
         *[_summary(library, [m for m in built if m["library"] == library]) for library in _libraries(built)],
         "",
         f"One graph in {_single(built)} of the ways of use that are right.",
-        "Graphs are those of the first call with operators; torch.compile's are counted beside them where there is more than one.",
+        "Graphs are those of the first call with operators; torch.compile's are counted beside them where there is more.",
         "Seconds are of the processor, with one thread.",
         "",
         "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | graphs |"
