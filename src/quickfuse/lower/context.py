@@ -53,7 +53,6 @@ class Context:
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
         self._assigned_ids: set[int] = set()
         self._choices: dict[int, tuple[Expr, int]] = {}
-        self._offered: dict[Load, Expr] = {}  # what is in optional temporaries
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
         #: id of a value -> the value, and the buffer that holds it with zeros after each row: see `padded_products.py`.
