@@ -7,12 +7,16 @@ import sys
 import sysconfig
 import textwrap
 import types
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from interpreters import interpreters
 from quickfuse import support, unsupported
+from quickfuse.cli import app
 
 SOURCE = str(Path(support.__file__).parents[1])
 
@@ -68,30 +72,69 @@ print(caught[0].message)
 OLD = {version: path for version, path in interpreters().items() if (3, 7) <= version < (3, 11)}
 
 
-def run(python: str, arguments: list[str], *paths: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with nothing but the compiler's source and `paths` to import from."""
-    code = f"import sys; sys.path[:0] = {[*paths, SOURCE]!r}"
-    if arguments[0] == "-c":
+#: What makes an interpreter look like another one.
+NEWER = "import platform, sys; sys.version_info = (3, 15, 0, 'alpha', 1); platform.python_version = lambda: '3.15.0a1'; "
+FREE_THREADED = """import sysconfig; ask = sysconfig.get_config_var
+sysconfig.get_config_var = lambda name: 1 if name == "Py_GIL_DISABLED" else ask(name)
+"""
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """All that can stand after `quickfuse`."""
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+COMMANDS = [[*path] for path in commands(typer.main.get_command(app))]
+
+
+def run(python: str, arguments: list[str], *paths: str, first: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python with nothing but the compiler's source and `paths` to import from, after the statements `first`."""
+    code = f"{first}import sys; sys.path[:0] = {[*paths, SOURCE]!r}"
+    if arguments[:1] == ["-c"]:
         start = f"{code}; exec({arguments[1]!r})"
     else:
         start = f"{code}; import runpy; sys.argv[1:] = {arguments!r}; runpy.run_module('quickfuse', run_name='__main__')"
     return subprocess.run([python, "-S", "-c", start], capture_output=True, text=True, timeout=120)
 
 
-def check(python: str, reason: str, *paths: str) -> None:
-    ran = run(python, ["-c", PROGRAM], *paths)
+def check(python: str, reason: str, *paths: str, first: str = "") -> None:
+    """Importing says why in one sentence, `compile` once more as a warning, and each command says it and nothing else."""
+    ran = run(python, ["-c", PROGRAM], *paths, first=first)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == ran.stderr and ran.stdout.count("\n") == 1
     assert reason in ran.stdout
-    for command in (["doctor"], ["bench", "optimizer"], ["--help"]):
-        said = run(python, command, *paths)
-        assert said.returncode == 1 and said.stdout == ""
-        assert said.stderr == ran.stderr
+    for command in ([], ["--help"], ["--version"], ["doctor"], ["bench", "optimizer"]):
+        check_command(python, command, ran.stderr, *paths, first=first)
+
+
+def check_command(python: str, command: list[str], sentence: str, *paths: str, first: str = "") -> None:
+    said = run(python, command, *paths, first=first)
+    assert said.returncode == 1 and said.stdout == ""
+    assert said.stderr == sentence
 
 
 @pytest.mark.parametrize("version", OLD, ids=lambda v: f"{v[0]}.{v[1]}")
 def test_an_old_python(version: tuple[int, int]) -> None:
     check(OLD[version], f"it needs Python 3.11 to 3.14, and this is Python {version[0]}.{version[1]}.")
+
+
+def test_a_newer_python() -> None:
+    check(sys.executable, "it needs Python 3.11 to 3.14, and this is Python 3.15.0a1.", first=NEWER)
+
+
+def test_a_free_threaded_python() -> None:
+    reason = "it needs a Python with the global interpreter lock, and this one is free-threaded"
+    check(sys.executable, reason, first=FREE_THREADED)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '2.16.0'\n")
+    reason = "it needs PyTorch 2.11 to 2.15, and this is PyTorch 2.16.0"
+    sentence = f"quickfuse compiles nothing here and runs programs as they are: {reason}.\n"
+    check_command(sys.executable, command, sentence, str(tmp_path))
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.10.0+cu128", "2.16.0.dev20261101"])

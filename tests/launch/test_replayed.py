@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import quickfuse
 from quickfuse import config
 from quickfuse.launch.replayed import MOST_RECORDINGS, GraphMemory, Parts, Recorder, Replayed
 
@@ -263,3 +264,11 @@ def test_a_list_that_is_used_up_is_emptied(device: Device) -> None:
         tensors = [torch.ones(2)]
         f(tensors)
     assert tensors == []
+
+
+def test_explain_says_what_graphs_hold(device: Device) -> None:
+    f = make(device, lambda x: [x * 2], 1, copied="0")
+    for _ in range(3):
+        f([torch.ones(2)])
+    explanation = quickfuse.explain(lambda x: x + 1)(torch.ones(2))
+    assert explanation.cuda_graphs >= 1 and "The process has" in str(explanation)

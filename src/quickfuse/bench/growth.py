@@ -168,6 +168,7 @@ def _first_call(name: str, length: int) -> Point:
     import quickfuse
 
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # on a busy machine, threads that wait for each other take processor time
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))
     warm, arguments = SERIES[name](3)
     quickfuse.compile(warm)(*arguments)

@@ -35,7 +35,7 @@ from .class_attributes import (
 )
 from .containers import iterate, native_iterator
 from .interpreter import Interpreter
-from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
+from .iterators import BATCHED, FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .raising import Raised, raise_in_program
 from .symbolic import (
@@ -424,7 +424,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **{
         function: _over_iterators(function)
         for function in (itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.pairwise,
-                         itertools.combinations, itertools.permutations, itertools.combinations_with_replacement)
+                         itertools.combinations, itertools.permutations, itertools.combinations_with_replacement, *BATCHED)
     },
     itertools.count: lambda i, *numbers: itertools.count(*map(i.outside.concrete, numbers)),
     itertools.repeat: lambda i, value, *times: itertools.repeat(value, *map(i.outside.concrete, times)),

@@ -179,6 +179,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     inspect.BoundArguments.apply_defaults: _of_bound_arguments(inspect.BoundArguments.apply_defaults),
     **{prop.fget: _of_bound_arguments(prop.fget) for prop in (inspect.BoundArguments.args, inspect.BoundArguments.kwargs)},
     sys.exc_info: _exception_information,
+    sys.exception: lambda i: _exception_information(i)[1],
     inspect.isgeneratorfunction: _about_function(inspect.isgeneratorfunction),
     inspect.iscoroutinefunction: _about_function(inspect.iscoroutinefunction),
     functools.update_wrapper: _update_wrapper,

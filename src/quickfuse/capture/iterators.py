@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -131,6 +132,9 @@ class ItemIterator(CallingIterator):
         return element
 
 
+#: What only Python 3.12 and later has.
+BATCHED: tuple[type, ...] = (itertools.batched,) if sys.version_info >= (3, 12) else ()
+
 #: Iterators that captured code makes: they run natively, and pull stand-ins out of what they iterate over.
 ITERATORS: tuple[type, ...] = (
     *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
@@ -138,18 +142,22 @@ ITERATORS: tuple[type, ...] = (
     type(iter(collections.OrderedDict())), zip, enumerate, reversed,
     CallingIterator, itertools.chain, itertools.count, itertools.repeat, itertools.islice, itertools.cycle,
     itertools.product, itertools.zip_longest, itertools.combinations, itertools.permutations, itertools.pairwise,
-    itertools.compress, itertools.combinations_with_replacement,
+    itertools.compress, itertools.combinations_with_replacement, *BATCHED,
 )  # fmt: skip
 
 
 def take_apart(iterator: Any) -> tuple[Any, ...]:
-    """(function, arguments[, state]): `function(*arguments)`, then `__setstate__(state)`, makes an equal iterator."""
+    """(function, arguments[, state]): `function(*arguments)`, then `__setstate__(state)`, makes an equal iterator.
+
+    Raises:
+        TypeError: where it does not say how far it is, as those of itertools from Python 3.14 on.
+    """
     if isinstance(iterator, ItemIterator):
         return iter, iterator.parts, iterator.position
     if isinstance(iterator, CallingIterator):
         return type(iterator).kind, iterator.parts
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # itertools' copying goes away in Python 3.14
+        warnings.simplefilter("ignore", DeprecationWarning)
         parts = iterator.__reduce__()
     if len(parts) == 2 and parts[0] is iter and len(parts[1]) == 1 and not len(parts[1][0]):
         return ended, parts[1]

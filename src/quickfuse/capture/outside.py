@@ -257,6 +257,9 @@ class Outside:
         if kind in VIEW_TYPES:
             raise Unsupported("a view of a dictionary from outside")
         if kind is frozenset:
+            if value and all(type(element) is type for element in value):
+                self.guard("is", source, value)
+                return value
             if not is_constant(value):
                 raise Unsupported("a frozenset of objects")
             self.guard("type", source, frozenset)

@@ -41,7 +41,7 @@ class OutputPlan:
                 continue
             number = output if isinstance(output, Node) else number_node(output)
             if number is None:
-                raise Unsupported("an output that is a number")
+                raise Unsupported("an output that is neither a tensor nor a number of its own")
             self.numbers.append(number)
         self._groups = groups
         given = [self._given(output) if type(output) is TracedTensor else None for output in outputs]

@@ -41,6 +41,7 @@ class Explanation:
     * `notes`: what was left to plain Python beyond single steps
     * `out_guards`: the facts about the call that all this relies on: where one fails, it is compiled again
     * `compile_times`: seconds spent in each stage
+    * `cuda_graphs` and `cuda_graph_bytes`: how many CUDA graphs the process has, and what memory they hold
     """
 
     name: str
@@ -52,6 +53,8 @@ class Explanation:
     notes: list[str]
     out_guards: list[Guard]
     compile_times: dict[str, float] = field(default_factory=dict)
+    cuda_graphs: int = 0
+    cuda_graph_bytes: int = 0
 
     @property
     def graph_count(self) -> int:
@@ -94,9 +97,16 @@ class Explanation:
         total = sum(self.compile_times.values())
         stages = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in self.compile_times.items())
         lines.append(f"Compiled in {total:.3f} s: {stages}")
+        if self.cuda_graphs:
+            graphs = _count(self.cuda_graphs, "CUDA graph")
+            lines.append(f"The process has {graphs}, which {_hold(self.cuda_graphs)} {self.cuda_graph_bytes / 1e6:.1f} MB")
         if self.out_guards:
             lines.append(f"Compiled again where one of {len(self.out_guards)} guards fails (out_guards)")
         return lines
+
+
+def _hold(number: int) -> str:
+    return "holds" if number == 1 else "hold"
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from ..compiled import Compiled
 from ..ir.frame import FrameState
 from ..ir.segment import Break
 from ..ir.trace import summary
+from ..launch.replayed import GraphMemory
 from ..module import CompiledModule
 from ..settings import Settings
 from ..specialise import Specialisation
@@ -87,6 +88,8 @@ class _Recording(Compiled):
             notes=self.notes,
             out_guards=[guard for made in self.made for guard in made.segment.guards],
             compile_times=times,
+            cuda_graphs=GraphMemory.recordings,
+            cuda_graph_bytes=GraphMemory.held,
         )
 
 

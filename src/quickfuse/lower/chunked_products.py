@@ -89,8 +89,11 @@ class _Chunks:
         self.steps_of_chunk = [self._separated(step) if isinstance(step, Loop) else step for step in self.group]
         self.small = self._small()
         self.made: list[_Step] = []
-        #: The results so far of sums over rows, by the buffers that have them in the end.
+        #: What is put together after all chunks, by the buffers that have it in the end: and sums over rows so far.
+        self.parts: dict[Buffer, list[Buffer]] = {}
         self.sums: dict[Buffer, Buffer] = {}
+        #: The parts of values that the schedule may as well not store.
+        self.optional: set[Buffer] = set()
 
     def _group(self) -> list[_Step]:
         least = self.product.outputs[0].meta.numel // 4
@@ -162,17 +165,27 @@ class _Chunks:
                     self.made.append(self._loop(step, part))
                 else:
                     last = self._call(step, part, last)
+            self.optional.update(part.buffers[buffer] for buffer in self.program.optional & part.buffers.keys())
             for buffer in self.small:
-                if buffer.kind != "temp" or self._is_read_later(buffer):
-                    self.made.append(_copy(part.buffers[buffer], buffer, number))
+                self.parts.setdefault(buffer, []).append(part.buffers[buffer])
+        for buffer, parts in self.parts.items():
+            if buffer.kind != "temp" or self._is_read_later(buffer):
+                # A loop that reads all of them could be where they are computed, and large buffers would wait for it.
+                self.made.append(Extern(torch.cat, (parts,), {}, [buffer]))
         group = {id(step) for step in self.group}
         left = [step for step in self.program.steps if id(step) not in group]
-        return in_order([*left, *self.made, *self.after], StepReads())
+        ordered = in_order([*left, *self.made, *self.after], StepReads())
+        self.program.optional.update(self.optional)
+        return ordered
 
     def _part_of(self, buffer: Buffer, number: int) -> Buffer:
         meta = buffer.meta
-        is_result = buffer is self.product.outputs[0]
-        shape = (self.rows // self.count, meta.shape[1]) if is_result else (meta.numel // self.count,)
+        if meta.is_contiguous and meta.shape[0] % self.count == 0:
+            shape = (meta.shape[0] // self.count, *meta.shape[1:])
+        elif buffer.kind == "temp":
+            shape = (meta.numel // self.count,)
+        else:
+            raise _NoChunks
         small = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
         return Buffer(f"{buffer.name}_{number}", small, "temp")
 
@@ -204,7 +217,7 @@ class _Chunks:
     def _is_read_later(self, buffer: Buffer) -> bool:
         group = {id(step) for step in self.group}
         others = [step for step in self.program.steps if id(step) not in group] + self.after
-        return any(buffer in self.reads.of(step) for step in others)
+        return buffer not in self.small or any(buffer in self.reads.of(step) for step in others)
 
     def _loop(self, loop: Loop, part: _Part) -> Loop:
         axis, ndim = self.axes[id(loop)], len(loop.shape)
@@ -266,7 +279,7 @@ class _Chunks:
         return made
 
     def _by_rows(self, step: Extern, bias: Buffer | View | None, left: View, right: View, part: _Part) -> Extern:
-        """Rows of the result, which are copied to where all are."""
+        """Rows of the result."""
         whole = step.outputs[0]
         if whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1):
             raise _NoChunks
@@ -274,8 +287,7 @@ class _Chunks:
         meta = TensorMeta(whole.meta.dtype, shape, contiguous_stride(shape), whole.meta.device)
         result = Buffer(f"{whole.name}_{part.number}", meta, "temp")
         made = self._product(step, bias, left, right, result)
-        place = Access(whole, part.number * shape[0] * whole.meta.stride[0], whole.meta.stride)
-        self.made.append(Loop(shape, [Store(place, whole_load(result))], meta.device))
+        self.parts.setdefault(whole, []).append(result)
         return made
 
     def _summed(self, step: Extern, bias: Buffer | View | None, left: View, right: View, part: _Part) -> Extern:
@@ -285,12 +297,6 @@ class _Chunks:
         made = self._product(step, self.sums.get(whole, bias), left, right, result)
         self.sums[whole] = result
         return made
-
-
-def _copy(part: Buffer, whole: Buffer, number: int) -> Loop:
-    """The loop that puts a part of a buffer, which is the part with this number, to its place in all of it."""
-    place = Access(whole, number * part.meta.numel, (1,))
-    return Loop(part.meta.shape, [Store(place, whole_load(part))], part.meta.device)
 
 
 def _picked(value: Expr) -> dict[int, int]:

@@ -41,6 +41,8 @@ class Context:
         self._scalars: dict[str, HostScalar] = {}
         self._scalar_of_code: dict[str, Scalar] = {}
         self._stored: dict[int, tuple[Expr, Buffer]] = {}
+        #: The formulas of values that the schedule may store, by the buffers that they would be in, and how they would lie.
+        self._offered: dict[Buffer, tuple[Expr, Layout]] = {}
         self._on_host: dict[int, tuple[Expr, Expr]] = {}
         self._broadcast: dict[tuple[int, Shape, Shape], tuple[Expr, Expr]] = {}
         self._temps = 0
@@ -51,6 +53,7 @@ class Context:
         self._assigned: list[tuple[Storage, Expr | None, int]] = []
         self._assigned_ids: set[int] = set()
         self._choices: dict[int, tuple[Expr, int]] = {}
+        self._offered: dict[Load, Expr] = {}  # what is in optional temporaries
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
         self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
         #: id of a value -> the value, and the buffer that holds it with zeros after each row: see `padded_products.py`.
@@ -240,6 +243,15 @@ class Context:
         if not is_one_operation:
             load = storage.value = self.stored(value, lies or read_order(value, storage.meta))
             self.program.optional.add(load.access.buffer)
+            self._offered[load.access.buffer] = (value, Layout(storage.meta.shape, load.access.strides))
+
+    def formula_behind(self, value: Expr, shape: Shape) -> Expr:
+        """For a load of a value over `shape` that is offered the formula of it: what reads few of its elements does not ask
+        for them in memory."""
+        if not isinstance(value, Load) or value.access.buffer not in self._offered:
+            return value
+        formula, base = self._offered[value.access.buffer]
+        return relayout(formula, base, Layout(shape, value.access.strides, value.access.offset)) or value
 
     def _chooses(self, value: Expr) -> bool:
         return self.program.chooses and count_choices(value, self._choices) > 1

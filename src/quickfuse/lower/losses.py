@@ -144,6 +144,8 @@ class Classes:
 
         Of a sum over the classes all terms but one are zero, so it is exact.
         """
+        formula = self.ctx.formula_behind(value, self.shape)
+        value = value if costs_at_least(formula, COSTS.compute_once_more) else formula
         if not costs_at_least(value, COSTS.compute_once_more):
             ndim = len(self.shape)
             known = ops.where(_within(self.target, self.shape[self.axis]), self.target, ops.const(0, I64))
