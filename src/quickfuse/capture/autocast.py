@@ -60,7 +60,10 @@ class Autocast:
                 torch.clear_autocast_cache()
 
     def sync(self, graph: Builder) -> None:
-        """Make nodes of what is pending: an operator comes next."""
+        """Make nodes of what is pending: an operator comes next. Where autocast is off, and was all along, it runs as it would
+        without them."""
+        if not (self.is_active or self.was_active or self.began_active):
+            return
         for function, arguments in self.pending:
             graph.mode_node(function, arguments)
         self.pending.clear()

@@ -233,8 +233,8 @@ class Context:
         laid out, if that matters.
         """
         value = storage.value
-        if not isinstance(value, Op) or storage.buffer is not None or storage.meta.numel < 2:
-            return
+        if not isinstance(value, Op) or storage.buffer is not None or not storage.meta.shape or not storage.meta.numel:
+            return  # a number, or nothing
         if users > 1:
             is_one_operation = not costs_at_least(value, 2) and sum(isinstance(arg, Load) for arg in value.args) < 2
         else:
