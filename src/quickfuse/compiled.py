@@ -36,7 +36,7 @@ from .signals import handlers_heard
 from .specialise import Specialisation, helpers, specialise
 
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
-FEWEST_INSTRUCTIONS = 8
+FEWEST_INSTRUCTIONS = 6
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
 VOLATILE_AFTER = 4

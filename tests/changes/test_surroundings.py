@@ -37,6 +37,26 @@ def module_global():
 
 
 @case
+def attribute_of_a_module_class():
+    class Lazy(types.ModuleType):
+        parts = {"k": 2}
+
+        def __getattr__(self, name):
+            return self.parts[name]
+
+    lazy = Lazy("lazy")
+    return (lambda x: x * lazy.k), [
+        lambda: Lazy.parts.update(k=3),
+        lambda: setattr(lazy, "k", 5),
+        lambda: delattr(lazy, "k"),
+        lambda: setattr(Lazy, "k", 7),
+        lambda: delattr(Lazy, "k"),
+        lambda: setattr(Lazy, "__getattr__", lambda s, n: 8),
+        lambda: setattr(Lazy, "__getattribute__", lambda s, n: 9),
+    ]
+
+
+@case
 def module_getattr():
     m = types.ModuleType("m_y")
     m.__getattr__ = lambda n: 3

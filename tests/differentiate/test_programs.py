@@ -210,3 +210,18 @@ def test_a_maximum_of_what_a_norm_gave(dtype: torch.dtype) -> None:
         function(*inputs).backward()
         gradients.append([t.grad for t in inputs])
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_random_numbers_that_nothing_uses_are_drawn() -> None:
+    """What is drawn after them is what eager draws."""
+
+    def unused(x: torch.Tensor) -> torch.Tensor:
+        F.dropout(x, 0.5)
+        return F.dropout(x * 2, 0.5)
+
+    x = torch.randn(4, 4, requires_grad=True)
+    results = []
+    for function in (unused, quickfuse.compile(unused)):
+        torch.manual_seed(0)
+        results.append((function(x), torch.rand(3)))
+    torch.testing.assert_close(results[0], results[1])

@@ -17,6 +17,7 @@ import quickfuse
 from export.programs import through_file
 from quickfuse import errors
 from quickfuse.bench.zoo import GPT, LstmLanguageModel, UNet
+from vision import vision_models
 
 x = torch.randn(3, 4)
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -108,6 +109,7 @@ MODELS: dict[str, Any] = {
     "unet": lambda: (UNet(4, 2), torch.randn(1, 3, 16, 16)),
     "gpt": lambda: (GPT(50, 16, 32, 4, 2), _tokens()),
     "lstm": lambda: (LstmLanguageModel(50, 16), _tokens()),
+    "resnet18": lambda: (vision_models().resnet18(num_classes=10), torch.randn(2, 3, 64, 64)),
 }
 
 

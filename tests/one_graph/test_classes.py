@@ -230,7 +230,31 @@ def copy_of_a_class_with_its_own_access_to_attributes():
         other.sizes.append(3)
         shallow = copy.copy(other)
         shallow.sub = config
-        return x * other.width + config.width + sum(other.sizes) + len(config.sizes), shallow.sub is config, shallow.hidden_size
+        y = x * other.width + config.width + sum(other.sizes) + len(config.sizes)
+        return y, shallow.sub is config, shallow.hidden_size
+
+    return (f,)
+
+
+@case
+def copy_of_a_class_that_looks_into_its_parts_for_attributes():
+    class Config:
+        def __init__(self):
+            self.own = types.SimpleNamespace(names=["a"])
+            self.a, self.b = 1, 2
+
+        def __getattribute__(self, name):
+            own = super().__getattribute__("__dict__").get("own")
+            if own is not None and name in own.names:
+                return 10
+            return super().__getattribute__(name)
+
+    config = Config()
+
+    def f(x):
+        other = copy.copy(config)
+        other.b = 5
+        return x * other.a + other.b + config.b, other.__dict__["a"]
 
     return (f,)
 
@@ -283,6 +307,36 @@ def fields_that_check_their_types():
         other.width = other.width * 2
         other.names = ["a"]
         return x * other.width + sizes.width
+
+    return (f,)
+
+
+@case
+def an_annotated_list():
+    def f(x):
+        found = torch.jit.annotate(typing.List[torch.Tensor], [])
+        found.append(x * 2)
+        return found[0]
+
+    return (f,)
+
+
+@case
+def a_module_that_computes_attributes():
+    class Lazy(types.ModuleType):
+        def __init__(self, name):
+            super().__init__(name)
+            self.parts = {"__version__": "4.56.1"}
+
+        def __getattr__(self, name):
+            if name in self.parts:
+                return self.parts[name]
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    lazy = Lazy("lazy")
+
+    def f(x):
+        return x * int(lazy.__version__.split(".")[1]) + getattr(lazy, "missing", 3)
 
     return (f,)
 

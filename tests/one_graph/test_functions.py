@@ -429,6 +429,16 @@ def environ_():
 
 
 @case
+def checks_of_torch():
+    def f(x):
+        torch._check(x.shape[0] > 1)
+        torch._check(x.dim() == 2, lambda: f"a tensor of {x.dim()} axes")
+        return x * 2
+
+    return (f,)
+
+
+@case
 def async_refused():
     async def g(x):
         return x

@@ -11,14 +11,16 @@ _WAYS = ("eval", "gradients", "step")
 
 
 def write(build: Path, path: Path) -> None:
-    """Write benchmarks/results/zoo.md from the results in `build`."""
+    """Write benchmarks/results/zoo.md, and what it is made of as zoo.json, from the results in `build`."""
     found = [json.loads(file.read_text()) for file in sorted(build.glob("*/*.json"))]
-    built = [model for model in found if "eval" in model or "died" in model]
+    built = [model for model in found if "step" in model or "died" in model]
+    unbuilt = sum("not built" in model for model in found)
     lines = [
         "# Models of other libraries",
         "",
         "Small models with random weights, compiled with the default backend, beside eager: evaluation, gradients of a call",
         "in training mode, and a whole training step (loss, backward, SGD) in one function. Written by `make zoo`.",
+        f"{len(built)} models were measured; {unbuilt} more could not be built small by rules of thumb.",
         "",
         *_versions(built),
         "",
@@ -26,11 +28,13 @@ def write(build: Path, path: Path) -> None:
         "| --- | --- | --- | --- | --- | --- |",
         *[_summary(library, [m for m in built if m["library"] == library]) for library in _libraries(built)],
         "",
-        "Graphs are those of the first call with operators; torch.compile's are counted beside them.",
+        f"One graph in {_single(built)} of the ways of use that are right.",
+        "Graphs are those of the first call with operators; torch.compile's are counted beside them where there is more.",
+        "Seconds are of the processor, with one thread.",
         "",
-        "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | step | graphs |"
-        " torch.compile | first call, s |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | graphs |"
+        " torch.compile | step | graphs | torch.compile | first call, s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *[_row(model) for model in built],
         "",
         "## Why graphs end",
@@ -40,6 +44,18 @@ def write(build: Path, path: Path) -> None:
         *[f"| {count} | {reason.replace('|', '/')} |" for reason, count in _reasons(built).most_common(60)],
     ]
     path.write_text("\n".join(lines) + "\n")
+    path.with_suffix(".json").write_text(json.dumps([_without_texts(model) for model in built], indent=0) + "\n")
+
+
+def _single(models: list[dict[str, Any]]) -> str:
+    graphs = [m[way]["graphs"] for m in models for way in _WAYS if m.get(way, {}).get("outcome") == "right"]
+    return f"{graphs.count(1)} of {len(graphs)}"
+
+
+def _without_texts(model: dict[str, Any]) -> dict[str, Any]:
+    """A result without what tells of this machine."""
+    ways = {way: {k: v for k, v in model[way].items() if k != "traceback"} for way in _WAYS if way in model}
+    return model | ways
 
 
 def _libraries(found: list[dict[str, Any]]) -> list[str]:
@@ -69,8 +85,9 @@ def _row(model: dict[str, Any]) -> str:
     evaluation, gradients, step = (model.get(way, {}) for way in _WAYS)
     cells = [
         f"{model['library']} {model['name']}", _outcome(evaluation, model), evaluation.get("graphs", ""), _peer(evaluation),
-        evaluation.get("operators", ""), evaluation.get("first_s", ""), _outcome(gradients, model), _outcome(step, model),
-        step.get("graphs", ""), _peer(step), step.get("first_s", ""),
+        evaluation.get("operators", ""), evaluation.get("first_s", ""), _outcome(gradients, model),
+        gradients.get("graphs", ""), _peer(gradients), _outcome(step, model), step.get("graphs", ""),
+        _peer(step), step.get("first_s", ""),
     ]  # fmt: skip
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 

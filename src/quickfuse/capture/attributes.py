@@ -26,7 +26,7 @@ from .class_attributes import (
     special_method,
 )
 from .interpreter import Interpreter
-from .kinds import CODE_TYPES, is_trusted_class, is_trusted_module
+from .kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_class, is_trusted_module
 from .module_calls import MODULE_GETATTR, in_tables
 from .raising import Raised, raise_in_program
 from .symbolic import (
@@ -208,6 +208,8 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
             raise
         if source is not None:
             value = i.outside.wrap(value, source.attr(name))
+        elif isinstance(base, CONSTANT_TYPES):
+            pass  # `int | None` is for ever of the same types
         elif not (i.is_created(base) or isinstance(base, tuple) or is_constant(value) or isinstance(value, CODE_TYPES)):
             raise Unsupported(f"the attribute {name} of a {kind.__name__} without a path to it")
         then(value)
@@ -229,12 +231,13 @@ def _namespace(i: Interpreter, base: Any) -> Any:
     """`base.__dict__`, with the attributes that the captured code has set."""
     real = real_of(base)
     if i.is_created(base):
-        return i.outside.mark_made(real.__dict__, base, "__dict__")
+        return i.outside.mark_made(object.__getattribute__(real, "__dict__"), base, "__dict__")
     source = i.outside.source_of(base)
     if source is None:
         raise Unsupported(f"the __dict__ of a {type_of(base).__name__} without a path to it")
-    known = i.outside.stand_in(real.__dict__)
-    shadow = i.outside.wrap(real.__dict__, source.attr("__dict__"))
+    namespace = object.__getattribute__(real, "__dict__")  # past what its class says of reading attributes
+    known = i.outside.stand_in(namespace)
+    shadow = i.outside.wrap(namespace, source.attr("__dict__"))
     if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
         for name, value in base.attributes.items():
             if not _is_data_descriptor(i, lookup_class(type_of(base), name)[1]):

@@ -256,7 +256,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if value is ABSENT:
             return kind()
         if type(value) is TensorProxy:
-            value = i.graph.item(value)
+            value = i.graph.number_in(value)
         if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:

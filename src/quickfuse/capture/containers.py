@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable, Iterator
+from types import GenericAlias, UnionType
 from typing import Any
 
 import torch
@@ -167,6 +168,9 @@ def as_index(i: Interpreter, value: Any) -> Any:
     """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
     if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
         value = i.outside.concrete(value)
+    if type(value) is TensorProxy and not value.meta.shape and not value.meta.dtype.is_floating_point:
+        constant = i.graph.contents.constant(value)
+        return value if constant is None else constant.item()
     if type(value) is TensorProxy or is_constant(value):
         return value
     if (method := python_method(i, value, "__index__")) is not None:
@@ -193,6 +197,10 @@ def lookup_key(i: Interpreter, value: Any) -> Any:
 
 def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     """`base[key]`, given to `then`."""
+    if type(base) is ForeignObject and type(base.real).__module__ == "typing" and is_type_argument(key):
+        found = i.read(operator.getitem, base.real, key)
+        then(i.outside.constant_object(found, str(found)))  # `List[int]`
+        return
     kind = i.kind_of(base)
     if kind.asks_class and (method := python_method(i, base, "__getitem__")) is not None:
         i.call(method, (base, key), {}, then)
@@ -217,7 +225,10 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     key = i.outside.contents(key)
     if isinstance(key, (list, tuple)):
         return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)
-    if type(key) in (TensorProxy, slice, Symbol):
+    if type(key) is slice:
+        bounds = (key.start, key.stop, key.step)
+        return slice(*(as_index(i, bound) if type(bound) is TensorProxy else bound for bound in bounds))
+    if type(key) in (TensorProxy, Symbol):
         return key
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
@@ -311,3 +322,10 @@ def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
         return getattr({key: shadow.get(i.outside, own) for key, own in stored.items()}, name)()
     view = getattr(shadow.entries, name)()
     return i.outside.mark_made(view, shadow, name)
+
+
+def is_type_argument(key: Any) -> bool:
+    """What may stand in the brackets of a generic type, or of an enumeration."""
+    if isinstance(key, tuple):
+        return all(map(is_type_argument, key))
+    return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"

@@ -19,6 +19,7 @@ from ..errors import Unsupported
 from ..ir.guard import NumberExpr, float32
 from ..ir.source import Source
 from ..ir.values import NumberMeta, TensorMeta
+from . import constant_tensors
 from .builder import Builder
 from .mutation import changed_tensors, name_of, returns_new_memory
 from .number_operators import template_of
@@ -112,7 +113,9 @@ class Contents:
     def of(self, value: Any) -> Known | None:
         """The number that a symbol or a one-element tensor stands for, None where only running the graph tells it."""
         if type(value) is TensorProxy:
-            return self._of_tensor(value, self.clock)
+            known = self._of_tensor(value, self.clock)
+            constant = self.constant(value) if known is None and value.meta.numel == 1 else None
+            return known if constant is None else Known(constant.item(), constant.item())
         if type(value) is not Symbol:
             return Known(value, value) if type(value) in (int, float, bool) else None
         if not value.from_tensor:
@@ -125,6 +128,13 @@ class Contents:
         known = [self.of(operand) for operand in operands]
         template = template_of(function, len(operands))
         return None if template is None else _applied(function, template, known)
+
+    def constant(self, tensor: TensorProxy) -> torch.Tensor | None:
+        """What is in a tensor that is made of constants alone, and that nothing was stored in since."""
+        graph = self._graph
+        if tensor.node is None or tensor.node.graph is not graph.root or torch._C._is_any_autocast_enabled():
+            return None
+        return constant_tensors.value_of(tensor.node, self._changes.__contains__)
 
     def still_holds(self, symbol: Symbol) -> bool:
         """Whether the tensors that a number came out of, all made by the captured code, hold it when the graph ends."""

@@ -131,9 +131,10 @@ def _asked(i: Interpreter, value: Any, name: str) -> Any:
 
 def _namespace_of_copy(i: Interpreter, made: Any) -> dict[str, Any]:
     """The `__dict__` of a copy, read as `copy` does."""
-    if _asked(i, made, "__setstate__") is not ABSENT or i.attribute_now(made, "__dict__") is not made.__dict__:
+    namespace = object.__getattribute__(made, "__dict__")
+    if _asked(i, made, "__setstate__") is not ABSENT or i.attribute_now(made, "__dict__") is not namespace:
         raise Unsupported(f"copying a {type(made).__name__}, which gives something else for its attributes")
-    return made.__dict__  # type: ignore[no-any-return]
+    return namespace  # type: ignore[no-any-return]
 
 
 def _attributes(i: Interpreter, value: Any) -> dict[str, Any]:

@@ -330,6 +330,11 @@ class GraphBuilder:
         node.meta["trace"] = parent.meta["trace"]
         return self._wrap(structure, node, tensors, leaves)
 
+    def number_in(self, tensor: TensorProxy) -> Any:
+        """`tensor.item()`: a plain number if the tensor is made of constants."""
+        constant = self.contents.constant(tensor) if tensor.meta.numel == 1 else None
+        return self.item(tensor) if constant is None else constant.item()
+
     def item(self, tensor: TensorProxy) -> Symbol:
         """`tensor.item()`: a number that only running the graph tells."""
         if tensor.meta.numel != 1 or tensor.meta.dtype.is_complex:

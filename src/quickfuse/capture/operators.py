@@ -80,12 +80,16 @@ _SCALAR_OPERANDS = frozenset(
     "iadd isub imul itruediv ipow truediv floordiv mod neg addmm addmv addr addbmm baddbmm".split()
 )
 
+#: Operators whose operands, but for the first tensor of a method, are sizes.
+_TAKE_SIZES = frozenset(
+    "view reshape expand repeat new_zeros new_ones new_empty as_strided zeros ones empty arange narrow unflatten".split()
+)
+
 #: Of these only the second operand is data, the first is a size.
 _SIZED = frozenset({"full", "new_full"})
 
 #: Methods whose result is not a function of metadata and of values in the graph, with what to do instead.
 _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
-    "tolist": ("a tensor's contents as Python objects", "torch.unbind keeps them in tensors"),
     "numpy": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__dlpack__": ("a tensor's memory for another library", ""),
@@ -249,6 +253,7 @@ def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
     if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
         return _inline(i, function, args, kwargs)
+    args, kwargs = (_with_plain_sizes(i, _base_name(function), part) for part in (args, kwargs))
     if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
         raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
     operands, options = _operands(i, function, args, kwargs)
@@ -289,7 +294,7 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         if wanted == proxy.meta.requires_grad:
             return proxy
         args, kwargs = (wanted,), {}
-    args, kwargs = _operands(i, name, args, kwargs)
+    args, kwargs = (_with_plain_sizes(i, name, part) for part in _operands(i, name, args, kwargs))
     return _call(i, "call_method", name, (proxy, *args), kwargs)
 
 
@@ -353,14 +358,40 @@ def _length(i: Interpreter, proxy: TensorProxy) -> int:
 
 def _number(kind: type) -> Callable[[Interpreter, TensorProxy], Any]:
     def convert(i: Interpreter, proxy: TensorProxy) -> Any:
-        number = i.graph.item(proxy)
+        number = i.graph.number_in(proxy)
+        if type(number) is not Symbol:
+            return i.native(kind, number)
         return number if number.kind is kind else i.graph.number(kind, number)
 
     return convert
 
 
 def _item(i: Interpreter, proxy: TensorProxy) -> Any:
-    return i.graph.item(proxy)
+    return i.graph.number_in(proxy)
+
+
+def _list(i: Interpreter, proxy: TensorProxy) -> Any:
+    constant = i.graph.contents.constant(proxy)
+    if constant is None:
+        raise Unsupported("a tensor's contents as Python objects", "torch.unbind keeps them in tensors")
+    return _made(i, constant.tolist())
+
+
+def _made(i: Interpreter, value: Any) -> Any:
+    """Nested lists of numbers, as the captured code's own."""
+    return i.mark_created([_made(i, element) for element in value]) if type(value) is list else value
+
+
+def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
+    """Operands with numbers in place of tensors that stand for sizes, and are made of constants."""
+    if name not in _TAKE_SIZES:
+        return value
+    if type(value) is TensorProxy and not value.meta.shape and not value.meta.dtype.is_floating_point:
+        constant = i.graph.contents.constant(value)
+        return value if constant is None else constant.item()
+    if type(value) in (list, tuple):
+        return type(value)([_with_plain_sizes(i, name, v) for v in value])
+    return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value
 
 
 def _rows(i: Interpreter, proxy: TensorProxy) -> Any:
@@ -370,4 +401,5 @@ def _rows(i: Interpreter, proxy: TensorProxy) -> Any:
 #: Methods that answer in Python.
 _NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {
     "item": _item, "__float__": _number(float), "__int__": _number(int), "__len__": _length, "__iter__": _rows,
+    "tolist": _list,
 }  # fmt: skip

@@ -153,7 +153,7 @@ class StandIns:
                 return SameTensor(indices[id(value)])
             if not isinstance(value, OnDevice):
                 check_plain(value)
-            if value.device.type != self._device.type:
+            if value.device.type != self._device.type and (tensors or value.device != device):
                 raise Unsupported(f"a result on the device {value.device}")
             leaves.append(value.is_leaf and value.requires_grad)
             base = memory.get(memory_of(value))

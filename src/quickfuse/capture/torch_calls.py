@@ -14,7 +14,7 @@ from ..ir.signatures import signature
 from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .symbolic import FromOutside, TensorProxy
+from .symbolic import FromOutside, TensorProxy, type_of
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -70,6 +70,14 @@ def _group_by_device_and_dtype(i: Interpreter, lists: list[list[Any]], with_indi
         if with_indices:
             indices.append(index)
     return i.mark_created(groups)  # type: ignore[no-any-return]
+
+
+def _check_with(i: Interpreter, error_type: Any, condition: Any, message: Any) -> None:
+    """`torch._check` and its like."""
+    if type_of(condition) is not bool:
+        raise Unsupported(f"torch._check of a {type_of(condition).__name__}")
+    if not i.truth(condition):
+        raise Unsupported("torch._check of what is not true")
 
 
 # grad modes -----------------------------------------------------------------------------------------------------
@@ -178,6 +186,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.autograd.profiler.record_function: _label,
     _SET_FRAME_NAME: _set_frame_name,
     torch.get_default_dtype: _default_dtype,
+    torch._check_with: _check_with,
     torch.cuda.is_available: _state(torch.cuda.is_available),
     torch.backends.cuda.is_built: _state(torch.backends.cuda.is_built),
     _HEALTH_CHECK: _capture_health_check,

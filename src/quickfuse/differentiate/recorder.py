@@ -402,6 +402,12 @@ def _check_order(targets: list[Any]) -> None:
             raise Unsupported("random numbers in memory with gaps")
 
 
+def draws_random_numbers(node: Node) -> bool:
+    """Whether a node draws random numbers."""
+    seeded = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return seeded and not _is_deterministic(node.target, node.args)
+
+
 def _is_deterministic(function: Any, args: Any) -> bool:
     """Whether an operator that may draw random numbers does not: attention without dropout."""
     for position, argument in enumerate(function._schema.arguments):

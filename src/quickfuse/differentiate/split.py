@@ -13,7 +13,7 @@ from ..ir.values import TensorMeta
 from .joint import Joint
 from .partition import Plan, needs_tangents
 from .recompute import is_number
-from .recorder import Recorder
+from .recorder import Recorder, draws_random_numbers
 
 aten = torch.ops.aten
 
@@ -65,8 +65,9 @@ class _Forward(_Copier):
     def build(self) -> tuple[Graph, list[Saved], int]:
         joint, plan = self.joint, self.plan
         late = [] if joint.tail is None else [*joint.tail.origin.values()]
+        draws = [node for node in joint.graph.nodes if draws_random_numbers(node)]  # each moves the next one on
         numbers = joint.plan.numbers
-        wanted = self._ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late])
+        wanted = self._ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *draws])
         inputs = {node: position for position, node in enumerate(joint.inputs)}
         for node in joint.graph.nodes:
             if node in inputs:

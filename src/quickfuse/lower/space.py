@@ -64,9 +64,10 @@ class Space:
         """The sum of values that are zero but for one element of a row at most, which is at a computed index, as in the
         gradient of a loss of classes: `where(index == target, x, 0)`. None where it does not have that form."""
         casts = []
+        value = self.ctx.formula_behind(value, self.shape)
         while isinstance(value, Op) and value.name == "cast" and is_float(value.dtype):
             casts.append(value.dtype)
-            value = value.args[0]
+            value = self.ctx.formula_behind(value.args[0], self.shape)
         if len(self.axes) != 1 or not (isinstance(value, Op) and value.name == "where"):
             return None
         condition, there, elsewhere = value.args

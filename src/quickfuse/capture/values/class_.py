@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import operator
-from types import FunctionType, GenericAlias, UnionType
+from types import FunctionType
 from typing import Any
 
 from ...errors import Unsupported
 from .. import native_calls
 from ..class_attributes import guard_class_attribute, load_class_attribute, lookup_class
 from ..construction import construct
-from ..containers import concrete_key
+from ..containers import concrete_key, is_type_argument
 from ..interpreter import Interpreter
 from ..kinds import is_trusted_class
-from ..symbolic import ABSENT, is_constant
+from ..symbolic import ABSENT
 from .builtin import CodeKind
 from .kind import Then
 
@@ -28,7 +28,7 @@ class ClassKind(CodeKind):
         key = concrete_key(i, key)
         if (method := _class_getitem(i, base)) is not None:
             then(i.call_now(method, (base, key)))
-        elif _is_type_argument(key):
+        elif is_type_argument(key):
             then(i.native(operator.getitem, base, key))
         else:
             super().item(i, base, key, then)
@@ -49,10 +49,3 @@ def _class_getitem(i: Interpreter, cls: type) -> FunctionType | None:
     if not isinstance(found, classmethod) or not isinstance(found.__func__, FunctionType):
         raise Unsupported(f"__class_getitem__ of {cls.__name__}")
     return found.__func__
-
-
-def _is_type_argument(key: Any) -> bool:
-    """What may stand in the brackets of a generic type, or of an enumeration."""
-    if isinstance(key, tuple):
-        return all(map(_is_type_argument, key))
-    return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"

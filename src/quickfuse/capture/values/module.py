@@ -9,11 +9,12 @@ import torch
 
 from ...errors import Unsupported
 from .. import torch_calls
-from ..class_attributes import in_trusted_code
+from ..class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
 from ..interpreter import Interpreter
 from ..kinds import is_trusted_module
 from ..peer import PeerModule, torch_lazy_module
 from ..raising import raise_in_program
+from ..symbolic import ABSENT
 from .builtin import CodeKind
 from .kind import Kind, Then
 
@@ -35,11 +36,24 @@ class ModuleKind(CodeKind):
             then(getattr(base, name))
         elif (lazy := torch_lazy_module(base, name)) is not None:
             then(lazy)
-        elif name in ("__class__", "__dict__") or type(base) is not ModuleType:
+        elif type(base) is not ModuleType and name not in ("__class__", "__dict__"):
+            self._of_class(i, base, name, then)
+        elif name in ("__class__", "__dict__"):
             raise Unsupported(f"the computed attribute {name} of module {base.__name__}")
         else:
             i.outside.guard("absent", source.attr("__dict__"), (name,))
             self._missing(i, base, name, then)
+
+    def _of_class(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
+        """What a module's class computes, as those do that import their parts when these are wanted."""
+        getter, fallback = [python_method(i, module, method) for method in ("__getattribute__", "__getattr__")]
+        in_class = lookup_class(type(module), name)[1] is not ABSENT
+        if getter is not None or fallback is None or in_class or is_trusted_module(module.__name__):
+            raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
+        source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
+        i.outside.guard("absent", source.attr("__dict__"), (name,))
+        guard_absent(i, type(module).__mro__, name)
+        i.call(fallback, (module, name), {}, then)
 
     def _missing(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
         source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
