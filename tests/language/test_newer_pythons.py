@@ -122,6 +122,22 @@ def test_keywords_defaults_and_cells() -> None:
     """.replace(', f"{k!r:>4}{k:{k}}"', ', len(f"{k!r:>4}{k:{k}}")'), X)  # fmt: skip
 
 
+def test_arguments_from_a_global() -> None:
+    """In 3.14 the NULL for "no keyword arguments" comes with the load of the global. `print` makes it the end of a graph."""
+    check("""
+        PAIR, ONE, NAMED = (2, 3), ("",), {"end": ""}
+        def added(a, b, c=1):
+            return a * 10 + b + c
+        def f(x):
+            y = x * added(*PAIR)
+            print(*ONE, end="")
+            print(*ONE, **NAMED)
+            def nested():
+                return added(*PAIR) + y
+            return nested() + added(*PAIR, **{"c": 4}), max(*PAIR), max(*PAIR, *PAIR)
+    """, X)  # fmt: skip
+
+
 def test_annotations_whose_names_are_missing_when_a_recompilation_is_explained(caplog: pytest.LogCaptureFixture) -> None:
     space: dict[str, Any] = {"torch": torch, "__name__": "program"}
     later = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"

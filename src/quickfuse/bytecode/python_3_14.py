@@ -41,6 +41,15 @@ def _push_null(raws: Sequence[Raw], index: int) -> Group | None:
     return 2, [Part("CALL_FUNCTION_EX", 0, raw=1)]
 
 
+def _load_global(raws: Sequence[Raw], index: int) -> Group | None:
+    """The NULL above a global may be what CALL_FUNCTION_EX takes for no keyword arguments: `f(*GLOBAL)`."""
+    arg = raws[index].arg
+    if not (arg & 1 and follows(raws, index + 1, "CALL_FUNCTION_EX")):
+        return older.RULES["LOAD_GLOBAL"](raws, index)
+    call = Part("CALL_FUNCTION_EX", 0, raw=1, enter=1, before=(("PUSH_NULL", 0),))
+    return 2, [Part("LOAD_GLOBAL", arg & ~1), call]
+
+
 def _binary(raws: Sequence[Raw], index: int) -> Group | None:
     return (1, [Part("BINARY_SUBSCR", 0)]) if raws[index].arg == _SUBSCRIPT else None
 
@@ -55,8 +64,8 @@ def _common_constant(raws: Sequence[Raw], index: int) -> Group:
 
 _RULES: dict[str, Rule] = {
     **older.RULES,
-    "COPY": _copy, "PUSH_NULL": _push_null, "BINARY_OP": _binary, "LOAD_SMALL_INT": _small_int,
-    "LOAD_COMMON_CONSTANT": _common_constant, "LOAD_FAST_BORROW": renamed("LOAD_FAST"),
+    "COPY": _copy, "PUSH_NULL": _push_null, "LOAD_GLOBAL": _load_global, "BINARY_OP": _binary,
+    "LOAD_SMALL_INT": _small_int, "LOAD_COMMON_CONSTANT": _common_constant, "LOAD_FAST_BORROW": renamed("LOAD_FAST"),
     "LOAD_FAST_BORROW_LOAD_FAST_BORROW": older.joined("LOAD_FAST", "LOAD_FAST"),
     "NOT_TAKEN": lambda raws, index: (1, []), "POP_ITER": renamed("POP_TOP"),
     "CALL_FUNCTION_EX": lambda raws, index: (1, [Part("CALL_FUNCTION_EX", 1)]),
