@@ -1,9 +1,9 @@
 """Time models on a GPU, each variant in a process of its own: `python benchmarks/gpu_models.py --json result.json`.
 
-DenseNet-121 (16 x 128 x 128, float32) and GPT-2 124M (8 x 1024 tokens, bfloat16 autocast), evaluated and trained with Adam, the
-whole step in one function; and Adam alone. Variants: eager, quickfuse and torch.compile, both in their default mode and with
-`reduce-overhead`. A time is that of a call where many follow each other, the least of three rounds. Memory is the most that
-PyTorch had reserved for tensors, with what graphs hold.
+DenseNet-121 (16 x 128 x 128, float32) and GPT-2 124M (8 x 1024 tokens, bfloat16 autocast), evaluated and trained with
+Adam, the whole step in one function; and Adam alone. Variants: eager, quickfuse and torch.compile, both in the default mode
+and with `reduce-overhead`. A time is that of a call where many follow each other, the least of three rounds. Memory is the
+most that PyTorch had reserved for tensors, with what graphs hold.
 """
 
 from __future__ import annotations
@@ -144,8 +144,15 @@ def main() -> None:
             rows.append({"workload": workload, "variant": variant, **found})
             print(_shown(rows[-1]), flush=True)
             if given.json is not None:
-                about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
-                given.json.write_text(json.dumps({**about, "date": time.strftime("%Y-%m-%d"), "rows": rows}, indent=1) + "\n")
+                given.json.write_text(json.dumps({**_about(), "rows": rows}, indent=1) + "\n")
+
+
+def _about() -> dict[str, str]:
+    """The machine, the versions and the date."""
+    return {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
 
 
 def _shown(row: dict[str, Any]) -> str:

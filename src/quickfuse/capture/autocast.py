@@ -60,7 +60,7 @@ class Autocast:
                 torch.clear_autocast_cache()
 
     def sync(self, graph: Builder) -> None:
-        """Make nodes of what is pending: an operator comes next. Where autocast is off, and was all along, it runs as it would
+        """Make nodes of what is pending: an operator comes next. Where autocast is off, and was all along, it runs as
         without them."""
         if not (self.is_active or self.was_active or self.began_active):
             return
