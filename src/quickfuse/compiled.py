@@ -22,9 +22,9 @@ from .emit.glue import MISS, Interrupted, RunNatively
 from .errors import Unsupported
 from .explain.hints import hint_for, says_program_raises
 from .explain.recompiles import limit_message, report
-from .garbage import collected_later
 from .interrupted import suspended
 from .ir.frame import FrameState, Suspension
+from .ir.garbage import collected_later
 from .ir.guard import Guard
 from .ir.marks import keep_peer_out, kept_from_peer, mark_of
 from .ir.modes import outer_tracer

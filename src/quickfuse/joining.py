@@ -15,7 +15,7 @@ from .emit.body import joined_body, tensor_picks
 from .emit.forward_backward import kernel_function, operator_function
 from .emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
 from .errors import Unsupported
-from .garbage import collected_later
+from .ir.garbage import collected_later
 from .ir.gradients import Differentiated, NothingToDifferentiate
 from .ir.loop import Buffer, View
 from .ir.modes import STAYING_MODES
@@ -59,9 +59,10 @@ def _joined(
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
     modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in STAYING_MODES]
     classes = [i.cls for i in segment.inputs]
+    replay = replay_of(segment) if segment.recorded else None
     call, placer, kernels = compile_forward_backward(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True,
-        replay=replay_of(segment) if segment.recorded else None,
+        replay=replay,
     )  # fmt: skip
     with logs.stage("glue"):
         changed = dict(changes_of_outputs(segment))
@@ -69,7 +70,8 @@ def _joined(
         if placer is not None:
             placer.count_changes(changes_of_inputs(segment))
         body = joined_body(segment, call, placer)
-        body.replayed, body.released = call.compiled_forward.replayed, released_of(segment)
+        if replay is not None and call.compiled_forward.replayed is not None:
+            body.replayed, body.released = call.compiled_forward.replayed, released_of(segment, replay)
         if placer is not None:
             note_unwritten(segment, body, placer)
         give_identity(segment, body)
@@ -89,10 +91,10 @@ def replay_of(segment: Segment) -> Replay:
     )
 
 
-def released_of(segment: Segment) -> frozenset[Source]:
+def released_of(segment: Segment, replay: Replay) -> frozenset[Source]:
     """The gradients that a recorded segment replaces without reading them."""
     tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
-    return frozenset(tensors[k].source.attr("grad") for k in replay_of(segment).regraded)
+    return frozenset(tensors[k].source.attr("grad") for k in replay.regraded)
 
 
 def _is_argument(source: Source) -> bool:
@@ -157,7 +159,7 @@ def _compiled(
         lies = {k: lying for k in free if (lying := _lying(schedule.program.outputs[k])) is not None}
         with logs.stage("glue"):
             function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
-            if replay is not None:
+            if replay is not None and schedule.recorded:
                 function = replayed(graph, function, schedule, calls, placer, picks, len(checked), replay)
             return function, placer, len(calls), lies
     except Unsupported as unsupported:

@@ -30,7 +30,7 @@ def kernels_of(
     """A graph's schedule, the launchers of its kernels, and what places addresses in their tables.
 
     `picks` are the positions of the graph's tensor inputs among the `checked` tensors; for `free` see `lower`. `recorded`:
-    for a CUDA graph, if the schedule fits into one.
+    for a CUDA graph, if the schedule fits into one, and else with a logged reason; `schedule.recorded` tells.
 
     Raises:
         Unsupported: with the reason, where there are no kernels to be had.
@@ -49,8 +49,12 @@ def kernels_of(
     inputs: list[Any] = [buffer for buffer in program.inputs if buffer is not None]
     position = dict(zip(inputs, picks, strict=True))
     with logs.stage("kernels"):
-        recorded = recorded and why_not_recorded(schedule) is None
-        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu, recorded)
+        if recorded:
+            reason = why_not_recorded(schedule)
+            schedule.recorded = reason is None
+            if reason:
+                logs.log.warning("no CUDA graph: %s", reason)
+        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu, schedule.recorded)
     if asked is not None:
         places = {buffer: Place("cells", offset) for buffer, offset in placer.resident.items()}
         places |= {buffer: Place("arena", o, size=placer.arena.size) for buffer, o in placer.arena.offsets.items()}
@@ -78,13 +82,8 @@ def replayed(
     graph: Graph, whole: Callable[..., Any], schedule: Schedule, calls: list[Launch], placer: Placer, picks: list[int],
     checked: int, replay: Replay,
 ) -> Callable[..., Any]:  # fmt: skip
-    """A function of kernels, `whole`, replayed as a CUDA graph where it can be: else as it is, with a logged reason."""
+    """A function of kernels, `whole`, whose schedule is recorded, replayed as a CUDA graph."""
     name = whole.__name__
-    reason = why_not_recorded(schedule)
-    if reason is not None:
-        if reason:
-            logs.log.warning("no CUDA graph for %s: %s", name, reason)
-        return whole
     written = {placer.position[buffer] for buffer in placer.written}
     changed = [k in replay.changed or at in written for k, at in enumerate(picks)]
 

@@ -17,7 +17,6 @@ from .emit import glue as glue_source
 from .emit.body import graph_body, joined_body, kernel_body, tensor_picks
 from .emit.forward_backward import kernel_function
 from .emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
-from .emit.recordable import why_not_recorded
 from .errors import Unsupported
 from .explain.graphs import readable
 from .ir.gradients import NothingToDifferentiate, UnsupportedAt
@@ -184,12 +183,12 @@ def _launching(
 ) -> glue_source.Body:
     schedule.program.versions = changes_of_outputs(segment)
     placer.count_changes(changes_of_inputs(segment))
-    if segment.recorded and why_not_recorded(schedule) is None:
+    if schedule.recorded:
         whole = kernel_function("graph", segment.graph, schedule, calls, placer, bool(segment.mutated))
         replay = replace(replay_of(segment), detach=True)
         replayer = replayed(segment.graph, whole, schedule, calls, placer, picks, len(checked), replay)
         body = joined_body(segment, lambda tensors, numbers: replayer(tensors, *numbers), placer)
-        body.replayed, body.released = replayer, released_of(segment)
+        body.replayed, body.released = replayer, released_of(segment, replay)
     else:
         body = kernel_body(segment, schedule, calls, placer)
     note_unwritten(segment, body, placer)

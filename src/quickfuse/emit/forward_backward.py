@@ -36,6 +36,10 @@ class _FunctionWriter(KernelBodyWriter):
     consumes = False
     passed_on = "_Unfit"
 
+    def returned(self) -> str:
+        """The last statement."""
+        return f"return [{', '.join(self.names)}]"
+
     def _dying(self) -> dict[int, list[Buffer]]:
         dying = super()._dying()
         if self.consumes:
@@ -107,9 +111,12 @@ class _HostWriter(_FunctionWriter):
         """It is for the kernels that are recorded."""
 
     def _finish(self) -> None:
+        """The outputs are the other part's."""
+
+    def returned(self) -> str:
         on_gpu = [s for s in self.schedule.steps if isinstance(s, KernelCall) and s.device.type != "cpu"]
         scalars = [scalar.name for step in on_gpu for scalar in step.scalars]
-        self.lines.append(f"return ({', '.join(scalars)}{',' if scalars else ''})")
+        return f"return ({', '.join(scalars)}{',' if scalars else ''})"
 
     def _handle_failures(self) -> None:
         """Kernels do not fail."""
@@ -138,11 +145,7 @@ def recorded_functions(
     made = []
     for kind, cls in (("host", _HostWriter), ("device", _DeviceWriter)):
         writer = cls(schedule, calls, placer, inputs, names, "raise _Refused")
-        body = writer.write()
-        lines = [line.replace("return _MISS", "raise _RunNatively") for line in body.numbers]
-        lines += [*writer.statements, f"return [{', '.join(names)}]"][: None if kind == "device" else -1]
-        exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
-        made.append(_function(f"{name}_{kind}", numbers, lines, {**body.constants, **exceptions}))
+        made.append(_written(writer, f"{name}_{kind}", numbers, "raise _RunNatively"))
     return made[0], made[1]
 
 
@@ -161,14 +164,18 @@ def kernel_function(
     names = [f"_out{k}" for k in range(count)]
     writer = _FunctionWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
     writer.consumes = consumes
-    body = writer.write()
-    refuse = "raise _RunNatively" if restarts else "raise _Refused"
-    lines = [line.replace("return _MISS", refuse) for line in body.numbers]
-    lines += [*writer.statements, f"return [{', '.join(names)}]"]
-    exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
-    made = _function(name, numbers, lines, {**body.constants, **exceptions})
+    made = _written(writer, name, numbers, "raise _RunNatively" if restarts else "raise _Refused")
     made.__dict__["changes_early"] = _changed_before_a_call(schedule)
     return made
+
+
+def _written(writer: _FunctionWriter, name: str, numbers: list[str], refuse: str) -> Callable[..., Any]:
+    """The function that a writer writes; `refuse` is the statement where a number does not fit."""
+    body = writer.write()
+    lines = [line.replace("return _MISS", refuse) for line in body.numbers]
+    lines += [*writer.statements, writer.returned()]
+    exceptions = {"_Unfit": Unfit, "_Refused": Refused, "_RunNatively": RunNatively}
+    return _function(name, numbers, lines, {**body.constants, **exceptions})
 
 
 def _changed_before_a_call(schedule: Schedule) -> list[int]:

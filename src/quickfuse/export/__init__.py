@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import ExportError
-from ..garbage import collected_later
+from ..ir.garbage import collected_later
 from .archive import read
 from .building import build
 from .exported import Exported

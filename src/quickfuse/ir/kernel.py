@@ -429,11 +429,13 @@ class KernelCall:
 
 @dataclass(eq=False, slots=True)
 class Schedule:
-    """What runs, in order, for a lowered program. `temps` are allocated once (0-dim host numbers) or for each call."""
+    """What runs, in order, for a lowered program. `temps` are allocated once (0-dim host numbers) or for each call.
+    `recorded`: what runs on a GPU is replayed as a CUDA graph."""
 
     program: Program
     steps: list[KernelCall | Extern] = field(default_factory=list)
     temps: list[Buffer] = field(default_factory=list)
+    recorded: bool = False
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))

@@ -6,6 +6,7 @@ program allocates the same from call to call, no table changes either.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 
 import torch
@@ -68,15 +69,14 @@ class Arena:
 
 def _release(free: list[tuple[int, int]], offset: int, size: int) -> None:
     """Add a place to the list of those that are free."""
-    free.append((offset, size))
-    free.sort()
-    merged: list[tuple[int, int]] = []
-    for begin, room in free:
-        if merged and sum(merged[-1]) == begin:
-            merged[-1] = (merged[-1][0], merged[-1][1] + room)
-        else:
-            merged.append((begin, room))
-    free[:] = merged
+    k = bisect.bisect(free, (offset, size))
+    if k < len(free) and free[k][0] == offset + size:
+        size += free.pop(k)[1]
+    if k and sum(free[k - 1]) == offset:
+        k -= 1
+        offset, before = free.pop(k)
+        size += before
+    free.insert(k, (offset, size))
 
 
 def _only_for_kernels(schedule: Schedule) -> list[Buffer]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import struct
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..ir.garbage import collected_later
 from . import cuda_driver
 from .replayed import Recorder
 
@@ -88,7 +88,8 @@ class CudaRecording:
         stream = _capture_stream(self._device)
         before = torch.cuda.memory_reserved(self._device)
         stream.wait_stream(self._stream)
-        with torch.cuda.stream(stream), self._own_tables(stream.cuda_stream) as rows, _no_collection():
+        # What the program has left behind must not be finalized now: that might do something on the GPU.
+        with torch.cuda.stream(stream), self._own_tables(stream.cuda_stream) as rows, collected_later():
             self.graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
             try:
                 result = run()
@@ -182,18 +183,6 @@ class CudaRecording:
 _TRIES = 8
 #: Graphs that PyTorch may still ask whether they are recorded.
 _abandoned: list[Any] = []
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Finalizers of what the program has left behind must not do anything on the GPU now."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 @functools.cache

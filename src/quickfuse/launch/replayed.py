@@ -24,6 +24,9 @@ import numpy as np
 import torch
 
 from .. import config, logs
+from ..ir.values import TensorMeta
+from .memory import maker
+from .versions import change_notes
 
 #: So many recordings of one function are kept, for inputs at different addresses.
 MOST_RECORDINGS = 8
@@ -126,8 +129,8 @@ class Recorded:
         self.slots: list[Slot] = []
         #: For each result: `Plain`, `Given`, or (slot, number).
         self.results: list[Any] = []
-        #: How often operators changed inputs in place, by position: kernels' changes are counted elsewhere.
-        self.changes: list[tuple[int, int]] = []
+        #: Counts the changes of inputs that operators make: those of kernels are counted elsewhere.
+        self.note_changes: Callable[[list[Any]], bool] | None = None
         #: Whether it has the memory of its results still.
         self.valid = True
         GraphMemory.add(1, recording.bytes)
@@ -167,11 +170,9 @@ class Recorded:
                 self.results.append((key, len(slots[key]) - 1))
         numbers = {key: number for number, key in enumerate(slots)}
         self.results = [(numbers[r[0]], r[1]) if type(r) is tuple else r for r in self.results]
-        self.slots = [Slot(templates, k) for templates, k in zip(slots.values(), [*kept, *[0] * len(slots)], strict=False)]
         result = None
-        made.clear()
-        for slot in self.slots:
-            slot.note_alone()
+        made.clear()  # the slots are to be the only ones who have these tensors
+        self.slots = [Slot(templates, k) for templates, k in zip(slots.values(), [*kept, *[0] * len(slots)], strict=False)]
 
     def results_for(self, tensors: Sequence[torch.Tensor], detach: bool) -> list[Any]:
         """New tensors on the memory of the results."""
@@ -291,9 +292,8 @@ class Replayed:
                 known.pop()
         else:
             self._copy_in(recorded, tensors)
-            for position, times in recorded.changes:
-                for _ in range(times):
-                    torch._C._increment_version([tensors[position]])
+            if recorded.note_changes is not None:
+                recorded.note_changes(tensors)
         recorded.recording.replay(scalars)
         results = recorded.results_for(tensors, self.detach)
         if self.consumes:
@@ -345,8 +345,9 @@ class Replayed:
         given = list(tensors)
         copies = []
         for k, tensor in enumerate(tensors):
-            if self.copied[k] and not on_cpu(tensor) and not _overlaps_itself(tensor):
-                given[k] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+            meta = TensorMeta(tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+            if self.copied[k] and not on_cpu(tensor) and not meta.is_expanded:
+                given[k] = maker(meta)()
                 given[k].copy_(tensor)
                 copies.append((k, given[k]))
                 addresses[self.picks[k]] = given[k].data_ptr()
@@ -359,7 +360,8 @@ class Replayed:
         fixed = self.picks[[k for k in range(len(given)) if k not in copied and not on_cpu(given[k])]]
         recorded = Recorded(recording, fixed, addresses, copies)
         times = [_version(tensor) - count for tensor, count in zip(given, before, strict=True)]
-        recorded.changes = [(k, more) for k, more in enumerate(times) if more]
+        if any(times):
+            recorded.note_changes = change_notes({k: more for k, more in enumerate(times) if more})
         recorded.note_results(made, given, self._kept)
         logs.count("cuda graphs")
         return recorded
@@ -389,11 +391,6 @@ def _free_results_since(recorded: Recorded, in_order: list[weakref.ref[Recorded]
 def on_cpu(tensor: torch.Tensor) -> bool:
     """Whether kernels of the graph do not read it."""
     return tensor.device.type == "cpu"
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether some of its elements may be one and the same."""
-    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _version(tensor: torch.Tensor) -> int:
