@@ -1,0 +1,79 @@
+"""The two parts of a function that is recorded as a CUDA graph: what runs on the CPU, and the rest. No GPU is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from quickfuse.capture import capture
+from quickfuse.differentiate.expand import expand
+from quickfuse.emit.forward_backward import recorded_functions
+from quickfuse.emit.recordable import why_not_recorded
+from quickfuse.ir.kernel import KernelCall, Schedule
+from quickfuse.ir.loop import Buffer, Extern, HostScalar, Program
+from quickfuse.ir.values import TensorMeta
+from quickfuse.launch.tables import Placer
+from quickfuse.lower import lower
+from quickfuse.schedule import schedule as make_schedule
+
+CUDA = torch.device("cuda", 0)
+
+
+def scheduled(function: Any, *args: Any) -> tuple[Any, Schedule]:
+    """The graph and schedule of a function whose tensors are on a GPU."""
+    graph = capture(function, args, {}).graph
+    for node in graph.nodes:
+        meta = node.meta.get("val")
+        if isinstance(meta, TensorMeta):
+            node.meta["val"] = replace(meta, device=CUDA)
+    return graph, make_schedule(lower(graph, (), expand))
+
+
+def sources(graph: Any, schedule: Schedule) -> tuple[str, str]:
+    kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    calls: Any = [
+        SimpleNamespace(
+            device_type="cuda", gathers=False, gather=None, launch=None, current_stream=None, rows_changed=None, words={},
+            words_of=lambda buffer: [],
+        )
+        for _ in kernels
+    ]
+    inputs = [buffer for buffer in schedule.program.inputs if buffer is not None]
+    position = {buffer: k for k, buffer in enumerate(inputs)}
+    placer = Placer(schedule, position, [buffer.meta for buffer in inputs])
+    host, device = recorded_functions("graph", graph, schedule, calls, placer)
+    return vars(host)["source"], vars(device)["source"]
+
+
+def test_scalars_are_the_host_s_and_kernels_the_device_s() -> None:
+    graph, schedule = scheduled(lambda x, rate: torch.tanh(x) * (1 - rate), torch.randn(8), 0.25)
+    assert why_not_recorded(schedule) is None
+    host, device = sources(graph, schedule)
+    assert host.startswith("def graph_host(_tensors, rate):") and "_k0(" not in host
+    assert "sub = 1 - rate" in host and host.rstrip().endswith("return (sub,)")
+    assert "_k0(_stream(0), sub)" in device and device.rstrip().endswith("return [_out0]")
+
+
+def test_without_scalars_the_host_does_nothing() -> None:
+    graph, schedule = scheduled(lambda x: torch.relu(x @ x), torch.randn(8, 8))
+    host, device = sources(graph, schedule)
+    assert host.split() == ["def", "graph_host(_tensors):", "return", "()"]
+    assert "_k0(_stream(0))" in device
+
+
+def test_why_schedules_are_not_recorded() -> None:
+    there = Buffer("a", TensorMeta(torch.float32, (8,), (1,), CUDA), "temp")
+    here = Buffer("b", TensorMeta(torch.float32, (8,), (1,), torch.device("cpu")), "temp")
+    number = HostScalar("n", "1", torch.int64)
+
+    def reason(*steps: Extern) -> str | None:
+        return why_not_recorded(Schedule(Program(), [*steps]))
+
+    assert reason() == reason(Extern(torch.relu, (here,), {}, [here])) == ""
+    assert reason(Extern(torch.relu, (there,), {}, [there])) is None
+    assert "works on the CPU" in str(reason(Extern(torch.relu, (there,), {}, [here])))
+    assert "gets a number" in str(reason(Extern(torch.mul, (there, [number]), {}, [there])))
+    assert "depends on what is in" in str(reason(Extern(torch.ops.aten.nonzero.default, (there,), {}, [there])))
