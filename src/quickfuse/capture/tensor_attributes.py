@@ -29,7 +29,7 @@ _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
     "requires_grad": lambda m: m.requires_grad,
     "layout": lambda m: torch.strided,
     "itemsize": lambda m: m.dtype.itemsize,
-    "nbytes": lambda m: m.numel * m.dtype.itemsize,
+    "nbytes": lambda m: m.nbytes,
     "is_cpu": lambda m: m.device.type == "cpu",
     "is_cuda": lambda m: m.device.type == "cuda",
     "is_mps": lambda m: m.device.type == "mps",

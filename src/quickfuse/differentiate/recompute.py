@@ -136,7 +136,7 @@ _RECIPES: dict[Any, Callable[[Node, dict[tuple[Node, int], Node]], Recipe | None
 def size_of(node: Node) -> int:
     """Bytes of a tensor node's elements."""
     meta = node.meta["val"]
-    return meta.numel * meta.dtype.itemsize if isinstance(meta, TensorMeta) else 0
+    return meta.nbytes if isinstance(meta, TensorMeta) else 0
 
 
 def is_number(node: Node) -> bool:

@@ -262,7 +262,7 @@ class Recorder(TorchDispatchMode):
         whole = memory.meta
         seen = TensorMeta(whole.dtype, tuple(size), tuple(stride), whole.device)
         inside = begin >= memory.offset and begin * seen.dtype.itemsize + seen.span_bytes <= whole.span_bytes
-        if not inside or base.dtype != whole.dtype or whole.numel * whole.dtype.itemsize != whole.span_bytes:
+        if not inside or base.dtype != whole.dtype or whole.nbytes != whole.span_bytes:
             raise Unsupported("a view by strides of memory with gaps, or as another type")
         place: tuple[Any, ...] = (begin,)
         if memory.input is not None:  # which may be a part of a larger tensor: where it begins is not known here
@@ -398,7 +398,7 @@ def order_in_memory(meta: TensorMeta) -> list[int]:
 def _check_order(targets: list[Any]) -> None:
     """See to it that tensors which are filled with random numbers have no gaps: a copy is filled in the same order then."""
     for target in targets:
-        if target is not None and target.meta.numel * target.meta.dtype.itemsize != target.meta.span_bytes:
+        if target is not None and target.meta.nbytes != target.meta.span_bytes:
             raise Unsupported("random numbers in memory with gaps")
 
 

@@ -217,6 +217,18 @@ def short(dtype: torch.dtype) -> str:
     return name
 
 
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that must all hold for `condition` to hold: what it joins by `and`."""
+    found, left = [], [condition]
+    while left:
+        part = left.pop()
+        if isinstance(part, Op) and part.name == "and" and part.dtype is torch.bool:
+            left.extend(part.args)
+        else:
+            found.append(part)
+    return found
+
+
 def walk(*exprs: Expr) -> list[Expr]:
     """The distinct nodes of some expressions, arguments before their users."""
     done: dict[int, Expr] = {}

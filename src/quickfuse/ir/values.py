@@ -33,6 +33,11 @@ class TensorMeta:
         return len(self.shape)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.numel * self.dtype.itemsize
+
+    @property
     def span_bytes(self) -> int:
         """Bytes from the first element to the end of the last."""
         if self.numel == 0:

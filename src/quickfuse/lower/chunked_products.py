@@ -15,13 +15,13 @@ a whole:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr, Load, Op, Place, walk
+from quickfuse.ir.expr import Const, Expr, Load, Op, Place, conjuncts, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, View, as_view
 from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
 from quickfuse.ir.target import costs_on
@@ -52,13 +52,9 @@ def _is_product(step: Extern) -> bool:
     return (step.target in MM or step.target in ADDMM) and not step.kwargs and len(step.outputs) == 1 and not step.draws
 
 
-def _bytes(meta: TensorMeta) -> int:
-    return meta.numel * meta.dtype.itemsize
-
-
 def _is_large(meta: TensorMeta) -> bool:
     least = costs_on(meta.device).least_chunked
-    return bool(least) and _bytes(meta) >= least and meta.ndim == 2 and meta.is_contiguous
+    return bool(least) and meta.nbytes >= least and meta.ndim == 2 and meta.is_contiguous
 
 
 @dataclass
@@ -117,7 +113,7 @@ class _Chunks:
         counts = [count for count in range(2, costs.most_chunks + 1) if not any(size % count for size in sizes)]
         if not counts:
             raise _NoChunks
-        return next((count for count in counts if _bytes(meta) <= count * costs.chunk), counts[-1])
+        return next((count for count in counts if meta.nbytes <= count * costs.chunk), counts[-1])
 
     # --- loops: where their rows are ---
 
@@ -133,7 +129,7 @@ class _Chunks:
             meta = access.buffer.meta
             if access.buffer not in buffers:
                 continue
-            if meta.span_bytes != _bytes(meta):
+            if meta.span_bytes != meta.nbytes:
                 raise _NoChunks
             sizes = list(zip(loop.shape, access.strides, strict=True))
             found = [k for k, (n, s) in enumerate(sizes) if n > 1 and n * s == meta.numel]
@@ -327,14 +323,8 @@ def _largest(value: Expr) -> int:
 
 def _is_all(condition: Expr) -> bool:
     """Whether a condition is made of others that must all hold."""
-    return all(node.name in ("and", "lt", "ge") for node in _conditions(condition))
+    return all(node.name in ("lt", "ge") for node in _conditions(condition))
 
 
-def _conditions(condition: Expr) -> Sequence[Op]:
-    found, left = [], [condition]
-    while left:
-        node = left.pop()
-        if isinstance(node, Op):
-            found.append(node)
-            left.extend(node.args if node.name == "and" else ())
-    return found
+def _conditions(condition: Expr) -> list[Op]:
+    return [part for part in conjuncts(condition) if isinstance(part, Op)]

@@ -81,7 +81,7 @@ def padded_product(ctx: Context, meta: Any, left: Matrix, right: Matrix, bias: T
     ]  # fmt: skip
     if not grown and columns == right.columns:
         raise NoRule
-    copied = sum(2 * _bytes(operand.tensor.meta) for operand in grown if not _is_stored_anyway(ctx, operand))
+    copied = sum(2 * operand.tensor.meta.nbytes for operand in grown if not _is_stored_anyway(ctx, operand))
     operations = 2 * left.rows * left.columns * right.columns
     if not costs.padding_pays(operations, copied, 2 * len(grown)):
         raise NoRule
@@ -106,11 +106,7 @@ def _aligned(costs: CostModel, dtypes: list[torch.dtype]) -> int:
     return costs.aligned_bytes // dtype.itemsize
 
 
-def _bytes(meta: TensorMeta) -> int:
-    return meta.numel * meta.dtype.itemsize
-
-
-def _base(ctx: Context, operand: Matrix) -> tuple[Tensor, bool]:
+def _base(operand: Matrix) -> tuple[Tensor, bool]:
     """The tensor that is stored for an operand, as rows of this matrix or, if that is False, of the transposed one."""
     tensor = operand.tensor
     storage = tensor.storage
@@ -125,7 +121,7 @@ def _base(ctx: Context, operand: Matrix) -> tuple[Tensor, bool]:
 
 def _is_stored_anyway(ctx: Context, operand: Matrix) -> bool:
     """Whether an operand is no tensor in memory yet, or one that was padded before."""
-    base, _ = _base(ctx, operand)
+    base, _ = _base(operand)
     value = ctx.read(base)
     return not isinstance(value, Load) or id(value) in ctx.padded
 
@@ -136,7 +132,7 @@ def _memory(ctx: Context, operand: Matrix, rows: int, columns: int) -> View:
         memory = as_view(ctx.memory(operand.tensor))
         stride = (columns, 1) if operand.by_rows else (1, rows)
         return View(memory.buffer, (rows, columns), stride, memory.offset)
-    base, by_rows = _base(ctx, operand)
+    base, by_rows = _base(operand)
     buffer = _padded(ctx, base, (rows, columns) if by_rows else (columns, rows))
     view = as_view(buffer)
     return view if by_rows else view.transposed

@@ -165,7 +165,7 @@ def _is_worth_it(chain: Chain, needs_memory: Callable[[Node], bool]) -> bool:
     copied = sum(node.meta["val"].numel for node in chain.nodes[:-1])
     if last.device.type not in ALL_DEVICES or last.dtype not in SUPPORTED or last.dtype.is_complex:
         return False
-    if last.numel * last.dtype.itemsize < COSTS.least_shared_concatenation or copied < last.numel:
+    if last.nbytes < COSTS.least_shared_concatenation or copied < last.numel:
         return False
     users = {user for node in chain.nodes for user in node.users} - set(chain.nodes)
     return not any(needs_memory(user) for user in users if user.op != "output")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, walk
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, conjuncts, walk
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind, identity
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
@@ -85,12 +85,8 @@ class Space:
 
     def _place_in(self, condition: Expr) -> tuple[Expr | None, list[Expr]]:
         """The index on the reduced axis that a condition asks for, if it asks for one, and the rest of the condition."""
-        place, others, left = None, [], [condition]
-        while left:
-            part = left.pop()
-            if isinstance(part, Op) and part.name == "and" and part.dtype is torch.bool:
-                left.extend(part.args)
-                continue
+        place, others = None, []
+        for part in conjuncts(condition):
             pair = part.args if isinstance(part, Op) and part.name == "eq" else ()
             wanted = [y for x, y in (pair, pair[::-1]) if x == Index(self.axes[0]) and not self._moves(y)] if pair else []
             if wanted and place is None and wanted[0].dtype is torch.int64:
