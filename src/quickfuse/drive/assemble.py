@@ -84,7 +84,7 @@ class Writer:
 
 
 class LocationWriter:
-    """Writes a location table: `add` once for each stretch of instructions, in their order."""
+    """Writes a location table: `add` once for each run of instructions, in their order."""
 
     def __init__(self, first_line: int) -> None:
         self.data = bytearray()

@@ -1,4 +1,4 @@
-"""A captured stretch of the user's program, and how to leave the program as eager Python would have left it."""
+"""A captured part of the user's program, and how to leave the program as eager Python would have left it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Effect:
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """A stretch of the program that runs without Python: from a call or from suspended frames, to the return or a break.
+    """A part of the program that runs without Python: from a call or from suspended frames, to the return or a break.
 
     `graph`'s placeholders correspond to `inputs`; it returns a flat tuple, which recipes refer to. Every node carries
     `meta["val"]` (a `TensorMeta`, a `NumberMeta`, or a list of them), `meta["trace"]` (a `Trace`), and `meta["variable"]`

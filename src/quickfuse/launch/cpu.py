@@ -161,7 +161,7 @@ class LoadedKernel:
 
 
 def load_kernels(sources: Sequence[str], names: Sequence[str]) -> list[LoadedKernel]:
-    """Compile several pieces of LLVM IR, none of which defines what another one does. Each call takes LLVM 3 ms, however
+    """Compile several modules of LLVM IR, none of which defines what another one does. Each call takes LLVM 3 ms, however
     little there is to compile."""
     engine = _engine()
     with engine.lock:

@@ -113,7 +113,7 @@ def prepare_launch(
 def prepare_upload(target: int, source: int, size: int, stream: int) -> list[Callable[[], int]]:
     """Functions that, called in turn, copy `size` bytes of host memory at `source` to the device.
 
-    The copy is in pieces that the driver stages, so that the host may write to its memory again at once.
+    The copy is in parts that the driver stages, so that the host may write to its memory again at once.
     """
     return [
         functools.partial(
