@@ -42,5 +42,3 @@ def adopt(i: Interpreter, value: Any) -> Any:
         if type(value) is not tuple:
             i.mark_created(value)
     return value
-
-
