@@ -17,7 +17,7 @@ from ..ir.nodes import outputs_of
 from ..ir.products import storing_form
 from ..ir.segment import Segment
 from ..ir.values import TensorMeta
-from .glue import Body, tensor_order
+from .glue import UNFIT, Body, tensor_order
 
 
 def graph_body(segment: Segment, run: Callable[..., Any]) -> Body:
@@ -81,6 +81,7 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], place
     eager = f"{', '.join(names)}, = {call}" if names else call
     body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, bool(segment.mutated)).write()
     body.repeatable = not segment.mutated
+    body.eager = eager
     body.constants.update({"_graph": segment.run, "_picks": tensor_picks(segment)})
     return body
 
@@ -94,6 +95,7 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
     tensors = "_tensors" if picks == [*range(len(tensor_order(segment)))] else "[_tensors[k] for k in _picks]"
     launch = f"{targets}_joined({tensors}, ({numbers}))"
     constants: dict[str, Any] = {"_graph": segment.run, "_picks": picks, "_joined": call, "_placer": placer}
+    eager = ""
     if placer is None or not placer.tables or not placer.position:
         lines = [launch]
     elif not placer.written:
@@ -102,10 +104,9 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
         constants["_unversioned"] = placer.note_changes
         eager = f"{targets}{_graph_call(segment)}"
         lines = [
-            "if _state: _placer.place(_check.addresses)", "if _placer.overlapping or _unversioned(_tensors):",
-            f"    {eager}", "else:", f"    {launch}",
+            "if _state: _placer.place(_check.addresses)", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
         ]  # fmt: skip
-    return Body(lines, names, constants, repeatable=not segment.mutated)
+    return Body(lines, names, constants, repeatable=not segment.mutated, eager=eager, given=tensors)
 
 
 class KernelBodyWriter:
@@ -304,8 +305,7 @@ class KernelBodyWriter:
         if not self.placer.written:
             return [*place, *self.lines]
         self.constants["_unversioned"] = self.placer.note_changes
-        unfit = "if _placer.overlapping or _unversioned(_tensors):"
-        return [*place, unfit, f"    {self.eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
+        return [*place, f"if {UNFIT}:", f"    {self.eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
 
     def _outputs(self) -> list[Buffer]:
         externs = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
