@@ -285,7 +285,7 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
         "    if _same1[0] != _same0: raise _RunNatively",  # another thread has called it with other tensors since
         "    _state = 0",
         "else:",
-        *(f"    {line}" for line in check),
+        *(f"    {line}" for line in [check[0], "    _same1[0] = 0", *check[1:]]),  # what was known is not about these
         *contents,
         *locked,
         "if not _same0 and not _placer.overlapping: _same2.note(_held0, _tensors)",
