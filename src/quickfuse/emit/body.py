@@ -65,6 +65,11 @@ def _fits(name: str) -> str:
 _CHANGED = "_changed = True"
 
 
+def _stream_of(step: KernelCall) -> str:
+    """The variable with the handle of the stream that a kernel runs on."""
+    return f"_stream{step.device.index or 0}"
+
+
 def _is_constant(value: Any) -> bool:
     """Whether a tuple holds plain numbers only, so that every call may get the same object."""
     return type(value) is tuple and all(type(v) in (int, float, bool) for v in value)
@@ -168,6 +173,7 @@ class KernelBodyWriter:
         last_flag = self._last_flag()
         before: list[str] = []
         changed = False
+        self._open_streams()
         self._open_arena()
         for number, step in enumerate(self.schedule.steps):
             for buffer in self._used[number]:
@@ -347,6 +353,14 @@ class KernelBodyWriter:
             self.lines.append(f"{indent}{' = '.join(words)} = {address}{extra}")
         self.lines += [indent + line for line in changed]
 
+    def _open_streams(self) -> None:
+        """Ask once for the stream that all launches on a GPU go to."""
+        steps = [step for step in self.schedule.steps if isinstance(step, KernelCall)]
+        for step, call in zip(steps, self.calls, strict=True):
+            if call.device_type == "cuda" and (line := f"{_stream_of(step)} = _stream({step.device.index or 0})") not in self.lines:
+                self.constants["_stream"] = call.current_stream
+                self.lines.append(line)
+
     def _open_arena(self) -> None:
         """Make the memory of temporaries on a GPU that only kernels use."""
         arena = self.placer.arena
@@ -361,12 +375,11 @@ class KernelBodyWriter:
         call = self.calls[index]
         self.constants[f"_k{index}"] = call.launch
         if call.device_type == "cuda":
-            self.constants["_stream"] = call.current_stream
             if call.gathers:
                 self.constants[f"_k{index}_gather"] = call.gather
                 self.lines.append(f"_k{index}_gather()")
             names = [s.name for s in step.scalars]
-            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *names])})")
+            self.lines.append(f"_k{index}({', '.join([_stream_of(step), *names])})")
             return
         self.constants[f"_k{index}_block"] = call.block_address
         for k, (scalar, dtype) in enumerate(zip(step.scalars, step.body.scalars, strict=True)):
