@@ -19,7 +19,7 @@ from quickfuse import doctor as doctor_
 from quickfuse.bench import breaks as breaks_
 from quickfuse.bench import compile_time as compile_time_
 from quickfuse.bench import export as export_
-from quickfuse.bench import grid_models, grid_operators, render
+from quickfuse.bench import grid_models, grid_operators, render, traffic
 from quickfuse.bench import growth as growth_
 from quickfuse.bench import guards as guards_
 from quickfuse.bench import operators as operators_
@@ -213,6 +213,33 @@ def _measure_many(tasks: list[Task], json: Path | None, device: str, limits: Lim
         _say(line)
     if not done:
         _say("There was no time for the rest; the same command goes on with it.")
+
+
+@bench.command()
+def kernels(
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "gpt",
+    mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "train",
+    dtype: Dtype = "bfloat16",
+    device: Annotated[str, typer.Option(help="cuda: measured; cpu: the schedule that a GPU would get.")] = "auto",
+    batch: Annotated[int, typer.Option(help="How many images or sequences.")] = grid_models.BATCH,
+    pixels: Annotated[int, typer.Option(help="The side of an image.")] = grid_models.PIXELS,
+    tokens: Annotated[int, typer.Option(help="The length of a sequence.")] = grid_models.TOKENS,
+    most: Annotated[int, typer.Option(help="How many kernels of each graph are shown.")] = 40,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Show what each kernel does.")] = False,
+) -> None:
+    """The kernels of a model on a GPU: launches, bytes, the least time that these take, and the time that they do."""
+    where = _checked(lambda: _device(device))
+    workload = _checked(lambda: ModelWorkload(model, mode, where, dtype, batch, pixels, tokens))
+    function, args = traffic.function_of(workload)
+    if where == "cuda":
+        found = traffic.measured(function, args, mode == "train")
+        titles = [*(f"graph {number}" for number in range(len(found) - 1)), "PyTorch's kernels"]
+    else:
+        found = [traffic.kernel_work(schedule) for schedule in traffic.on_gpu(function, *args)]
+        titles = [f"graph {number}" for number in range(len(found))]
+    for works, title in zip(found, titles, strict=True):
+        for line in traffic.lines_of(works, f"{workload.title}, {title}", most, bodies):
+            _say(line)
 
 
 @bench.command("compile-time")

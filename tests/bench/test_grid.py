@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from quickfuse.bench import grid, grid_models, grid_operators
+from quickfuse.bench import grid, grid_models, grid_operators, traffic
 from quickfuse.bench.grid import Limits, Results
+from quickfuse.bench.workloads import ModelWorkload
+from quickfuse.ir.kernel import KernelCall
 
 
 def lstm(variants: list[str]) -> list[grid.Task]:
@@ -56,3 +58,15 @@ def test_summaries_compare_modes(us: float, expected: str) -> None:
         for task in lstm(["torch.compile", "quickfuse"])
     ]
     assert any(expected in line for line in grid_models.summary(rows))
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_the_kernels_of_a_model_on_a_gpu_are_shown_without_one(mode: str) -> None:
+    function, args = traffic.function_of(ModelWorkload("gpt", mode, "cpu", "float32", 2, 32, 16))
+    schedules = traffic.on_gpu(function, *args)
+    assert len(schedules) == (1 if mode == "eval" else 2)
+    kernels = [step for schedule in schedules for step in schedule.steps if isinstance(step, KernelCall)]
+    assert kernels and all(kernel.device.type == "cuda" for kernel in kernels)
+    works = traffic.kernel_work(schedules[0])
+    assert sum(work.moved for work in works) > 0 and [*works] == sorted(works, key=lambda work: -work.moved)
+    assert len(traffic.lines_of(works, "gpt")) == 1 + len(works)
