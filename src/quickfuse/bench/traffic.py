@@ -29,6 +29,7 @@ from quickfuse.ir.gradients import NothingToDifferentiate
 from quickfuse.ir.kernel import KernelCall, Member, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.ir.values import TensorMeta
+from quickfuse.joining import lying_of
 from quickfuse.launch.cuda_shapes import choose
 from quickfuse.lower import lower
 from quickfuse.schedule import schedule as make_schedule
@@ -114,7 +115,13 @@ def on_gpu(function: Callable[..., Any], *args: Any) -> list[Schedule]:
         with contextlib.suppress(NothingToDifferentiate):
             made = differentiate(segment.graph)
             saved = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
-            return [_schedule_on_gpu(made.forward, saved), _schedule_on_gpu(made.backward)]
+            forward = _schedule_on_gpu(made.forward, saved)
+            placeholders = [node for node in made.backward.nodes if node.op == "placeholder"]
+            tensors = [node for node in placeholders if isinstance(node.meta["val"], TensorMeta)]
+            for node, kept in zip(tensors, made.saved, strict=False):
+                if not kept.of_input and (lies := lying_of(forward.program.outputs[kept.index])) is not None:
+                    node.meta["lies"] = lies
+            return [forward, _schedule_on_gpu(made.backward)]
     return [_schedule_on_gpu(segment.graph)]
 
 
