@@ -1,6 +1,6 @@
 """Run PyTorch's whole database of operators through capture, and print what is captured, what is not, and why.
 
-python tests/capture/operators_report.py [--samples 4] [--only NAME ...] [--dtypes float32 int64 ...] [--verbose]
+    python tests/capture/operators_report.py [--samples 4] [--only NAME ...] [--dtypes float32 int64 ...] [--verbose]
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def view_of_an_output(x):
 
 
 def view_of_an_input(x, w):
-    return x.view(-1), x[1:], w.t(), (x * w).sum()
+    return x.view(-1), x[1:] , w.t(), (x * w).sum()
 
 
 def views_only_of_a_hidden_tensor(x):

@@ -65,10 +65,8 @@ def plain_operator(i: Interpreter, function: Any, left: Any, right: Any, then: T
     if left_kind is right_kind is FunctionType and function in (operator.eq, operator.ne):
         then(is_same(i, left, right) ^ (function is operator.ne))
         return
-    if (
-        (is_constant(left) and is_constant(right))
-        or (is_a_type(left) and is_a_type(right))
-        or (function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES))
+    if (is_constant(left) and is_constant(right)) or (is_a_type(left) and is_a_type(right)) or (
+        function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES)
     ):
         then(i.native(function, left, right))
         return

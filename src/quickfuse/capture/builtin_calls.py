@@ -385,7 +385,9 @@ def _over_iterators(function: Any) -> Callable[..., Any]:
     """A function of itertools that takes iterables and plain numbers."""
 
     def handler(i: Interpreter, *values: Any, **options: Any) -> Any:
-        plain = [i.outside.concrete(v) if v is None or type(v) in (int, Symbol) else native_iterator(i, v) for v in values]
+        plain = [
+            i.outside.concrete(v) if v is None or type(v) in (int, Symbol) else native_iterator(i, v) for v in values
+        ]
         return i.native(function, *plain, **{name: i.outside.concrete(v) for name, v in options.items()})
 
     return handler
@@ -444,4 +446,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 
 #: Native functions without side effects, whose result depends on their arguments alone.
-PURE: frozenset[Any] = frozenset({round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, operator.index, operator.not_})
+PURE: frozenset[Any] = frozenset(
+    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, operator.index, operator.not_}
+)

@@ -137,7 +137,9 @@ class BytecodeInterpreter(Interpreter):
 
     # calls ------------------------------------------------------------------------------------------------------
 
-    def push_frame(self, function: FunctionType, values: list[Any], on_result: Callable[[Any], None], source: Any) -> None:
+    def push_frame(
+        self, function: FunctionType, values: list[Any], on_result: Callable[[Any], None], source: Any
+    ) -> None:
         """Begin running a Python function; `on_result` gets what it returns."""
         if len(self.frames) >= MAX_DEPTH:
             raise Unsupported("recursion deeper than capture follows")

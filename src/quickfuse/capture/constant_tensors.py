@@ -46,7 +46,9 @@ def value_of(node: torch.fx.Node, is_changed: Callable[[torch.fx.Node], bool]) -
     return found[node] if type(found[node]) is torch.Tensor else None
 
 
-def _is_constant(node: torch.fx.Node, is_changed: Callable[[torch.fx.Node], bool], order: dict[torch.fx.Node, None]) -> bool:
+def _is_constant(
+    node: torch.fx.Node, is_changed: Callable[[torch.fx.Node], bool], order: dict[torch.fx.Node, None]
+) -> bool:
     """Whether a node is computed from constants. `order` gets what it is computed from, and then the node itself."""
     if node in order:
         return True

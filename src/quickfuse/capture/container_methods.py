@@ -155,7 +155,6 @@ DICT_METHODS: dict[str, Callable[..., Any]] = {
     "__ior__": _merged_into,
 }
 
-
 def is_container_method(shadow: Any, name: str) -> bool:
     """Whether `name` is a method of the builtin class of a container of the user's."""
     if type(shadow) is ShadowDict:

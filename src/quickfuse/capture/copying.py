@@ -27,13 +27,7 @@ from .symbolic import (
 
 #: What a class may say about copying its objects.
 _SAY_HOW = (
-    "__reduce__",
-    "__reduce_ex__",
-    "__getstate__",
-    "__setstate__",
-    "__getnewargs__",
-    "__getnewargs_ex__",
-    "__new__",
+    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__",
 )
 #: What else a class may say, by `__getattribute__` or `__getattr__`, when these are read of an object.
 _READ_FIRST = {"__reduce_ex__": object.__reduce_ex__, "__getstate__": object.__getstate__}  # type: ignore[attr-defined]

@@ -217,11 +217,9 @@ class RecipeBook:
                     effects.append(Effect("extend", target, shadow.cls, self.recipe(list(shadow.added))))
             elif _changed(shadow):
                 self._changed_types.append(type(shadow.real))
-                effects += (
-                    self._of_set(shadow, target)
-                    if shadow.cls is set
-                    else [Effect("refill", target, shadow.cls, self.recipe(list(shadow.items)))]
-                )
+                effects += self._of_set(shadow, target) if shadow.cls is set else [
+                    Effect("refill", target, shadow.cls, self.recipe(list(shadow.items)))
+                ]
         return effects
 
     def _of_set(self, shadow: ShadowContainer, target: Existing) -> list[Effect]:

@@ -31,7 +31,9 @@ def backward(
     outputs = _tensors(i, tensors)
     keep = bool(retain_graph is not None and i.truth(retain_graph))
     weights = _weights(i, outputs, grad_tensors)
-    leaves = i.graph.history.leaves(i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i))
+    leaves = i.graph.history.leaves(
+        i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i)
+    )
     if inputs is not None:
         wanted = _tensors(i, inputs)
         if any(not is_leaf(tensor) for tensor in wanted):

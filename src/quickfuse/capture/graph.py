@@ -319,7 +319,9 @@ class GraphBuilder:
         node.meta["val"] = structure
         return structure
 
-    def _element(self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool) -> Any:
+    def _element(
+        self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool
+    ) -> Any:
         if isinstance(structure, SameTensor):
             return tensors[structure.index]
         if next(tensors_in(structure), None) is None:

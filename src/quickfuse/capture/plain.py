@@ -42,3 +42,5 @@ def adopt(i: Interpreter, value: Any) -> Any:
         if type(value) is not tuple:
             i.mark_created(value)
     return value
+
+

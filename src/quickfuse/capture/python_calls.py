@@ -22,7 +22,9 @@ _KEPT_OUT: CodeType | None = next(
 )
 
 
-def call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def call(
+    i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+) -> None:
     mark = user_mark(function)
     if mark is not None:
         then(call_marked(i, mark, function, args, kwargs))

@@ -203,8 +203,8 @@ def _computed(leaf: torch.Tensor) -> torch.Tensor:
 
 class _Computed(torch.autograd.Function):
     """An operator whose result looks like its operand. The first call of one of PyTorch's own on this device would import
-    its compiler, which takes up to a second. The contents are the operand's too: an operator on a GPU that refuses what memory
-    happens to hold ends the process's use of that GPU."""
+    its compiler, which takes up to a second. The contents are the operand's too: where an operator on a GPU refuses what
+    memory happens to hold, the process cannot use that GPU any more."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:

@@ -198,11 +198,10 @@ class Tracing:
         self.check_numbers(node, grad)
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
-        made = (
-            getattr(args[0], target)(*args[1:], **kwargs)
-            if node.op == "call_method"
-            else composed(target, args)(*args, **kwargs)
-        )
+        if node.op == "call_method":
+            made = getattr(args[0], target)(*args[1:], **kwargs)
+        else:
+            made = composed(target, args)(*args, **kwargs)
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
