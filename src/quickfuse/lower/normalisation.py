@@ -140,7 +140,7 @@ class BatchNormalised:
 
     As in eager, every channel has one factor and one summand. `value` is the result, `mean` and `unbiased` variance those
     of the batch in the space's wide type, `inverse` the reciprocal of the standard deviation in the type that is computed
-    in.
+    in. `statistics`, where these are the running ones: each channel's mean and `inverse`, as eager returns them on GPUs.
     """
 
     def __init__(
@@ -158,6 +158,8 @@ class BatchNormalised:
             if centre is None or spread is None:
                 raise NoRule
             mean = centre
+            means, variances = (ops.via(ctx.read(t), compute) for t in (running_mean, running_var))
+            self.statistics = [means, inverse_deviation(variances, eps)]
             self.inverse = inverse_deviation(spread, eps)
         gain, shift = (along(ctx, t, (1,), shape, compute) for t in (weight, bias))
         factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
@@ -264,5 +266,4 @@ def _batch_norm_results(
     if training is True:
         statistics = [normalised.space.result(v, False) for v in (normalised.mean, normalised.inverse)]
         return [value, *_rows(ctx, metas[1:3], statistics)]
-    # Nothing reads these: on CPUs they have no elements, on GPUs eager leaves them as the memory was.
-    return [value, *(optional(ctx, m, ops.const(0, m.dtype)) for m in metas[1:3])]
+    return [value, *_rows(ctx, metas[1:3], normalised.statistics)]
