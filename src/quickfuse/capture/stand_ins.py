@@ -179,6 +179,11 @@ def stand_in_for(meta: TensorMeta, leaf: bool) -> torch.Tensor:
     return _like(_without_data(meta), meta, leaf)
 
 
+def laid_out(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """An operator's result with the strides that it has on its device, where those on `meta` are others."""
+    return _LaidOut.apply(made, stride)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def is_leaf(proxy: TensorProxy) -> bool:
     """Whether a tensor that requires gradients is a leaf of autograd's graph."""
     if proxy.real is not None:
@@ -208,3 +213,15 @@ class _Computed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+
+
+class _LaidOut(torch.autograd.Function):
+    """Gradients pass it as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty_strided(made.shape, stride, dtype=made.dtype, device=made.device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
