@@ -269,6 +269,114 @@ def _rms_norm_backward(grad: X, x: X, shape: Any, scale: X, weight: X | None, ma
     return of_input if mask[0] else None, of_weight if mask[1] and weight is not None else None
 
 
+# --- normalisations and their gradients, in 32 bits at least: `mask` says which gradients are wanted ---
+
+
+def _computed(x: X) -> X:
+    return x.float() if x.dtype in _HALF else x
+
+
+def _statistics_type(x: X, weight: X | None) -> torch.dtype:
+    """The type in which statistics are returned."""
+    dtype = x.dtype if weight is None else weight.dtype
+    return torch.float32 if dtype in _HALF and x.device.type != "cpu" else dtype
+
+
+def _standardised(x: X, axes: list[int], eps: float) -> tuple[X, X, X]:
+    """The elements with mean 0 and variance 1 along some axes; what was taken away for it, and by what they were scaled."""
+    x = _computed(x)
+    mean = x.mean(axes, keepdim=True)
+    centred = x - mean
+    scale = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
+    return centred * scale, mean, scale
+
+
+def _affine(value: X, weight: X | None, bias: X | None) -> X:
+    value = value if weight is None else value * weight
+    return value if bias is None else value + bias
+
+
+def _gradient(grad: X, value: X, scale: X, weight: X | None, axes: list[int]) -> X:
+    """With respect to the elements that were standardised to `value`: what would change mean or scale has no effect."""
+    grad = grad if weight is None else grad * weight
+    along_value = (grad * value).mean(axes, keepdim=True)
+    return (grad - value * along_value - grad.mean(axes, keepdim=True)) * scale
+
+
+def _gradients(x: X, parameters: list[X | None], found: list[X | None], mask: Any) -> tuple[X | None, ...]:
+    """The gradients that are wanted, each in the type of what it belongs to."""
+    types = [x.dtype, *[_statistics_type(x, parameter) for parameter in parameters]]
+    return tuple([g.to(t) if m and g is not None else None for g, t, m in zip(found, types, mask, strict=True)])
+
+
+def _layer_norm(x: X, shape: Any, weight: X | None, bias: X | None, eps: float) -> tuple[X, X, X]:
+    value, mean, scale = _standardised(x, [*range(-len(shape), 0)], eps)
+    dtype = _statistics_type(x, weight)
+    return _affine(value, weight, bias).to(x.dtype), mean.to(dtype), scale.to(dtype)
+
+
+def _layer_norm_backward(
+    grad: X, x: X, shape: Any, mean: X, scale: X, weight: X | None, bias: X | None, mask: Any
+) -> tuple[X | None, ...]:
+    grad, value, outer = _computed(grad), (_computed(x) - mean) * scale, [*range(x.ndim - len(shape))]
+    of_input = _gradient(grad, value, scale, weight, [*range(-len(shape), 0)])
+    of_weight, of_bias = ((g.sum(outer) if outer else g) for g in (grad * value, grad))
+    found = [of_input, of_weight if weight is not None else None, of_bias if bias is not None else None]
+    return _gradients(x, [weight, bias], found, mask)
+
+
+def _grouped(x: X, groups: int) -> X:
+    """(N, C, ...) as (N, groups, C / groups, ...)"""
+    return x.unflatten(1, (groups, -1))
+
+
+def _by_channel(parameter: X | None, groups: int, ndim: int) -> X | None:
+    return None if parameter is None else parameter.view(groups, -1, *[1] * (ndim - 2))
+
+
+def _group_norm(
+    x: X, weight: X | None, bias: X | None, N: int, C: int, HxW: int, groups: int, eps: float
+) -> tuple[X, X, X]:
+    value, mean, scale = _standardised(_grouped(x, groups), [*range(2, x.ndim + 1)], eps)
+    value = _affine(value, *[_by_channel(p, groups, x.ndim) for p in (weight, bias)])
+    statistics = [s.flatten(1).to(_statistics_type(x, weight)) for s in (mean, scale)]
+    return value.flatten(1, 2).to(x.dtype), *statistics  # type: ignore[return-value]
+
+
+def _group_norm_backward(
+    grad: X, x: X, mean: X, scale: X, weight: X | None, N: int, C: int, HxW: int, groups: int, mask: Any
+) -> tuple[X | None, ...]:
+    mean, scale = (s.view(*s.shape, *[1] * (x.ndim - 1)) for s in (mean, scale))
+    grad, value = _computed(_grouped(grad, groups)), (_computed(_grouped(x, groups)) - mean) * scale
+    axes, others = [*range(2, x.ndim + 1)], [0, *range(3, x.ndim + 1)]
+    of_input = _gradient(grad, value, scale, _by_channel(weight, groups, x.ndim), axes).flatten(1, 2)
+    of_weight, of_bias = ((g.sum(others).flatten()) for g in (grad * value, grad))
+    return _gradients(x, [weight, weight], [of_input, of_weight, of_bias], mask)
+
+
+def _batch_norm_backward(
+    grad: X, x: X, weight: X | None, running_mean: X | None, running_var: X | None, mean: X | None, scale: X | None,
+    train: bool, eps: float, mask: Any,
+) -> tuple[X | None, ...]:  # fmt: skip
+    axes, shape, count = [0, *range(2, x.ndim)], (-1, *[1] * (x.ndim - 2)), x.numel() // x.shape[1]
+    if not train:
+        assert running_mean is not None and running_var is not None
+        mean, scale = running_mean, 1 / (_computed(running_var) + eps).sqrt()
+    assert mean is not None and scale is not None
+    scale, grad = _computed(scale).view(shape), _computed(grad)
+    value = (_computed(x) - mean.view(shape)) * scale
+    of_weight, of_bias = (grad * value).sum(axes), grad.sum(axes)
+    rest = grad - value * (of_weight / count).view(shape) - (of_bias / count).view(shape) if train else grad
+    of_input = rest * scale if weight is None else rest * scale * weight.view(shape)
+    return _gradients(x, [weight, weight], [of_input, of_weight, of_bias], mask)
+
+
+FORMULAS.update({
+    "native_layer_norm": _layer_norm, "native_layer_norm_backward": _layer_norm_backward,
+    "native_group_norm": _group_norm, "native_group_norm_backward": _group_norm_backward,
+    "native_batch_norm_backward": _batch_norm_backward,
+})  # fmt: skip
+
 # --- elements in other places ---
 
 FORMULAS["slice_backward"] = lambda grad, sizes, *place: torch.slice_scatter(grad.new_zeros(sizes), grad, *place)

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.reindex import IndexMap, reindex
-from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, optional, rule, several
@@ -22,7 +21,7 @@ from .layout import Shape
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .space import Space
-from .symbolic import Storage, Tensor
+from .symbolic import Tensor
 
 
 def computed_in(input: Any) -> torch.dtype:
@@ -48,78 +47,6 @@ def along(ctx: Context, operand: Any, axes: Shape, shape: Shape, dtype: torch.dt
         raise NoRule
     rows = tuple([tuple([int(j == axis) for j in range(len(shape))]) for axis in axes])
     return ops.via(reindex(ctx.read(operand), IndexMap((0,) * len(axes), rows, len(shape))), dtype)
-
-
-def affine(value: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
-    value = value if weight is None else ops.mul(value, weight)
-    return value if bias is None else ops.add(value, bias)
-
-
-def standardised(space: Space, value: Expr, eps: Any) -> tuple[Expr, Expr, Expr]:
-    """The elements with mean 0 and variance 1 in each row; what was taken away for it, and by what they were scaled."""
-    mean = ops.via(space.mean(value), value.dtype)
-    centred = ops.sub(value, mean)
-    variance = space.mean(ops.mul(centred, centred))
-    scale = ops.via(ops.rsqrt(ops.add(variance, number_of(eps, variance.dtype))), value.dtype)
-    return ops.mul(centred, scale), mean, scale
-
-
-def layer_normalised(
-    ctx: Context, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any
-) -> tuple[Space, Expr, Expr, Expr]:
-    """The space of the rows, the result, and each row's mean and scale."""
-    compute = computed_in(input)
-    space = space_of_last(ctx, input, normalized_shape)
-    value, mean, scale = standardised(space, ops.via(ctx.read(input), compute), eps)
-    weights = [along(ctx, w, space.axes, space.shape, compute) for w in (weight, bias)]
-    return space, affine(value, *weights), mean, scale
-
-
-def space_of_last(ctx: Context, input: Tensor, normalized_shape: Any) -> Space:
-    """The space in which the last axes are reduced."""
-    shape = input.meta.shape
-    return Space(ctx, shape, tuple(range(len(shape) - len(normalized_shape), len(shape))), input.meta.device)
-
-
-def group_normalised(
-    ctx: Context, input: Any, groups: int, weight: Any, bias: Any, eps: Any
-) -> tuple[Space, Expr, Expr, Expr]:
-    """The space over (N, groups, members, ...), the result there, and each group's mean and scale."""
-    compute = computed_in(input)
-    space, value = read_in_groups(ctx, input, groups)
-    value, mean, scale = standardised(space, ops.via(value, compute), eps)
-    return space, affine(value, *(by_channel(ctx, w, space.shape, compute) for w in (weight, bias))), mean, scale
-
-
-def read_in_groups(ctx: Context, tensor: Tensor, groups: int) -> tuple[Space, Expr]:
-    """The space over (N, groups, members, ...) that reduces each group, and the tensor's elements there."""
-    meta = in_groups(tensor.meta, groups)
-    view = Tensor(tensor.storage, meta, offset=tensor.offset, is_base=False)
-    return Space(ctx, meta.shape, tuple(range(2, len(meta.shape))), meta.device), ctx.read(view)
-
-
-def grouped(meta: TensorMeta, groups: int, value: Expr) -> Tensor:
-    """A new tensor `meta` from a value over (N, groups, members, ...)."""
-    return Tensor(Storage(in_groups(meta, groups), ops.via(value, meta.dtype)), meta, is_base=False)
-
-
-def in_groups(meta: TensorMeta, groups: int) -> TensorMeta:
-    """(N, C, ...) as (N, groups, C / groups, ...)."""
-    batch, channels, *rest = meta.shape
-    members = channels // groups
-    outer, step, *steps = meta.stride
-    shape, stride = (batch, groups, members, *rest), (outer, members * step, step, *steps)
-    return TensorMeta(meta.dtype, shape, stride, meta.device)
-
-
-def by_channel(ctx: Context, operand: Any, shape: Shape, dtype: torch.dtype) -> Expr | None:
-    """A weight for each channel, over (N, groups, members, ...)."""
-    if operand is None:
-        return None
-    if type(operand) is not Tensor or operand.meta.shape != (shape[1] * shape[2],):
-        raise NoRule
-    row = (0, shape[2], 1, *([0] * (len(shape) - 3)))
-    return ops.via(reindex(ctx.read(operand), IndexMap((0,), (row,), len(shape))), dtype)
 
 
 @rule("", "input running_mean running_var weight=None bias=None training=False momentum=0.1 eps=1e-5",
@@ -201,26 +128,8 @@ def inverse_deviation(variance: Expr, eps: Any) -> Expr:
 # --- the operators, whose gradients need the statistics ---
 
 
-@rule("native_layer_norm", "input normalized_shape weight bias eps")
-def layer_norm(
-    ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any
-) -> list[Tensor | None]:
-    metas = several(meta, 3)
-    space, value, mean, scale = layer_normalised(ctx, input, normalized_shape, weight, bias, eps)
-    return [optional(ctx, metas[0], value), *_rows(ctx, metas[1:], [space.result(v, True) for v in (mean, scale)])]
-
-
 def _rows(ctx: Context, metas: Sequence[Any], values: Sequence[Expr]) -> list[Tensor | None]:
     return [optional(ctx, meta, value) for meta, value in zip(metas, values, strict=True)]
-
-
-@rule("native_group_norm", "input weight bias N C HxW group eps")
-def group_norm(
-    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, N: Any, C: Any, HxW: Any, group: Any, eps: Any
-) -> list[Tensor | None]:
-    metas = several(meta, 3)
-    space, value, mean, scale = group_normalised(ctx, input, group, weight, bias, eps)
-    return [grouped(metas[0], group, value), *_rows(ctx, metas[1:], [space.result(v, False) for v in (mean, scale)])]
 
 
 _STATISTICS = "running_mean running_var training momentum eps"
