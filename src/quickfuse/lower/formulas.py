@@ -151,6 +151,13 @@ def _softplus_backward(grad: X, x: X, beta: float, threshold: float) -> X:
     return torch.where(x * beta > threshold, grad, grad * power / (power + 1))
 
 
+@formula("log_sigmoid_forward")
+def _log_sigmoid(x: X) -> tuple[X, X]:
+    """The second result is what the gradient's formula uses on the CPU."""
+    small = (-x.abs()).exp()
+    return x.clamp_max(0) - small.log1p(), small
+
+
 @formula("log_sigmoid_backward")
 def _log_sigmoid_backward(grad: X, x: X, small: X) -> X:
     """`small` is exp(-|x|)."""
@@ -169,12 +176,15 @@ def _logit_backward(grad: X, x: X, eps: float | None = None) -> X:
 # --- losses and their gradients: `reduction` is 0 for none, 1 for the mean, 2 for the sum ---
 
 
-def _loss(name: str, of_difference: Callable[..., X]) -> None:
-    def loss(x: X, target: X, reduction: int = 1, *numbers: float, **options: float) -> Any:
-        losses = of_difference(x - target, *numbers, **options)
-        return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
+def _reduced(losses: X, reduction: int) -> X:
+    return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
 
-    FORMULAS[name] = loss  # eager stores the losses, in 16 bits where those are the operands
+
+def _loss(name: str, of_difference: Callable[..., X]) -> None:
+    def loss(x: X, target: X, reduction: int = 1, *numbers: float, **options: float) -> X:
+        return _reduced(of_difference(x - target, *numbers, **options), reduction)
+
+    FORMULAS[name] = loss  # not by `formula`: eager stores the losses, in 16 bits where those are the operands
 
 
 def _smooth(difference: X, beta: float = 1.0) -> X:
@@ -187,6 +197,16 @@ def _huber(difference: X, delta: float = 1.0) -> X:
     return torch.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
 
+def _bce_with_logits(
+    x: X, target: X, weight: X | None = None, pos_weight: X | None = None, reduction: int = 1
+) -> X:
+    log_sigmoid = torch.nn.functional.logsigmoid(x)
+    positive = log_sigmoid if pos_weight is None else ((pos_weight - 1) * target + 1) * log_sigmoid
+    losses = (1 - target) * x - positive
+    return _reduced(losses if weight is None else losses * weight, reduction)
+
+
+FORMULAS["binary_cross_entropy_with_logits"] = _bce_with_logits
 _loss("mse_loss", lambda difference: difference * difference)
 _loss("smooth_l1_loss", _smooth)
 _loss("huber_loss", _huber)
@@ -358,17 +378,18 @@ def _batch_norm_backward(
     grad: X, x: X, weight: X | None, running_mean: X | None, running_var: X | None, mean: X | None, scale: X | None,
     train: bool, eps: float, mask: Any,
 ) -> tuple[X | None, ...]:  # fmt: skip
-    axes, shape, count = [0, *range(2, x.ndim)], (-1, *[1] * (x.ndim - 2)), x.numel() // x.shape[1]
+    axes, shape = [0, *range(2, x.ndim)], (-1, *[1] * (x.ndim - 2))
     if not train:
         assert running_mean is not None and running_var is not None
         mean, scale = running_mean, 1 / (_computed(running_var) + eps).sqrt()
     assert mean is not None and scale is not None
     scale, grad = _computed(scale).view(shape), _computed(grad)
     value = (_computed(x) - mean.view(shape)) * scale
-    of_weight, of_bias = (grad * value).sum(axes), grad.sum(axes)
-    rest = grad - value * (of_weight / count).view(shape) - (of_bias / count).view(shape) if train else grad
+    product, rest = grad * value, grad
+    if train:
+        rest = grad - value * product.mean(axes, keepdim=True) - grad.mean(axes, keepdim=True)
     of_input = rest * scale if weight is None else rest * scale * weight.view(shape)
-    return _gradients(x, [weight, weight], [of_input, of_weight, of_bias], mask)
+    return _gradients(x, [weight, weight], [of_input, product.sum(axes), grad.sum(axes)], mask)
 
 
 FORMULAS.update({

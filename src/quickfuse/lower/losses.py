@@ -58,21 +58,6 @@ def _operands(ctx: Context, *tensors: Any) -> tuple[list[Expr], Shape, torch.dty
     return [operand(ctx, t, shape, device, common, compute, True) for t in tensors], shape, common
 
 
-@rule("binary_cross_entropy_with_logits", "input target weight=None pos_weight=None reduction=1")
-def bce_with_logits(
-    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, pos_weight: Any, reduction: Any
-) -> Tensor:
-    if weight is not None or pos_weight is not None:
-        raise NoRule
-    (x, y), shape, common = _operands(ctx, input, target)
-    if common is not input.dtype or COMPUTE[common] is not common:
-        raise NoRule  # eager rounds several intermediate tensors to 16 bits
-    zero = ops.like(x, 0)
-    log_sigmoid = ops.sub(ops.minimum(x, zero), ops.log1p(ops.exp(ops.neg(ops.absolute(x)))))
-    losses = ops.sub(ops.mul(ops.sub(ops.like(y, 1), y), x), log_sigmoid)
-    return _reduced(ctx, meta, losses, shape, common, reduction)
-
-
 @rule("binary_cross_entropy", "input target weight=None reduction=1")
 def bce(ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction: Any) -> Tensor:
     """A probability below zero or above one, or NaN, is an exception."""
