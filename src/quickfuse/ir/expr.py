@@ -251,6 +251,12 @@ def walk(*exprs: Expr) -> list[Expr]:
     return list(done.values())
 
 
+def main_strides(value: Expr, ndim: int) -> tuple[int, ...]:
+    """The strides of the load that moves along the most axes."""
+    loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
+    return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)
+
+
 def statements(stores: Iterable[tuple[str, Expr]]) -> list[str]:
     """Stores as text, with a name for each operation that is used more than once.
 

@@ -22,24 +22,21 @@ FORMULAS: dict[str, Callable[..., Any]] = {}
 
 
 def formula(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function of the operator's arguments."""
+    """Register a function of the operator's arguments, which is computed in 32 bits at least."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def composed(first: X, *others: Any, **options: Any) -> Any:
-            dtype = first.dtype
-            if dtype not in _HALF:
-                return function(first, *others, **options)
-            wide = [a.float() if isinstance(a, X) and a.dtype in _HALF else a for a in (first, *others)]
-            made = function(*wide, **options)
-            results = made if isinstance(made, tuple) else (made,)
-            rounded = tuple([r.to(dtype) if isinstance(r, X) and r.dtype is torch.float32 else r for r in results])
-            return rounded if isinstance(made, tuple) else rounded[0]
+        def composed(*args: Any, **options: Any) -> Any:
+            return function(*[_computed(a) if isinstance(a, X) else a for a in args], **options)
 
         FORMULAS.update(dict.fromkeys(names.split(), composed))
         return composed
 
     return register
+
+
+def _computed(x: X) -> X:
+    return x.float() if x.dtype in _HALF else x
 
 
 # --- functions of elements ---
@@ -87,6 +84,9 @@ def _logaddexp2(x: X, y: X) -> X:
 
 # --- activations and their gradients ---
 
+#: What eager's kernel multiplies by, in double precision, too: a float32.
+_SIXTH = 0.1666666716337204
+
 
 @formula("glu")
 def _glu(x: X, dim: int = -1) -> X:
@@ -101,6 +101,12 @@ def _glu_backward(grad: X, x: X, dim: int) -> X:
     return torch.cat([share * grad, (1 - share) * share * grad * first], dim)
 
 
+formula("sigmoid_backward")(lambda grad, y: grad * (1 - y) * y)
+formula("tanh_backward")(lambda grad, y: grad * (1 - y * y))
+formula("hardsigmoid_backward")(lambda grad, x: torch.where((x > -3) & (x < 3), grad * _SIXTH, 0))
+formula("softshrink_backward hardshrink_backward")(
+    lambda grad, x, limit: torch.where((x >= -limit) & (x <= limit), 0, grad)
+)
 formula("hardtanh_backward")(lambda grad, x, low, high: torch.where((x <= low) | (x >= high), 0, grad))
 formula("leaky_relu_backward")(lambda grad, x, slope, of_result: torch.where(x > 0, grad, grad * slope))
 formula("_prelu_kernel")(lambda x, weight: torch.where(x > 0, x, weight * x))
@@ -199,7 +205,9 @@ def _huber(difference: X, delta: float = 1.0) -> X:
 
 def _bce_with_logits(
     x: X, target: X, weight: X | None = None, pos_weight: X | None = None, reduction: int = 1
-) -> X:
+) -> X | None:
+    if x.dtype is not target.dtype:
+        return None
     log_sigmoid = torch.nn.functional.logsigmoid(x)
     positive = log_sigmoid if pos_weight is None else ((pos_weight - 1) * target + 1) * log_sigmoid
     losses = (1 - target) * x - positive
@@ -289,26 +297,20 @@ def _rms_norm_backward(grad: X, x: X, shape: Any, scale: X, weight: X | None, ma
     return of_input if mask[0] else None, of_weight if mask[1] and weight is not None else None
 
 
-# --- normalisations and their gradients, in 32 bits at least: `mask` says which gradients are wanted ---
-
-
-def _computed(x: X) -> X:
-    return x.float() if x.dtype in _HALF else x
-
-
-def _statistics_type(x: X, weight: X | None) -> torch.dtype:
-    """The type in which statistics are returned."""
-    dtype = x.dtype if weight is None else weight.dtype
-    return torch.float32 if dtype in _HALF and x.device.type != "cpu" else dtype
+# --- normalisations and their gradients, in 32 bits at least, which are rounded at the end ---
+# `mask` says which gradients are wanted.
 
 
 def _standardised(x: X, axes: list[int], eps: float) -> tuple[X, X, X]:
     """The elements with mean 0 and variance 1 along some axes; what was taken away for it, and by what they were scaled."""
     x = _computed(x)
-    mean = x.mean(axes, keepdim=True)
-    centred = x - mean
-    scale = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt()
-    return centred * scale, mean, scale
+    if x.device.type == "cpu":
+        mean = x.mean(axes, keepdim=True)
+        variance = (x - mean).square().mean(axes, keepdim=True)
+    else:
+        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    scale = (variance + eps).rsqrt()
+    return (x - mean) * scale, mean, scale
 
 
 def _affine(value: X, weight: X | None, bias: X | None) -> X:
@@ -323,16 +325,13 @@ def _gradient(grad: X, value: X, scale: X, weight: X | None, axes: list[int]) ->
     return (grad - value * along_value - grad.mean(axes, keepdim=True)) * scale
 
 
-def _gradients(x: X, parameters: list[X | None], found: list[X | None], mask: Any) -> tuple[X | None, ...]:
-    """The gradients that are wanted, each in the type of what it belongs to."""
-    types = [x.dtype, *[_statistics_type(x, parameter) for parameter in parameters]]
-    return tuple([g.to(t) if m and g is not None else None for g, t, m in zip(found, types, mask, strict=True)])
+def _wanted(found: list[X | None], mask: Any) -> tuple[X | None, ...]:
+    return tuple([gradient if wanted else None for gradient, wanted in zip(found, mask, strict=True)])
 
 
 def _layer_norm(x: X, shape: Any, weight: X | None, bias: X | None, eps: float) -> tuple[X, X, X]:
     value, mean, scale = _standardised(x, [*range(-len(shape), 0)], eps)
-    dtype = _statistics_type(x, weight)
-    return _affine(value, weight, bias).to(x.dtype), mean.to(dtype), scale.to(dtype)
+    return _affine(value, weight, bias), mean, scale
 
 
 def _layer_norm_backward(
@@ -341,8 +340,7 @@ def _layer_norm_backward(
     grad, value, outer = _computed(grad), (_computed(x) - mean) * scale, [*range(x.ndim - len(shape))]
     of_input = _gradient(grad, value, scale, weight, [*range(-len(shape), 0)])
     of_weight, of_bias = ((g.sum(outer) if outer else g) for g in (grad * value, grad))
-    found = [of_input, of_weight if weight is not None else None, of_bias if bias is not None else None]
-    return _gradients(x, [weight, bias], found, mask)
+    return _wanted([of_input, of_weight if weight is not None else None, of_bias if bias is not None else None], mask)
 
 
 def _grouped(x: X, groups: int) -> X:
@@ -359,8 +357,7 @@ def _group_norm(
 ) -> tuple[X, X, X]:
     value, mean, scale = _standardised(_grouped(x, groups), [*range(2, x.ndim + 1)], eps)
     value = _affine(value, *[_by_channel(p, groups, x.ndim) for p in (weight, bias)])
-    statistics = [s.flatten(1).to(_statistics_type(x, weight)) for s in (mean, scale)]
-    return value.flatten(1, 2).to(x.dtype), *statistics  # type: ignore[return-value]
+    return value.flatten(1, 2), mean.flatten(1), scale.flatten(1)
 
 
 def _group_norm_backward(
@@ -370,8 +367,7 @@ def _group_norm_backward(
     grad, value = _computed(_grouped(grad, groups)), (_computed(_grouped(x, groups)) - mean) * scale
     axes, others = [*range(2, x.ndim + 1)], [0, *range(3, x.ndim + 1)]
     of_input = _gradient(grad, value, scale, _by_channel(weight, groups, x.ndim), axes).flatten(1, 2)
-    of_weight, of_bias = ((g.sum(others).flatten()) for g in (grad * value, grad))
-    return _gradients(x, [weight, weight], [of_input, of_weight, of_bias], mask)
+    return _wanted([of_input, *[g.sum(others).flatten() for g in (grad * value, grad)]], mask)
 
 
 def _batch_norm_backward(
@@ -389,7 +385,7 @@ def _batch_norm_backward(
     if train:
         rest = grad - value * product.mean(axes, keepdim=True) - grad.mean(axes, keepdim=True)
     of_input = rest * scale if weight is None else rest * scale * weight.view(shape)
-    return _gradients(x, [weight, weight], [of_input, product.sum(axes), grad.sum(axes)], mask)
+    return _wanted([of_input, product.sum(axes), grad.sum(axes)], mask)
 
 
 FORMULAS.update({
@@ -398,8 +394,18 @@ FORMULAS.update({
     "native_batch_norm_backward": _batch_norm_backward,
 })  # fmt: skip
 
-# --- elements in other places ---
+# --- elements in other places, and parts that are kept ---
 
 FORMULAS["slice_backward"] = lambda grad, sizes, *place: torch.slice_scatter(grad.new_zeros(sizes), grad, *place)
 FORMULAS["select_backward"] = lambda grad, sizes, *place: torch.select_scatter(grad.new_zeros(sizes), grad, *place)
 FORMULAS["diagonal_backward"] = lambda grad, sizes, *place: torch.diagonal_scatter(grad.new_zeros(sizes), grad, *place)
+
+
+def _away(x: X) -> X:
+    """How far each element of a matrix is to the right of the diagonal."""
+    rows, columns = (torch.arange(n, device=x.device) for n in x.shape[-2:])
+    return columns - rows.unsqueeze(1)
+
+
+FORMULAS["tril"] = lambda x, diagonal=0: torch.where(_away(x) <= diagonal, x, 0)
+FORMULAS["triu"] = lambda x, diagonal=0: torch.where(_away(x) >= diagonal, x, 0)

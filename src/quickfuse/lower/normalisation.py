@@ -18,6 +18,7 @@ from . import ops
 from .calls import made, optional, rule
 from .context import Context
 from .layout import Shape
+from .moments import moments
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
 from .space import Space
@@ -77,21 +78,18 @@ class _BatchNormalised:
 
     def _by_batch(self, value: Expr, eps: Any) -> None:
         space = self.space
-        self.mean = space.mean(value)
-        centred = ops.sub(value, ops.via(self.mean, self.compute))
-        variance = space.mean(ops.mul(centred, centred))
+        self.mean, variance = moments(space, value)
         self.inverse = ops.via(ops.rsqrt(ops.add(variance, _number(eps, variance.dtype))), self.compute)
         count = space.number_of_elements(variance.dtype)
         others = ops.maximum(ops.sub(count, ops.const(1, count.dtype)), ops.const(1, count.dtype))
         self.unbiased = ops.mul(variance, ops.div(count, others))
 
-    def statistics(self, metas: Any) -> list[Expr]:
-        """Mean and reciprocal of the deviation of each channel; nothing where running ones were used."""
-        if self.training:
-            return [self.space.result(value, False) for value in (self.mean, self.inverse)]
-        if any(meta is not None and meta.numel for meta in metas):
-            raise NoRule
-        return [ops.const(0, self.compute)] * 2
+    def statistics(self) -> list[Expr]:
+        """Mean and reciprocal of the deviation of each channel. Where running ones were used nothing reads these: on CPUs
+        they have no elements, on GPUs eager leaves them as the memory was."""
+        if not self.training:
+            return [ops.const(0, self.compute)] * 2
+        return [self.space.result(value, False) for value in (self.mean, self.inverse)]
 
     def moved(self, momentum: Any) -> list[Expr | None]:
         """The running statistics, moved towards those of the batch if `training`; None for those that there are not."""
@@ -134,7 +132,7 @@ def native_batch_norm(ctx: Context, meta: Any, *, momentum: Any, **others: Any) 
     if not isinstance(meta, (list, tuple)) or len(meta) not in (3, 5):
         raise NoRule
     normalised = _BatchNormalised(ctx, **others)
-    values = [normalised.value, *normalised.statistics(meta[1:3])]
+    values = [normalised.value, *normalised.statistics()]
     if len(meta) == 5:
         values += normalised.moved(momentum)  # type: ignore[arg-type]
     else:

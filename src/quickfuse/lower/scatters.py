@@ -6,6 +6,7 @@ axes are independent.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,6 +25,7 @@ from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
 from .indexing import basic_part, flattened
 from .layout import Shape, axes_as_read, broadcast
+from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
 from .rules import NoRule, into
 from .symbolic import Tensor, whole_load
@@ -326,7 +328,17 @@ def embedding_dense_backward(
     return target.result()
 
 
-def _max_pool_backward(ctx: Context, meta: Any, *, ndim: int, grad_output: Any, indices: Any, **others: Any) -> Tensor:
+def _max_pool_backward(
+    ctx: Context, meta: Any, *, ndim: int, grad_output: Any, indices: Any, kernel_size: Any, stride: Any, padding: Any,
+    dilation: Any, **others: Any,
+) -> Tensor:  # fmt: skip
+    if type(meta) is TensorMeta and meta.device.type == "cuda":  # where adding in memory is slow
+        with contextlib.suppress(NoRule):
+            return max_pool_gathered(ctx, meta, grad_output, indices, ndim, kernel_size, stride, padding, dilation)
+    return _max_pool_scattered(ctx, meta, ndim, grad_output, indices)
+
+
+def _max_pool_scattered(ctx: Context, meta: Any, ndim: int, grad_output: Any, indices: Any) -> Tensor:
     """Windows may overlap, so one plane of an image is gone through in order."""
     if type(meta) is not TensorMeta or len(meta.shape) <= ndim or not meta.numel:
         raise NoRule

@@ -135,6 +135,13 @@ class Space:
             known = self.ctx.reduced[key] = (value, Load(access, value.dtype))
         return known[1]
 
+    def reduce_part(self, value: Expr, combine: str) -> Expr:
+        """As `reduce`, for what is a part of longer rows: it is not cut once more."""
+        load = self.reduce(value, combine)
+        if isinstance(load, Load) and load.access.buffer.kind == "temp":
+            self.ctx.program.parts.add(load.access.buffer)
+        return load
+
     # --- results ---
 
     def result(self, value: Expr, keepdim: bool) -> Expr:

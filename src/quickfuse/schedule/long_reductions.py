@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quickfuse.ir.cost_model import CostModel
-from quickfuse.ir.expr import Expr, Load, walk
+from quickfuse.ir.expr import Expr, Load, main_strides
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
@@ -24,7 +24,8 @@ def split_long_reductions(program: Program) -> None:
     """Give each long reduction of a program two stages, where its rows are too few."""
     steps: list[Loop | Extern] = []
     for step in program.steps:
-        split = _split(step) if isinstance(step, Loop) and step.stores[0].kind is StoreKind.REDUCE else None
+        whole = isinstance(step, Extern) or step.stores[0].access.buffer in program.parts
+        split = None if whole else _split(step)  # type: ignore[arg-type]
         steps += [step] if split is None else _stages(step, split)  # type: ignore[arg-type]
     program.steps = steps
 
@@ -43,10 +44,10 @@ class _Split:
 def _split(loop: Loop) -> _Split | None:
     """How a loop's reduction is cut; None where whole rows are as good."""
     shape, store, costs = loop.shape, loop.stores[0], costs_on(loop.device)
-    if math.prod(shape) < costs.long_reduction:
+    if store.kind is not StoreKind.REDUCE or math.prod(shape) < costs.long_reduction:
         return None
     reduced = reduced_axes(shape, store) or ()
-    strides = _main_strides(store.value, len(shape))
+    strides = main_strides(store.value, len(shape))
     moving = [k for k, size in enumerate(shape) if size > 1]
     rows = math.prod(shape[k] for k in moving if k not in reduced)
     inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
@@ -61,12 +62,6 @@ def _split(loop: Loop) -> _Split | None:
     most = min(most, -(-costs.most_units // max(units, 1))) if costs.most_units else most
     divisor = max(d for d in range(1, max(most // times, 1) + 1) if shape[axis] % d == 0)
     return _Split(reduced, whole, axis, divisor if divisor * times >= costs.least_parts else costs.parts // times)
-
-
-def _main_strides(value: Expr, ndim: int) -> Shape:
-    """The strides of the load that moves along the most axes."""
-    loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
-    return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)
 
 
 def _axes_to_cut(shape: Shape, axes: Sequence[int], costs: CostModel) -> tuple[Sequence[int], int | None]:
