@@ -184,6 +184,11 @@ def stand_in_for(meta: TensorMeta, leaf: bool) -> torch.Tensor:
     return _like(_without_data(meta), meta, leaf)
 
 
+def laid_out(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """An operator's result with the strides that it has on its device, where those on `meta` are others."""
+    return _LaidOut.apply(made, stride)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def is_leaf(proxy: TensorProxy) -> bool:
     """Whether a tensor that requires gradients is a leaf of autograd's graph."""
     if proxy.real is not None:
@@ -217,6 +222,18 @@ class _Computed(torch.autograd.Function):
         if leaf.device != _META and type(leaf) is not OnDevice and leaf.numel():
             whole(made).copy_(whole(leaf))
         return made
+
+
+class _LaidOut(torch.autograd.Function):
+    """Gradients pass it as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty_strided(made.shape, stride, dtype=made.dtype, device=made.device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
