@@ -74,7 +74,8 @@ def _layers() -> tuple[Any, tuple[Any, ...]]:
         images = functional.max_pool2d(kernel(rows[:, None]), 2).flatten(1)
         made, (last, _) = cells(rows)
         best, places = made.topk(2, -1)
-        return torch.cat([images, rows.mean(1)], 1), best.gather(-1, places), last, made.where(tokens[..., None] > 3, 0), made[..., [2, 0]]
+        chosen = best.gather(-1, places), made.where(tokens[..., None] > 3, 0), made[..., [2, 0]]
+        return torch.cat([images, rows.mean(1)], 1), chosen, last
 
     return program, (torch.randint(9, (2, 4)),)
 

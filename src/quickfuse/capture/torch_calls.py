@@ -11,7 +11,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.signatures import signature
-from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
+from . import checkpoints, custom_functions, gradients, mode_calls, tensor_checks, torch_function, transforms
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .symbolic import FromOutside, TensorProxy, type_of
@@ -206,6 +206,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
     **mode_calls.HANDLERS,
+    **tensor_checks.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
     **torch_function.HANDLERS,
