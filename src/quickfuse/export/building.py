@@ -222,6 +222,7 @@ class _Building:
         signature.inputs = self._ordered(traced, [spec for spec in specs if spec.name not in fixed])
         nodes = self._outputs(traced, signature, results, changes, tree)
         _close(traced, nodes)
+        _leave_out_unused(traced, signature)
         relied.assumptions += changes.assumptions
         numbers = {path: value for path, value in self.values.items() if isinstance(value, (int, float, bool))}
         program = Program(
@@ -367,6 +368,14 @@ def _close(traced: Traced, nodes: list[Node]) -> None:
     """Let the graph return these nodes, and take out what nothing needs."""
     traced.graph.output(tuple(nodes)).meta["val"] = None
     simplify(traced.graph, set(nodes))
+
+
+def _leave_out_unused(traced: Traced, signature: GraphSignature) -> None:
+    """Take out inputs for tensors of the program's own that it only asked what they are like. They stay in its state."""
+    unused = {node.name: node for node in traced.graph.nodes if node.op == "placeholder" and not node.users}
+    for spec in [spec for spec in signature.inputs if spec.kind in STATE and spec.name in unused]:
+        signature.inputs.remove(spec)
+        traced.graph.erase_node(unused[spec.name])
 
 
 def versions() -> dict[str, str]:
