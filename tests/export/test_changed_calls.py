@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -158,15 +159,28 @@ def wrong_calls(program: str, exported: Exported, original: Program, compiled: b
                 break
 
 
-@pytest.mark.parametrize("form", ["from a file", pytest.param("compiled", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_each_call_is_right_or_a_clear_error(program: str, form: str, tmp_path: Path) -> None:
+def check_calls(program: str, compiled: bool, tmp_path: Path) -> None:
     original = PROGRAMS[program]()
     given = example(None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exported = through_file(quickfuse.export(copy.deepcopy(original), tuple(given.args), given.kwargs), tmp_path)
-        assert [*wrong_calls(program, exported, original, form == "compiled")] == []
+        assert [*wrong_calls(program, exported, original, compiled)] == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_call_is_right_or_a_clear_error(program: str, tmp_path: Path) -> None:
+    check_calls(program, False, tmp_path)
+
+
+#: All are compiled by `make export-long`, which takes minutes.
+COMPILED = PROGRAMS if os.environ.get("EXPORT_LONG") else ("in place", "running average", "branches", "asks for gradients")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", COMPILED)
+def test_each_call_of_compiled_code_is_right_or_a_clear_error(program: str, tmp_path: Path) -> None:
+    check_calls(program, True, tmp_path)
 
 
 def test_exported_under_autocast(tmp_path: Path) -> None:

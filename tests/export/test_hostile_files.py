@@ -1,6 +1,6 @@
 """Random changes of valid files: loading one gives a program or the one error, in no long time, and executes nothing.
 
-`make mutations` makes many more of them, and others each time: as many as the environment's MUTATIONS says.
+`make export-long` makes many more of them, and others each time: as many as the environment's MUTATIONS says.
 """
 
 from __future__ import annotations
