@@ -5,9 +5,9 @@
 Each combination gets an environment of its own in `build/versions`, which is removed after its run: with CUDA it takes 6 GB.
 `--python` runs in an environment that is there already.
 
-Each test's outcome is kept in `build/versions` as soon as it is known. A run that was stopped goes on where it was; one that
-has ended runs the tests that failed, and those that are new, again; `--fresh` forgets the outcomes. After each combination its
-row in `benchmarks/results/versions.md` is written; rows of others stay as they are.
+Each test's outcome is kept in `build/versions` as soon as it is known. A run that was stopped goes on where it was, and one
+that had ended runs the tests that failed and new ones; `--fresh` forgets the outcomes. After each combination its row in
+`benchmarks/results/versions.md` is written; rows of others stay as they are.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BUILD = ROOT / "build" / "versions"
 RESULTS = ROOT / "benchmarks" / "results" / "versions.md"
 HEADER = """# Tests on each Python and PyTorch
 
-Written by `make test-all`. A combination's row is replaced when it is run again: then tests that failed and new ones run. The
-last column has the commit at which the tests ran, and how many of them ran at later ones.
+Written by `make test-all`. When a combination is run again, its tests that failed and new ones are, and its row is replaced.
+The last column has the commit at which the tests ran, and how many of them ran at later ones.
 
 | Python | PyTorch | Triton | tests | passed | failed | skipped | not run | minutes | day | commit |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
