@@ -184,7 +184,7 @@ def _launching(
     schedule.program.versions = changes_of_outputs(segment)
     placer.count_changes(changes_of_inputs(segment))
     if schedule.recorded:
-        whole = kernel_function("graph", segment.graph, schedule, calls, placer, bool(segment.mutated))
+        whole = kernel_function("graph", segment.graph, schedule, calls, placer, segment.changes_inputs)
         replay = replace(replay_of(segment), detach=True)
         replayer = replayed(segment.graph, whole, schedule, calls, placer, picks, len(checked), replay)
         body = joined_body(segment, lambda tensors, numbers: replayer(tensors, *numbers), placer)

@@ -28,6 +28,8 @@ from . import (
     messages,
     number_calls,
     pure_calls,
+    random_numbers,
+    warning_filters,
 )
 from .class_attributes import (
     python_method,
@@ -442,6 +444,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **pure_calls.HANDLERS,
     **context_variables.HANDLERS,
     **messages.HANDLERS,
+    **random_numbers.HANDLERS,
+    **warning_filters.HANDLERS,
     **function_calls.HANDLERS,
 }  # fmt: skip
 

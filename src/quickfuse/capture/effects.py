@@ -162,6 +162,7 @@ class RecipeBook:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
         effects += [Effect("do", None, None, made) for made in self.i.outside.context.recipes(self.recipe)]
+        effects += [Effect("do", None, None, self.recipe(scope.manager)) for scope in self.i.outside.filters]
         for function, arguments in self.i.outside.cached_calls:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:

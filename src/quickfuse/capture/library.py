@@ -11,6 +11,7 @@ import heapq
 import itertools
 import logging
 import operator
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -230,6 +231,37 @@ def ask_no_class(begins: bool) -> None:
     """Capture knows what this does."""
 
 
+class CatchWarnings:
+    """What `warnings.catch_warnings` is, whose filters belong to the process."""
+
+    def __init__(
+        self, *, record: bool = False, module: Any = None, action: Any = None, category: type = Warning, lineno: int = 0,
+        append: bool = False,
+    ) -> None:  # fmt: skip
+        check_plain_catching(record, module)
+        self.first = None if action is None else (action, category, lineno, append)
+
+    def __enter__(self) -> None:
+        copy_filters(self)
+        if self.first is not None:
+            warnings.simplefilter(*self.first)
+
+    def __exit__(self, *_: object) -> None:
+        restore_filters(self)
+
+
+def check_plain_catching(record: bool, module: Any) -> None:
+    """Capture knows what this does, as it does of the next two."""
+
+
+def copy_filters(manager: CatchWarnings) -> None:
+    """Begin with a copy of the filters of warnings."""
+
+
+def restore_filters(manager: CatchWarnings) -> None:
+    """Go back to the filters before."""
+
+
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
@@ -239,4 +271,5 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     operator.countOf: _count_of, operator.concat: _concat, operator.iconcat: _iconcat,
     logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
+    warnings.catch_warnings: CatchWarnings,
 }  # fmt: skip

@@ -27,8 +27,9 @@ from .. import config
 from ..errors import Unsupported
 from ..ir.guard import Guard, NumberExpr
 from ..ir.reading import plain_value
+from ..ir.segment import Call, Recipe
 from ..ir.source import Source, SourceRoots
-from .context_changes import ContextChanges
+from .context_changes import ContextChanges, FilterScope
 from .frame import Frame
 from .kinds import (
     CODE_TYPES,
@@ -101,7 +102,11 @@ class Outside:
         self.variables: list[Assigned] = []
         #: Calls through caches, to be made afterwards: see `lru_caches`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
+        #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
+        self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
         self.context = ContextChanges()
+        #: What `warnings.catch_warnings` the captured code is in.
+        self.filters: list[FilterScope] = []
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
@@ -185,14 +190,14 @@ class Outside:
     def effect_count(self) -> int:
         """How many changes of the user's objects were noted so far."""
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
-        stores = len(self.changed_attributes) + len(self.variables) + len(self.context.tokens)
+        stores = sum(map(len, (self.changed_attributes, self.variables, self.context.tokens, self.filters, self.draws)))
         return stores + contents + sum(len(s.changes) for s in self.dictionaries)
 
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self._made,
-                      self.cached_calls, self.context.tokens):  # fmt: skip
+                      self.cached_calls, self.context.tokens, self.filters, self.draws):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
