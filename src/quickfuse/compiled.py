@@ -34,6 +34,7 @@ from .report import save_report
 from .settings import Settings
 from .signals import handlers_heard
 from .specialise import Specialisation, helpers, specialise
+from .trials import Trial
 
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
 FEWEST_INSTRUCTIONS = 6
@@ -76,6 +77,8 @@ class Compiled:
         self._lock = threading.RLock()
         self._plain, self._bound = plain_function(function)
         self._never: str | None = _why_never(self._plain)
+        plain = function if self._plain is None else self._plain
+        self.call_natively = functools.partial(plain, *self._bound) if self._bound else plain
         self._begin()
         _live.add(self)
 
@@ -85,9 +88,17 @@ class Compiled:
         self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
         self.breaks: list[Break] = []
         self.native_reason = None
+        #: How many of the next calls are plain Python.
+        self.native_calls = 0
+        self.trial = Trial() if self._may_be_native() else None
         self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.native_calls:
+            self.native_calls -= 1
+            return self.call_natively(*args, **kwargs)
+        if self.trial is not None and not disabled.depth:
+            return self.trial.call(self, args, kwargs)
         bound = self._bound
         if bound:
             args = (*bound, *args)
@@ -172,6 +183,11 @@ class Compiled:
     def _native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
 
+    def _may_be_native(self) -> bool:
+        """Whether plain Python may be tried in place of compiled code: nobody asked for more than the same results."""
+        plain_settings = not self.settings.fullgraph and self.settings.backend.name == "quickfuse"
+        return config.measure_short_calls and plain_settings and self._plain is not None and self._never is None
+
     def _native_after(self, failure: BaseException | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run natively where a specialisation could not, or failed: then the native run fails as well, or handles the
         failure, or we did wrong. A `GraphBreak` says that capture saw the program raise."""
@@ -218,7 +234,7 @@ class Compiled:
                 result = specialisation.run(*args, **kwargs)
             if result is not MISS:
                 return result
-            self._log_native("a guard that does not hold right after capture")
+            self.say_native("a guard that does not hold right after capture")
         return self._native(args, kwargs)
 
     def _run_segment(self, key: Any, frames: list[FrameState]) -> Any:
@@ -364,7 +380,7 @@ class Compiled:
         pause = Break(reason.reason, reason.hint, reason.location or self._beginning(), reason.trace)
         if point is self.entry:
             self._remember_break(pause)
-            self._log_native(reason.reason, reason.location)
+            self.say_native(reason.reason, reason.location)
         else:
             self._say_break(pause)
         point.failures += 1
@@ -373,7 +389,7 @@ class Compiled:
             point.capturable = False
             if point is self.entry:
                 self.native_reason = reason.reason
-                self._log_native(f"{reason.reason} (from now on without trying to capture it)")
+                self.say_native(f"{reason.reason} (from now on without trying to capture it)")
 
     def _note_failed_guards(self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
@@ -419,9 +435,10 @@ class Compiled:
         """
         if self.settings.fullgraph:
             raise self._graph_break(Unsupported(reason))
-        self._log_native(reason)
+        self.say_native(reason)
 
-    def _log_native(self, reason: str, location: str = "") -> None:
+    def say_native(self, reason: str, location: str = "") -> None:
+        """Log why calls run natively."""
         name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
         logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
 

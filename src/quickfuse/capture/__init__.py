@@ -237,6 +237,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
+        asks_compiling=i.asked_compiling,
         draws=[Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws],
     )
 

@@ -45,6 +45,8 @@ class Interpreter(ABC):
         self.results: list[Any] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
+        #: See `Segment.asks_compiling`.
+        self.asked_compiling = False
         #: What classes say about operations, as far as it was asked for: see `class_attributes.special_method`.
         self.special_methods: dict[tuple[type, str, bool], Any] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []

@@ -202,7 +202,7 @@ class Segment:
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
     where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph. `draws` are
-    calls that come before the graph, in order.
+    calls that come before the graph, in order. `asks_compiling`: the user's code asked whether it is being compiled.
     """
 
     code: CodeType
@@ -227,6 +227,7 @@ class Segment:
     autograd_asked: frozenset[Source | None] = frozenset()
     recorded: bool = False
     draws: list[Draw] = field(default_factory=list)
+    asks_compiling: bool = False
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 
