@@ -1,7 +1,8 @@
-"""`python benchmarks/language_steady.py [part of a file's name ...]`: steady time of the programs of tests/language beside eager.
+"""`python benchmarks/language_steady.py [part of a file's name ...]`: the programs of tests/language, beside eager.
 
 For each program that calls more than five operators: the ratio of compiled time to eager time after warm-up, the median of
-passes over all its calls, interleaved. `--profile NAME` shows where the time of one program's compiled calls goes.
+passes over all its calls, interleaved. `--always-compiled` leaves none of them to Python, `--profile NAME` shows where the
+time of one program's compiled calls goes.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def main() -> None:
     parser.add_argument("files", nargs="*")
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--profile", help="the name of a program")
+    parser.add_argument("--always-compiled", action="store_true")
     options = parser.parse_args()
+    quickfuse.config.measure_short_calls = not (options.always_compiled or options.profile)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rows = []
@@ -117,8 +120,8 @@ def main() -> None:
                 count, eager, compiled = measured(str(path), name, options.passes)
             if count > 5:
                 rows.append((compiled / eager, path.stem.removeprefix("test_"), name, count, eager, compiled))
-                print("%5.2f  %-20s %-40s %4d operators  eager %7.0f us  compiled %7.0f us"
-                      % (*rows[-1][:4], eager * 1e6, compiled * 1e6), flush=True)  # fmt: skip
+                shown = f"{rows[-1][0]:5.2f}  {rows[-1][1]:20} {name:40} {count:4} operators"
+                print(f"{shown}  eager {eager * 1e6:7.0f} us  compiled {compiled * 1e6:7.0f} us", flush=True)
     if rows:
         slower = sum(row[0] > 1 for row in rows)
         mean = statistics.geometric_mean([row[0] for row in rows])

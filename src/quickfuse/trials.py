@@ -1,8 +1,9 @@
 """Whether compiled code is worth running: measured, for functions whose calls are short.
 
-A break costs some microseconds, as much as a few operators on small tensors. Where such a function has settled, some calls run
-compiled and as many as plain Python, each a call of the program like any other; from then on all run as what was faster. In
-plain Python it is noticed if calls take longer than they did: tensors have grown, and compiled code gets another chance.
+A break costs some microseconds, as much as a few operators on small tensors. Where such a function has settled, some calls
+run compiled and as many as plain Python, each a call of the program like any other; from then on all run as what was faster.
+Plain Python is timed now and then: where it takes longer than it did, tensors have grown, and compiled code gets another
+chance.
 """
 
 from __future__ import annotations
