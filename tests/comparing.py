@@ -24,7 +24,13 @@ def copy_argument(value: Any) -> Any:
 
 def seed_all(number: int) -> None:
     """`torch.manual_seed` without what it notes for GPUs, which takes a millisecond below a deep stack."""
-    torch.default_generator.manual_seed(number)
+    for generator in (torch.default_generator, *torch.cuda.default_generators):
+        generator.manual_seed(number)
+
+
+def random_states() -> torch.Tensor:
+    """The states of the generators of all devices."""
+    return torch.cat([torch.get_rng_state(), *torch.cuda.get_rng_state_all()])
 
 
 def outcome_of(function: Callable[..., Any], arguments: list[Any]) -> tuple[Any, ...]:
@@ -146,11 +152,11 @@ _OTHER_NUMBERS = object()
 def _in_float64(program: Callable[..., Any], arguments: list[Any], changes: bool) -> Any:
     wide = [_widened(a) for a in arguments]
     outcome = outcome_of(program, wide)
-    after = torch.get_rng_state()
+    after = random_states()
     seed_all(0)
     if outcome[0] == "raised":
         return None
-    if not torch.equal(after, torch.get_rng_state()):
+    if not torch.equal(after, random_states()):
         return _OTHER_NUMBERS
     return (outcome[1], wide) if changes else outcome[1]
 
