@@ -25,11 +25,11 @@ from .explain.recompiles import limit_message, report
 from .interrupted import suspended
 from .ir.frame import FrameState, Suspension
 from .ir.garbage import collected_later
-from .ir.guard import Guard
 from .ir.marks import keep_peer_out, kept_from_peer, mark_of
 from .ir.modes import outer_tracer
 from .ir.segment import Break, Segment
 from .ir.trace import summary
+from .points import Point
 from .report import save_report
 from .settings import Settings
 from .signals import handlers_heard
@@ -43,24 +43,6 @@ FEWEST_INSTRUCTIONS = 6
 VOLATILE_AFTER = 4
 #: The same where a program goes on after a break, where numbers count iterations.
 VOLATILE_AFTER_BREAK = 2
-
-
-class Point:
-    """A place in the program where a segment may begin: the call itself, or where a break left off.
-
-    `specialisations` are tried in order, the most recently used first.
-    """
-
-    __slots__ = ("capturable", "failed_guards", "failures", "frames", "specialisations", "useful", "volatile")
-
-    def __init__(self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset()) -> None:
-        self.specialisations: list[Specialisation] = []
-        self.capturable = True
-        self.failures = 0
-        self.useful = False
-        self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
-        self.volatile = volatile
-        self.frames = codes  # keeps the code objects alive whose identities name this place
 
 
 class Compiled:
@@ -97,8 +79,9 @@ class Compiled:
         if self.native_calls:
             self.native_calls -= 1
             return self.call_natively(*args, **kwargs)
-        if self.trial is not None and not disabled.depth:
-            return self.trial.call(self, args, kwargs)
+        trial = self.trial
+        if trial is not None and not disabled.depth:
+            return trial.call(self, args, kwargs)
         bound = self._bound
         if bound:
             args = (*bound, *args)
@@ -455,6 +438,11 @@ class Compiled:
         )  # fmt: skip
 
 
+def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
+    """What another thread compiled since these were tried."""
+    return [s for s in point.specialisations if s not in tried]
+
+
 def _why_never(function: FunctionType | None) -> str | None:
     """Why a function is never captured, if so."""
     if function is None:
@@ -463,11 +451,6 @@ def _why_never(function: FunctionType | None) -> str | None:
     if mark is not None and mark.kind == "disabled":
         return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
     return "torch.compiler.disable" if kept_from_peer(function) is not None else None
-
-
-def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
-    """What another thread compiled since these were tried."""
-    return [s for s in point.specialisations if s not in tried]
 
 
 def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
@@ -484,8 +467,6 @@ def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, t
     if isinstance(function, MethodType):
         inner, bound = plain_function(function.__func__)
         return (None, ()) if inner is None else (inner, (*bound, function.__self__))
-    if isinstance(function, Compiled):  # what it stands for, by the settings of this call
-        return plain_function(function.function)
     if isinstance(function, functools.partial) or isinstance(_call_method(function), FunctionType):
         return _called, (function,)
     return None, ()
