@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+#: Passes before time is taken: enough for `quickfuse.trials` to decide.
+WARM_UP = 8
 TESTS = Path(__file__).parent.parent / "tests"
 sys.path[:0] = [str(TESTS)]
 
@@ -69,7 +71,7 @@ def measured(path: str, name: str, passes: int) -> tuple[int, float, float]:
     eager = Program(path, name, lambda function: function)
     quickfuse.reset()
     compiled = Program(path, name, quickfuse.compile)
-    for _ in range(4):
+    for _ in range(WARM_UP):
         eager.run()
         compiled.run()
     times: tuple[list[float], list[float]] = ([], [])
@@ -86,7 +88,7 @@ def profile(path: str, name: str) -> None:
     """Print what takes the time of a program's compiled calls."""
     compiled = Program(path, name, quickfuse.compile)
     with contextlib.redirect_stdout(io.StringIO()):
-        for _ in range(4):
+        for _ in range(WARM_UP):
             compiled.run()
         profiler = cProfile.Profile()
         profiler.enable()

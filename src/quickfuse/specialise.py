@@ -166,7 +166,10 @@ def _why_not_kernels(segment: Segment) -> str | None:
         if isinstance(meta, TensorMeta):
             if graph_input.name in segment.mutated and meta.is_expanded:
                 return f"{graph_input.source} overlaps itself and is changed in place"
-            if meta.device.type not in ("cpu", "cuda"):
+    for node in segment.graph.nodes:
+        value = node.meta.get("val")
+        for meta in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(meta, TensorMeta) and meta.device.type not in ("cpu", "cuda"):
                 return f"no code generator for the device {meta.device}"
     return None
 

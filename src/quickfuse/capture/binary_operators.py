@@ -104,8 +104,10 @@ def _concrete_sizes(i: Interpreter, value: Any) -> Any:
 
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
     """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
-    containers and scalars of the user's, and of objects that derive from builtin classes."""
-    if not any(isinstance(v, FromOutside) for v in (left, right)):
+    containers and scalars of the user's, of objects that derive from builtin classes, and of what captured code made beside
+    tensors and numbers."""
+    beside = type(left) in (TensorProxy, Symbol) or type(right) in (TensorProxy, Symbol)
+    if not any(isinstance(v, FromOutside) or (beside and i.is_created(v)) for v in (left, right)):
         return False
     names = _operator_names(function)
     return any(

@@ -44,6 +44,9 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         instance.__dict__.update(kwargs)
         then(instance)
         return
+    if cls in (property, staticmethod, classmethod) and not kwargs and all(type(a) is FunctionType for a in args):
+        then(i.mark_created(i.native(cls, *args)))
+        return
     if cls is MethodType and len(args) == 2 and not kwargs:
         then(MethodType(*args))
         return

@@ -162,6 +162,10 @@ class Interpreter(ABC):
         """Run a Python function as part of the capture."""
 
     @abstractmethod
+    def run_class_body(self, body: FunctionType, namespace: dict[str, Any]) -> None:
+        """Run the body of a class, whose names go into `namespace`."""
+
+    @abstractmethod
     def note_loop(self, frame: Frame, head: int) -> None:
         """A loop comes round, to the instruction `head`.
 

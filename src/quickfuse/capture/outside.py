@@ -83,6 +83,8 @@ class Outside(Changes):
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
         self.function_classes = False
         self._volatile = volatile
+        #: Classes that the captured code made, and after how many instructions.
+        self.classes_made: dict[type, int] = {}
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
@@ -122,7 +124,7 @@ class Outside(Changes):
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self._made,
-                      self.cached_calls, self.context.tokens, self.filters, self.draws):  # fmt: skip
+                      self.cached_calls, self.context.tokens, self.filters, self.draws, self.classes_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
