@@ -70,6 +70,8 @@ class Compiled:
         self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
         self.breaks: list[Break] = []
         self.native_reason = None
+        #: How often capture was tried, with success or not.
+        self.captures = 0
         #: How many of the next calls are plain Python.
         self.native_calls = 0
         self.trial = Trial() if self._may_be_native() else None
@@ -299,6 +301,7 @@ class Compiled:
     ) -> Specialisation | None:
         """Capture and compile a segment; None where there is none to be had."""
         assert self._plain is not None
+        self.captures += 1
         with handlers_heard() as heard:
             self._note_failed_guards(point, args, kwargs)
             try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .compiled import Compiled
 
-#: How many calls in a row compile nothing before time is taken, and in how many it is taken for each of both.
+#: How many calls in a row capture nothing before time is taken, and in how many it is taken for each of both.
 SETTLED_AFTER = 2
 MEASURED = 6
 #: Seconds. Calls that take longer stay compiled: as plain Python they might need much more memory.
@@ -57,13 +57,13 @@ class Trial:
                 self.native_seconds += time.thread_time() - begun
                 if self.calls >= SETTLED_AFTER + 2 * MEASURED:
                     self._decide(compiled)
-        versions = compiled.driver.compiled
+        captures = compiled.captures
         compiled.trial = None  # for this call
         begun = time.thread_time()
         try:
             return compiled(*args, **kwargs)
         finally:
-            if compiled.driver.compiled != versions:
+            if compiled.captures != captures:
                 self._begin()
             elif self.calls > SETTLED_AFTER:
                 self.compiled_seconds += time.thread_time() - begun

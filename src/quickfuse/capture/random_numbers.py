@@ -34,7 +34,7 @@ def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwar
     if type(generator) is random.Random and i.is_created(generator):
         return _run(i, name, generator, args, kwargs)
     if type_of(generator) is not random.Random or i.graph.nested or kwargs or name in _OTHERS:
-        raise Unsupported(f"random.{name} of these arguments, or where it may run more than once")
+        raise Unsupported(f"random numbers of random.{name}()")
     if _FLOATS.get(name):
         args = tuple([_finite(i, a) for a in args])
     else:
@@ -53,8 +53,7 @@ def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwar
         raise Unsupported("a random integer of many digits")
     tensor = torch.zeros((), dtype=torch.int64 if type(tried) is int else torch.float64)
     i.outside.draws.append((tensor, call))
-    number = i.graph.drawn(i.outside.wrap(tensor, i.outside.roots.constant(f"random.{name}()", tensor)))
-    return number
+    return i.graph.drawn(i.outside.wrap(tensor, i.outside.roots.constant(f"random.{name}()", tensor)))
 
 
 def _finite(i: Interpreter, value: Any) -> Any:
@@ -63,7 +62,7 @@ def _finite(i: Interpreter, value: Any) -> Any:
         return value
     value = i.outside.concrete(value)
     if type(value) not in (int, float) or abs(value) > 2**62:
-        raise Unsupported("a random number between these")
+        raise Unsupported("random numbers of random.uniform() between these")
     return value
 
 
@@ -71,7 +70,7 @@ def _try(i: Interpreter, name: str, args: tuple[Any, ...]) -> Any:
     """What another generator gives for these arguments: a number of the same kind, or the same exception."""
     plain = tuple([a.hint if type(a) is Symbol else a for a in args])
     if not all(is_constant(a) for a in plain):
-        raise Unsupported(f"random.{name} of these arguments")
+        raise Unsupported(f"random numbers of random.{name}()")
     tried = i.native(_METHODS[name], random.Random(0), *plain)
     if name in _INTEGERS and any(type(a) is not int or abs(a) > 2**62 for a in plain):
         raise Unsupported("a random integer of many digits")
@@ -84,7 +83,7 @@ def _run(i: Interpreter, name: str, generator: random.Random, args: tuple[Any, .
     for value in (*given, *kwargs.values()):
         whole = type(value) in (list, tuple) and name in ("choice", "sample", "shuffle")
         if not whole and (contains_symbolic(value) or not is_constant(value)):
-            raise Unsupported(f"random.{name} of these arguments")
+            raise Unsupported(f"random numbers of random.{name}()")
     made = i.read(_METHODS[name], generator, *given, **kwargs)
     return i.mark_created(made) if type(made) is list else made
 
@@ -93,7 +92,7 @@ def _make(i: Interpreter, seed: Any = None) -> random.Random:
     """`random.Random(seed)`."""
     seed = i.outside.concrete(seed)
     if seed is None or not is_constant(seed):
-        raise Unsupported("a generator of random numbers without a constant to begin with")
+        raise Unsupported("a generator of random numbers that begins with no constant")
     return i.mark_created(i.native(random.Random, seed))  # type: ignore[no-any-return]
 
 
