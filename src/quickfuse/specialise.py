@@ -163,9 +163,8 @@ def _why_not_kernels(segment: Segment) -> str | None:
         return segment.only_eager
     for graph_input in segment.inputs:
         meta = graph_input.meta
-        if isinstance(meta, TensorMeta):
-            if graph_input.name in segment.mutated and meta.is_expanded:
-                return f"{graph_input.source} overlaps itself and is changed in place"
+        if isinstance(meta, TensorMeta) and graph_input.name in segment.mutated and meta.is_expanded:
+            return f"{graph_input.source} overlaps itself and is changed in place"
     for node in segment.graph.nodes:
         value = node.meta.get("val")
         for meta in value if isinstance(value, (list, tuple)) else (value,):
