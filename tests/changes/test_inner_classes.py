@@ -205,6 +205,77 @@ def ops_created_tensor():
     return f, [lambda: None], lambda: (x0(), next(it))
 
 
+@case
+def ops_reflected():
+    class V:
+        def __init__(s, k):
+            s.k = k
+
+        def __radd__(s, o):
+            return o + s.k
+
+        def __rmul__(s, o):
+            return o * s.k
+
+        def __rsub__(s, o):
+            return s.k
+
+        def __rmatmul__(s, o):
+            return o.sum() * s.k
+
+        def __gt__(s, o):
+            return "gt"
+
+        def __eq__(s, o):
+            return "eq"
+
+    class W:
+        def __rmul__(s, o):
+            return NotImplemented
+
+    class T:
+        k = 3
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return "tf"
+
+        def __rmul__(s, o):
+            return "r"
+
+    class N(float):
+        def __rmul__(s, o):
+            return "n"
+
+    def attempt(g):
+        try:
+            return g()
+        except TypeError as e:
+            return str(e)
+
+    outer = V(4)
+
+    def f(x):
+        v = V(2)
+        return (
+            x + v,
+            x * v,
+            x - v,
+            x @ v,
+            x < v,
+            attempt(lambda: x * W()),
+            attempt(lambda: x / v),
+            attempt(lambda: x * T()),
+            x * N(2.0),
+            x + outer,
+            x * outer,
+            x < outer,
+            attempt(lambda: x == v),
+        )
+
+    return f, [lambda: setattr(outer, "k", 7), lambda: setattr(V, "__radd__", lambda s, o: "new")]
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)
