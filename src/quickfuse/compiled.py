@@ -78,12 +78,13 @@ class Compiled:
         self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.native_calls:
-            self.native_calls -= 1
-            return self.call_natively(*args, **kwargs)
         trial = self.trial
-        if trial is not None and not disabled.depth:
-            return trial.call(self, args, kwargs)
+        if trial is not None:
+            if self.native_calls:
+                self.native_calls -= 1
+                return self.call_natively(*args, **kwargs)
+            if not disabled.depth:
+                return trial.call(self, args, kwargs)
         bound = self._bound
         if bound:
             args = (*bound, *args)
