@@ -179,6 +179,24 @@ def test_a_handler_in_the_program() -> None:
         assert outcome(compiled, *args) == outcome(function, *args)
 
 
+def test_a_handler_of_a_caller() -> None:
+    def inner(x: T) -> T:
+        if x.sum() < 0:
+            raise ValueError
+        return x * 2
+
+    def function(x: T) -> T:
+        try:
+            return inner(x) + 1
+        except ValueError:
+            return x * 3
+
+    compiled = quickfuse.compile(function)
+    for args in ((GOOD,), (BAD,), (GOOD,)):
+        assert outcome(compiled, *args) == outcome(function, *args)
+    assert compiled.graph_count == 1
+
+
 _noted: list[int] = []
 
 

@@ -16,11 +16,12 @@ from torch import nn
 from zoo import compare, measure, run, table
 from zoo.measure import Case, equal_cases
 
+#: 40 models whose libraries come with the tests, of which a name says what is particular, and some of other libraries.
 _SUBSET = {
-    "torchvision": "alexnet fasterrcnn_mobilenet_v3_large_320_fpn lraspp_mobilenet_v3_large mnasnet0_5 mobilenet_v3_small "
-    "resnet18 shufflenet_v2_x0_5 squeezenet1_1",
-    "transformers": "albert bart bert clip distilbert electra gpt2 gemma llama mixtral opt qwen2 roberta swin t5 vit",
-    "timm": "test_vit test_resnet test_efficientnet test_byobnet test_convnext test_mambaout",
+    "torchvision": "alexnet lraspp_mobilenet_v3_large resnet18 shufflenet_v2_x0_5 squeezenet1_1",
+    "transformers": "albert bert biogpt bloom clip convbert ctrl deberta deit distilbert electra falcon gemma glm4 gpt2 gpt_neox "
+    "gpt_oss llama mixtral mpt olmo opt phi qwen2 qwen3_vl_text roberta squeezebert t5 vit xlnet",
+    "timm": "test_vit test_resnet test_efficientnet test_byobnet test_convnext",
     "diffusers": "AutoencoderKL AutoencoderTiny DiTTransformer2DModel FluxTransformer2DModel PixArtTransformer2DModel "
     "UNet2DModel",
     "peft": "ia3 lora dora prompt",

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..bytecode.decoding import decode
+from .failing import is_in_try
 from .frame import Frame
 from .interpreter import Interpreter
 from .number_operators import is_on_gpu
@@ -56,7 +57,10 @@ def is_unknown(i: Interpreter, condition: Any) -> bool:
 def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> bool:
     """Let the graph fail where the condition has another outcome; False where that is not possible."""
     graph = i.graph
-    if graph.nested or i.in_try() or (graph.mutated and graph.contents.has_written_inputs()):
+    frame = i.frames[-1]
+    if is_in_try(frame.code, frame.lasti):  # it decides by exceptions: they may come often
+        return False
+    if graph.nested or (graph.mutated and graph.contents.has_written_inputs()):
         return False
     if type(condition) is Symbol:
         condition = _as_tensor(i, condition)
