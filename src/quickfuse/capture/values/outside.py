@@ -7,9 +7,20 @@ import operator
 import weakref
 from typing import Any
 
+import numpy as np
+
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
-from .. import binary_operators, container_methods, containers, getters, lru_caches, native_methods, torch_calls
+from .. import (
+    binary_operators,
+    container_methods,
+    containers,
+    getters,
+    lru_caches,
+    native_methods,
+    numpy_calls,
+    torch_calls,
+)
 from ..binary_operators import COMPARISONS, IN_PLACE_OF
 from ..class_attributes import python_method
 from ..interpreter import Interpreter
@@ -48,6 +59,8 @@ class ForeignKind(OutsideKind):
             then(getters.call(i, function, args, kwargs))
         elif kind is lru_caches.KIND:
             then(lru_caches.call(i, function, args, kwargs))
+        elif kind is np.ufunc:
+            then(numpy_calls.call_ufunc(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
             then(i.outside.wrap(real(), function.source.referent()))
         elif torch_calls.is_operator(real):
