@@ -121,8 +121,8 @@ def test_the_table(tmp_path: Path) -> None:
     ):  # fmt: skip
         path = tmp_path / "library" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"library": "library", "name": name, "versions": {"torch": "2"}, **found}))
+        path.write_text(json.dumps({"library": "library", "name": name, "commit": "abc", **found}))
     table.write(tmp_path, tmp_path / "zoo.md")
     text = (tmp_path / "zoo.md").read_text()
-    assert "| library one | right | 2 | 1 | 9 | 0.5 | right | 2 | 1 | right | 1 | 1 | 0.5 |" in text
+    assert "| library one | right | 2 | 1 | 9 | 0.5 | right | 2 | 1 | right | 1 | 1 | 0.5 | abc |" in text
     assert "more than 3 s" in text and "signal 11" in text and "| 2 | a call / x |" in text
