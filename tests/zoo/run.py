@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import time
 import warnings
@@ -131,7 +132,7 @@ def _quietly(work: Any, library: str, name: str, path: Path, *more: Any) -> None
 def _measure(library: str, name: str, path: Path) -> None:
     from zoo.measure import equal_cases, measure
 
-    found: dict[str, Any] = {"library": library, "name": name, "versions": _versions(library)}
+    found: dict[str, Any] = {"library": library, "name": name, "commit": _commit(), "versions": _versions(library)}
     models = builder_of(library)
     try:
         make = equal_cases(lambda: models.build(name))
@@ -152,6 +153,18 @@ def _count_peer(library: str, name: str, path: Path, ways: list[str]) -> None:
         found = json.loads(path.read_text())
         found[way]["peer_graphs"] = peer_graphs(make, way)
         _save(path, found)
+
+
+def _commit() -> str:
+    """The commit that is measured; with a + where files were changed since."""
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty=+"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return told.stdout.strip()
 
 
 def _versions(library: str) -> dict[str, str]:
