@@ -232,16 +232,15 @@ def conjuncts(condition: Expr) -> list[Expr]:
 def walk(*exprs: Expr) -> list[Expr]:
     """The distinct nodes of some expressions, arguments before their users."""
     done: dict[int, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
+    stack = list(reversed(exprs))
     while stack:
-        node, ready = stack.pop()
-        if id(node) in done:
-            continue
-        if ready or not isinstance(node, Op):
+        node = stack[-1]
+        if id(node) not in done:
+            if isinstance(node, Op) and (waiting := [arg for arg in reversed(node.args) if id(arg) not in done]):
+                stack += waiting
+                continue
             done[id(node)] = node
-            continue
-        stack.append((node, True))
-        stack.extend((arg, False) for arg in reversed(node.args))
+        stack.pop()
     return list(done.values())
 
 

@@ -44,7 +44,10 @@ class _Cutting:
 
     def run(self) -> list[Loop]:
         """Shorten the loop's formulas. Returns the loops that store values for it."""
-        for node in walk(*(root for store in self.loop.stores for root in store.roots)):
+        nodes = walk(*(root for store in self.loop.stores for root in store.roots))
+        if len(nodes) < COSTS.longest_formula:  # which is nearly always so
+            return []
+        for node in nodes:
             is_operation = isinstance(node, Op)
             self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
         if self.before:
