@@ -14,6 +14,9 @@ from ..ir.walk import Holder
 from .prologue import Prologue
 from .walk import BEFORE, FEWEST_STATEMENTS, TENSORS, WALK, Walk
 
+#: So many values are read again, at most, rather than found by a walk.
+_MOST_READ_AGAIN = 16
+
 #: Variables that generated code assigns, and names that look like one.
 _VARIABLE = re.compile(r"\b_[a-z]+\d+\b")
 
@@ -69,18 +72,34 @@ def assembled(prologue: Prologue, rest: list[str], later: Iterable[str], tensors
         *(["else:"] if unpacked else []),
         *(f"    {line}" for line in unpacked),
     ]
-    known = _Walked(walked, results, len(roots), [*_set_in(walk), *joined])
+    known = _Walked(walked, results, len(roots), [*_set_in(walk), *joined], walk)
     return _unless_same(prologue, before, walking, regarded, after, rest, tensors, known)
 
 
 @dataclass(frozen=True, slots=True)
 class _Walked:
-    """A walk: what tells if it is unchanged, the sources of its results, how many roots it has, and the variables that it sets."""
+    """A walk: what tells if it is unchanged, the sources of its results, how many roots it has, the variables that it sets, and
+    its statements."""
 
     unchanged: Any
     results: list[Source]
     roots: int
     variables: list[str]
+    statements: list[str]
+
+    def read_again(self, names: Iterable[str]) -> list[str] | None:
+        """The statements that set some variables, where these are few and read single values."""
+        assignments = {line.partition(" = ")[0]: line for line in self.statements if not line.startswith("if ")}
+        needed: set[str] = set()
+        left = [*names]
+        while left:
+            name = left.pop()
+            if name not in needed and name in self.variables:
+                if not name.startswith("_v") or len(needed) == _MOST_READ_AGAIN:
+                    return None
+                needed.add(name)
+                left += _VARIABLE.findall(assignments[name].partition(" = ")[2])
+        return [line for name, line in assignments.items() if name in needed]
 
 
 def _unless_same(
@@ -94,7 +113,9 @@ def _unless_same(
     hidden = {*(walked.variables if walked is not None else ()), *_set_in(regarded)}
     numbers, making = rest[:-1], rest[-1]
     shown = "\n".join([*after, *numbers, *tensors.later])
-    if hidden & {*_VARIABLE.findall(shown)} or re.search(r"\b_tensors\b", shown):
+    needed = hidden & {*_VARIABLE.findall(shown)}
+    again = walked.read_again(needed) if walked is not None and needed <= {*walked.variables} else None if needed else []
+    if again is None or re.search(r"\b_tensors\b", shown):
         return plain
     holders = _holders(prologue.walk, tensors.sources, walked)
     if holders is None:
@@ -112,6 +133,8 @@ def _unless_same(
         f"_same0 = {ready}_holds0(_held0)",
         "if not _same0:",
         *(f"    {line}" for line in [*walking, *regarded, making]),
+        *(["else:"] if again else []),
+        *(f"    {line}" for line in again),
         *after,
         *numbers,
     ]
