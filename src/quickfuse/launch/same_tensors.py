@@ -37,12 +37,21 @@ _LIST_SIZE, _LIST_ITEMS = 16, 24
 #: Words of the block that the native function reads.
 _BLOCK_WORDS = 14
 _HITS = 13
-#: Words of a tensor's record, and of a template before its masks and values.
-_RECORD_WORDS = 10
-_GRAD = 7
-_TEMPLATE_HEADER = 4
-#: Words of a tensor that are collected besides those of its C++ object.
-_COLLECTED = 10
+#: Words that are compared at a time.
+_LANES = 8
+#: A tensor's record: its object, its template, its type, its C++ object, the first words of this, the words of its storage from
+#: the address of the data on, its gradient, and the flags of autograd.
+_OBJECT, _TEMPLATE, _KIND, _FIRST_WORDS = 0, 1, 2, 4
+_STORAGE = _FIRST_WORDS + _LANES
+_STORAGE_WORDS = 4
+_GRAD = _STORAGE + _STORAGE_WORDS
+_NEEDS = _GRAD + 1
+_RECORD_WORDS = _NEEDS + 1
+#: A template: a word of the storage, then masks and values of the other words of the C++ object.
+_TEMPLATE_HEADER = 1
+#: Words of a tensor that are collected besides those of its C++ object: its object, its type, its C++ object, four words and
+#: another one of its storage, its gradient, the function that made it, the flags of autograd.
+_COLLECTED = 11
 #: How many records ahead memory is asked for.
 _AHEAD = 8
 
@@ -114,24 +123,26 @@ class SameTensors:
         if self._walk is not None and (note is None or self._walk.note_of(roots) is not note):
             return
         words = found[:, _COLLECTED:]
-        column = {name: words[:, getattr(layout, name) - layout.first] for name in ("storage", "autograd", "version", "object")}
-        kinds, impl, data, owner, flags0, flags1, grad, function, needs = (found[:, k] for k in range(1, _COLLECTED))
+        column = {name: words[:, getattr(layout, name) - layout.first] for name in ("autograd", "version", "object")}
+        objects, impl, flag, grad, function = (found[:, k] for k in (0, 2, 7, 8, 9))
         if any(type(t) not in TENSOR_TYPES or t.ndim > MOST_DIMENSIONS for t in tensors) or function.any():
             return
-        objects = found[:, 0]
         if ((column["object"] & OBJECT_MASK) != objects).any():
             return
         if any(grad[parent] != impl[k] or not column["autograd"][parent] for k, parent in self._grads):
             return
-        masks, values = self._templates(layout, tensors, words)
-        rows = np.concatenate([np.stack([kinds, flags0, flags1, kinds * 0], axis=1), masks, values], axis=1)
+        column["object"] &= OBJECT_MASK
+        rows = np.concatenate([flag[:, None], *self._masked(layout, tensors, words)], axis=1)
         numbers: dict[bytes, int] = {}
         which = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
         templates = np.frombuffer(b"".join(numbers), dtype=np.int64).copy()
-        at = templates.ctypes.data + 8 * rows.shape[1] * which
-        records = np.ascontiguousarray(
-            np.stack([objects, impl, at, column["storage"], data, owner, column["autograd"], grad, needs, column["version"]], axis=1)
-        )
+        records = np.empty((count, _RECORD_WORDS), dtype=np.int64)
+        records[:, _OBJECT] = objects
+        records[:, _TEMPLATE] = templates.ctypes.data + 8 * rows.shape[1] * which
+        records[:, _KIND : _KIND + 2] = found[:, 1:3]
+        records[:, _FIRST_WORDS : _FIRST_WORDS + _LANES] = words[:, :_LANES]
+        records[:, _STORAGE : _STORAGE + _STORAGE_WORDS] = found[:, 3:7]
+        records[:, _GRAD], records[:, _NEEDS] = grad, found[:, 10]
         grads = {k for k, _ in self._grads}
         records[[k not in self._parents for k in range(count)], _GRAD] = 0
         first = np.ascontiguousarray(records[[k for k in range(count) if k not in grads]])
@@ -159,16 +170,14 @@ class SameTensors:
         by_walk = all(tensors[k] is known[number] for k, number in self._walked)
         return by_walk and all(tensors[k] is held[self._roots + number] for k, number in self._held)
 
-    def _templates(self, layout: TensorLayout, tensors: list[Any], words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which bits of the words are the same in all tensors of a kind, and what they are."""
+    def _masked(self, layout: TensorLayout, tensors: list[Any], words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which bits of the words after the first ones tell something, and what they are."""
         masks = np.full_like(words, -1)
-        for place in (layout.storage, layout.autograd, layout.version, layout.object):
-            masks[:, place - layout.first] = 0
         ndims = np.array([t.ndim for t in tensors])
         for ndim in range(MOST_DIMENSIONS):
             for place in layout.unused(ndim):
                 masks[ndims == ndim, place - layout.first] = 0
-        return masks, words & masks
+        return masks[:, _LANES:], (words & masks)[:, _LANES:]
 
 
 def _address_of_pair(kept: list[Any], counts: np.ndarray) -> int:
@@ -224,16 +233,15 @@ def _collect_ir(name: str, layout: TensorLayout) -> str:
     """LLVM IR that writes down the words of all tensors of a list."""
     width = layout.last + 1 - layout.first
     stores = []
-    for k, (value, base, offset) in enumerate((
-        ("kind", "object", _TYPE), ("impl.i", "object", layout.handle), ("data", "storage", 8 * layout.data),
-        ("owner", "storage", 8 * layout.owner), ("flag0", "storage", 8 * layout.storage_flags[0]),
-        ("flag1", "storage", 8 * layout.storage_flags[1]),
-    )):  # fmt: skip
+    storage = [("storage", f"data{k}", layout.data + k) for k in range(_STORAGE_WORDS)]
+    storage.append(("storage", "flag", layout.storage_flags[1]))
+    fields = [("object", "kind", _TYPE), ("object", "impl.i", layout.handle), *((b, n, 8 * w) for b, n, w in storage)]
+    for k, (base, value, offset) in enumerate(fields):
         stores += [_load(value, base, offset), f"  %{value}.out = getelementptr i64, ptr %out, i64 {k + 1}",
                    f"  store i64 %{value}, ptr %{value}.out"]  # fmt: skip
     autograd = []
     for k, (value, word) in enumerate((("grad", layout.grad), ("function", layout.function), ("needs", layout.flags))):
-        autograd += [_load(value, "autograd", 8 * word), f"  %{value}.out = getelementptr i64, ptr %out, i64 {k + 7}",
+        autograd += [_load(value, "autograd", 8 * word), f"  %{value}.out = getelementptr i64, ptr %out, i64 {k + 8}",
                      f"  store i64 %{value}, ptr %{value}.out"]  # fmt: skip
     lines = "\n".join(stores)
     return f"""
@@ -295,7 +303,9 @@ def _scan_ir(name: str, layout: TensorLayout) -> str:
     )
     return f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+declare i64 @llvm.vector.reduce.or.v2i64(<2 x i64>)
 declare i64 @llvm.vector.reduce.or.v4i64(<4 x i64>)
+declare i64 @llvm.vector.reduce.or.v8i64(<8 x i64>)
 define i64 @{name}(ptr %list, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
@@ -398,31 +408,13 @@ def _records_ir(
 ) -> str:
     """IR that compares the words of some tensors. All its names begin with `x`; it comes from block `before` and goes to
     `after`. `object_first`: the Python object is known to be alive, and otherwise the C++ object."""
-    names = ("object", "impl", "template", "storage", "data", "owner", "autograd", "grad", "needs", "version")
-    record = []
-    for k, name in enumerate(names):
-        record += [f"  %{x}.{name}.p = getelementptr i64, ptr %{x}.record, i64 {k}",
-                   f"  %{x}.{name} = load i64, ptr %{x}.{name}.p"]  # fmt: skip
-    pointers = "\n".join(
-        f"  %{x}.{name}.q = inttoptr i64 %{x}.{name} to ptr" for name in ("object", "impl", "template", "storage", "autograd")
-    )
-    header = []
-    for k, name in enumerate(("kind", "flag0", "flag1")):
-        header += [f"  %{x}.want.{name}.p = getelementptr i64, ptr %{x}.template.q, i64 {k}",
-                   f"  %{x}.want.{name} = load i64, ptr %{x}.want.{name}.p"]  # fmt: skip
-    object_test = _equal(x, "object", [
-        ("object", _TYPE, f"%{x}.want.kind", -1), ("object", layout.handle, f"%{x}.impl", -1),
-    ])  # fmt: skip
-    impl_test = "\n".join([_words_ir(x, layout), _equal(x, "impl", [
-        ("impl", 8 * layout.storage, f"%{x}.storage", -1), ("impl", 8 * layout.autograd, f"%{x}.autograd", -1),
-        ("impl", 8 * layout.version, f"%{x}.version", -1), ("impl", 8 * layout.object, f"%{x}.object", OBJECT_MASK),
-    ], f"%{x}.words")])  # fmt: skip
-    storage_test = _equal(x, "storage", [
-        ("storage", 8 * layout.data, f"%{x}.data", -1), ("storage", 8 * layout.owner, f"%{x}.owner", -1),
-        ("storage", 8 * layout.storage_flags[0], f"%{x}.want.flag0", -1),
-        ("storage", 8 * layout.storage_flags[1], f"%{x}.want.flag1", -1),
-    ])  # fmt: skip
-    tests = [object_test, impl_test] if object_first else [impl_test, object_test]
+    pointers = {"object": _OBJECT, "template": _TEMPLATE, "impl": _KIND + 1, "storage": _FIRST_WORDS,
+                "autograd": _FIRST_WORDS + layout.autograd - layout.first}  # fmt: skip
+    loads = [line for name, word in pointers.items() for line in (
+        f"  %{x}.{name}.p = getelementptr i64, ptr %{x}.record, i64 {word}", f"  %{x}.{name} = load ptr, ptr %{x}.{name}.p")]
+    object_test = _same_words(x, "kind", "object", _TYPE, 2, [("record", 8 * _KIND)])
+    tests = [object_test, _impl_ir(x, layout)] if object_first else [_impl_ir(x, layout), object_test]
+    assert layout.handle == _TYPE + 8
     return f"""
   %{x}.records = inttoptr i64 {records} to ptr
   %{x}.final = sub i64 {count}, 1
@@ -435,61 +427,73 @@ def _records_ir(
   %{x}.at = mul i64 %{x}.k, {_RECORD_WORDS}
   %{x}.record = getelementptr i64, ptr %{x}.records, i64 %{x}.at
 {_ahead_ir(x, layout)}
-{chr(10).join(record)}
-{pointers}
-{chr(10).join(header)}
+{chr(10).join(loads)}
 {tests[0]}
 {tests[1]}
-{storage_test}
-  %{x}.no.autograd = icmp eq i64 %{x}.autograd, 0
+{_same_words(x, "data", "storage", 8 * layout.data, _STORAGE_WORDS, [("record", 8 * _STORAGE)])}
+{_load(f"{x}.flag.now", f"{x}.storage", 8 * layout.storage_flags[1])}
+{_load(f"{x}.flag", f"{x}.template", 0)}
+  %{x}.flag.same = icmp eq i64 %{x}.flag.now, %{x}.flag
+  br i1 %{x}.flag.same, label %{x}.storage.known, label %changed
+{x}.storage.known:
+  %{x}.no.autograd = icmp eq ptr %{x}.autograd, null
   br i1 %{x}.no.autograd, label %{x}.next, label %{x}.autograd.known
 {x}.autograd.known:
-{_load(f"{x}.grad.now", f"{x}.autograd.q", 8 * layout.grad)}
-  %{x}.grad.same = icmp eq i64 %{x}.grad.now, %{x}.grad
+{_load(f"{x}.grad.now", f"{x}.autograd", 8 * layout.grad)}
+{_load(f"{x}.grad", f"{x}.record", 8 * _GRAD)}
+{_load(f"{x}.function.now", f"{x}.autograd", 8 * layout.function)}
+{_load(f"{x}.needs.now", f"{x}.autograd", 8 * layout.flags)}
+{_load(f"{x}.needs", f"{x}.record", 8 * _NEEDS)}
   %{x}.grad.any = icmp eq i64 %{x}.grad, 0
-  %{x}.grad.good = or i1 %{x}.grad.same, %{x}.grad.any
-  br i1 %{x}.grad.good, label %{x}.grad.known, label %changed
-{x}.grad.known:
-{_equal(x, "autograd", [("autograd", 8 * layout.function, "0", -1), ("autograd", 8 * layout.flags, f"%{x}.needs", -1)])}
-  br label %{x}.next
+  %{x}.grad.xor = xor i64 %{x}.grad.now, %{x}.grad
+  %{x}.grad.bits = select i1 %{x}.grad.any, i64 0, i64 %{x}.grad.xor
+  %{x}.needs.xor = xor i64 %{x}.needs.now, %{x}.needs
+  %{x}.some.bits = or i64 %{x}.grad.bits, %{x}.needs.xor
+  %{x}.all.bits = or i64 %{x}.some.bits, %{x}.function.now
+  %{x}.autograd.same = icmp eq i64 %{x}.all.bits, 0
+  br i1 %{x}.autograd.same, label %{x}.next, label %changed
 {x}.next:
   %{x}.k.next = add i64 %{x}.k, 1
   br label %{x}.head
 """
 
 
-def _equal(x: str, label: str, words: list[tuple[str, int, str, int]], start: str = "0") -> str:
-    """IR that goes on where words, (base, byte offset, what is wanted, mask), are as wanted; `start`: bits that are to be 0."""
-    lines = []
-    total = start
-    for k, (base, offset, wanted, mask) in enumerate(words):
-        name = f"{x}.{label}.{k}"
-        lines += [_load(f"{name}.now", f"{x}.{base}.q", offset), f"  %{name}.kept = and i64 %{name}.now, {mask}",
-                  f"  %{name}.xor = xor i64 %{name}.kept, {wanted}", f"  %{name}.all = or i64 {total}, %{name}.xor"]  # fmt: skip
-        total = f"%{name}.all"
-    return "\n".join([*lines, f"  %{x}.{label}.good = icmp eq i64 {total}, 0",
-                      f"  br i1 %{x}.{label}.good, label %{x}.{label}.same, label %changed", f"{x}.{label}.same:"])  # fmt: skip
-
-
-def _words_ir(x: str, layout: TensorLayout) -> str:
-    """IR that sets %x.words to the bits in which the C++ object differs from its template."""
+def _impl_ir(x: str, layout: TensorLayout) -> str:
+    """IR that compares the words of the C++ object: the first ones with the record, and the others with the template."""
     width = layout.last + 1 - layout.first
-    starts = sorted({*range(0, width - 3, 4), width - 4})
-    lines = []
-    total = "zeroinitializer"
-    for k, start in enumerate(starts):
-        places = (("now", "impl", layout.first + start), ("mask", "template", _TEMPLATE_HEADER + start),
-                  ("want", "template", _TEMPLATE_HEADER + width + start))  # fmt: skip
-        for name, base, word in places:
-            lines += [f"  %{x}.{name}{k}.p = getelementptr i64, ptr %{x}.{base}.q, i64 {word}",
-                      f"  %{x}.{name}{k} = load <4 x i64>, ptr %{x}.{name}{k}.p, align 8"]  # fmt: skip
-        lines += [
-            f"  %{x}.kept{k} = and <4 x i64> %{x}.now{k}, %{x}.mask{k}",
-            f"  %{x}.xor{k} = xor <4 x i64> %{x}.kept{k}, %{x}.want{k}",
-            f"  %{x}.all{k} = or <4 x i64> {total}, %{x}.xor{k}",
-        ]
-        total = f"%{x}.all{k}"
-    return "\n".join([*lines, f"  %{x}.words = call i64 @llvm.vector.reduce.or.v4i64(<4 x i64> {total})"])
+    first = 8 * layout.first
+    bits = ", ".join(
+        f"i64 {OBJECT_MASK if layout.first + k == layout.object else -1}" for k in range(_LANES)
+    )
+    own = _same_words(x, "own", "impl", first, _LANES, [("record", 8 * _FIRST_WORDS)], f"<{bits}>")
+    parts = [own]
+    for start in sorted({*range(_LANES, width - _LANES + 1, _LANES), max(width - _LANES, _LANES)}):
+        place = 8 * (_TEMPLATE_HEADER + start - _LANES)
+        parts.append(_same_words(x, f"words{start}", "impl", first + 8 * start, min(_LANES, width - start), [
+            ("template", place + 8 * (width - _LANES)), ("template", place),
+        ]))  # fmt: skip
+    return "\n".join(parts)
+
+
+def _same_words(
+    x: str, label: str, base: str, offset: int, count: int, wanted: list[tuple[str, int]], mask: str = ""
+) -> str:
+    """IR that goes on where `count` words at a byte offset are as wanted: as those at a place, under the mask at another, if
+    there is one, or under a constant."""
+    kind = f"<{count} x i64>"
+    n = f"{x}.{label}"
+    lines = [f"  %{n}.p = getelementptr i8, ptr %{x}.{base}, i64 {offset}", f"  %{n}.now = load {kind}, ptr %{n}.p, align 8"]
+    for k, (place, at) in enumerate(wanted):
+        lines += [f"  %{n}.w{k}.p = getelementptr i8, ptr %{x}.{place}, i64 {at}",
+                  f"  %{n}.w{k} = load {kind}, ptr %{n}.w{k}.p, align 8"]  # fmt: skip
+    if len(wanted) == 2:
+        mask = f"%{n}.w1"
+    lines.append(f"  %{n}.kept = and {kind} %{n}.now, {mask or 'splat (i64 -1)'}" if mask else f"  %{n}.kept = or {kind} %{n}.now, zeroinitializer")
+    return "\n".join([
+        *lines, f"  %{n}.xor = xor {kind} %{n}.kept, %{n}.w0",
+        f"  %{n}.bits = call i64 @llvm.vector.reduce.or.v{count}i64({kind} %{n}.xor)",
+        f"  %{n}.good = icmp eq i64 %{n}.bits, 0", f"  br i1 %{n}.good, label %{n}.same, label %changed", f"{n}.same:",
+    ])  # fmt: skip
 
 
 def _ahead_ir(x: str, layout: TensorLayout) -> str:
@@ -501,8 +505,9 @@ def _ahead_ir(x: str, layout: TensorLayout) -> str:
         f"  %{x}.then.at = mul i64 %{x}.then, {_RECORD_WORDS}",
         f"  %{x}.then.record = getelementptr i64, ptr %{x}.records, i64 %{x}.then.at",
     ]
-    lines_of = {0: (0,), 1: (8 * layout.first, 8 * layout.first + 64, 8 * layout.last), 3: (8 * layout.data,),
-                6: (8 * layout.grad, 8 * layout.flags)}  # fmt: skip
+    autograd = _FIRST_WORDS + layout.autograd - layout.first
+    lines_of = {_OBJECT: (_TYPE,), _KIND + 1: (8 * layout.first, 8 * layout.first + 64, 8 * layout.last),
+                _FIRST_WORDS: (8 * layout.data,), autograd: (8 * layout.grad, 8 * layout.flags)}  # fmt: skip
     for word, offsets in lines_of.items():
         lines += [f"  %{x}.then{word}.p = getelementptr i64, ptr %{x}.then.record, i64 {word}",
                   f"  %{x}.then{word} = load ptr, ptr %{x}.then{word}.p"]  # fmt: skip
