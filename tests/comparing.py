@@ -18,7 +18,9 @@ def copy_argument(value: Any) -> Any:
     if value.layout != torch.strided or value.is_conj() or value.is_neg() or value.is_quantized:
         return value.detach().clone().requires_grad_(value.requires_grad)
     storage = value.detach().untyped_storage().clone()
-    made = torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
+    made = torch.empty(0, dtype=value.dtype, device=value.device).set_(
+        storage, value.storage_offset(), value.shape, value.stride()
+    )
     return made.requires_grad_(value.requires_grad)
 
 

@@ -150,6 +150,8 @@ class Interpreter:
         result = step.target(*self._plain(step.args), **self._plain(step.kwargs))
         results = result if isinstance(result, (list, tuple)) else [result]
         for buffer, tensor in zip(step.outputs, results, strict=True):
+            if tensor is None:  # a gradient that is not asked for
+                continue
             assert (buffer.meta.shape, buffer.meta.stride) == (tuple(tensor.shape), tensor.stride())
             self.memory[buffer] = tensor
 

@@ -19,12 +19,14 @@ from quickfuse import doctor as doctor_
 from quickfuse.bench import breaks as breaks_
 from quickfuse.bench import compile_time as compile_time_
 from quickfuse.bench import export as export_
+from quickfuse.bench import grid_models, grid_operators, render, traffic
 from quickfuse.bench import growth as growth_
 from quickfuse.bench import guards as guards_
 from quickfuse.bench import operators as operators_
 from quickfuse.bench import python_loop as python_loop_
-from quickfuse.bench import render
 from quickfuse.bench.figures import Figures
+from quickfuse.bench.grid import Limits, Results, Task
+from quickfuse.bench.grid import run as run_grid
 from quickfuse.bench.growing_programs import SERIES
 from quickfuse.bench.machine import describe_machine, show_machine
 from quickfuse.bench.optimizers import OPTIMIZERS
@@ -61,6 +63,10 @@ ColdTimeout = Annotated[float, typer.Option(help="Give up on a first call after 
 Params = Annotated[str, typer.Option(help="A number of parameters, or gpt2: the 148 of GPT-2 124M.")]
 OptimizerName = Annotated[str, typer.Option("--optimizer", help=f"One of {', '.join(OPTIMIZERS)}.")]
 Shape = Annotated[str, typer.Option(help="The shape of each tensor.")]
+Dtypes = Annotated[str, typer.Option(help="With a GPU: comma-separated dtypes.")]
+Jobs = Annotated[int, typer.Option(min=1, help="With a GPU: how many processes get ready at a time.")]
+Budget = Annotated[float, typer.Option(help="With a GPU: end after as many seconds; 0: when all is done.")]
+JsonOfMany = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; with a GPU, go on after those.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a bar chart into this file (needs matplotlib).")]
 
@@ -120,17 +126,38 @@ def models(
     modes: Annotated[str, typer.Option(help=f"Comma-separated from {', '.join(MODES)}.")] = "eval,train",
     device: Device = "cpu",
     peers: Peers = "eager,torch.compile",
-    seconds: Seconds = 5.0,
+    seconds: Annotated[float | None, typer.Option(help="How long each variant runs for its steady time.")] = None,
     cold_timeout: ColdTimeout = 300.0,
     folder: Annotated[Path | None, typer.Option("--json-folder", help="Write a result file for each here.")] = None,
+    dtypes: Dtypes = "float32,bfloat16",
+    variants: Annotated[str, typer.Option(help=f"With a GPU, comma-separated from {', '.join(grid_models.VARIANTS)}.")] = (
+        ",".join(grid_models.VARIANTS)
+    ),
+    batch: Annotated[int, typer.Option(help="With a GPU: how many images or sequences.")] = grid_models.BATCH,
+    pixels: Annotated[int, typer.Option(help="With a GPU: the side of an image.")] = grid_models.PIXELS,
+    tokens: Annotated[int, typer.Option(help="With a GPU: the length of a sequence.")] = grid_models.TOKENS,
+    jobs: Jobs = 1,
+    budget: Budget = 0.0,
+    json: JsonOfMany = None,
+    grid: Annotated[bool, typer.Option("--grid", hidden=True)] = False,
 ) -> None:
-    """Real models, evaluated and trained: time, first call, kernels and memory, side by side."""
+    """Real models, evaluated and trained: time, first call, kernels and memory, side by side.
+
+    On a GPU at its sizes (--batch, --pixels, --tokens), in two dtypes, each variant in a process of its own.
+    """
     names = _names(models, MODELS) if models != "all" else list(MODELS)
     where = _checked(lambda: _device(device))
+    if where == "cuda" or grid:
+        size = {"batch": batch, "pixels": pixels, "tokens": tokens}
+        tasks = grid_models.tasks(
+            names, _names(modes, MODES), _names(dtypes, DTYPES), _names(variants, grid_models.VARIANTS), where,
+            0.5 if seconds is None else seconds, size,
+        )  # fmt: skip
+        return _measure_many(tasks, json, where, Limits(cold_timeout, budget, jobs), grid_models)
     reports = []
     for mode in _names(modes, MODES):
         for name in names:
-            report = _measured(ModelWorkload(name, mode, where), peers, seconds, cold_timeout)
+            report = _measured(ModelWorkload(name, mode, where), peers, 5.0 if seconds is None else seconds, cold_timeout)
             reports.append(report)
             if folder is not None:
                 number = list(MODELS).index(name) + 1
@@ -143,14 +170,29 @@ def models(
 def operators(
     operators: Annotated[str, typer.Option(help="all, or comma-separated names of operators.")] = "all",
     peers: Annotated[str, typer.Option(help="Comma-separated from eager, torch.compile.")] = "eager,torch.compile",
-    seconds: Seconds = 0.5,
-    json: Json = None,
+    seconds: Annotated[float | None, typer.Option(help="How long each variant runs for its steady time.")] = None,
+    device: Device = "cpu",
+    cold_timeout: ColdTimeout = 300.0,
+    dtypes: Dtypes = "float32,bfloat16",
+    smaller: Annotated[int, typer.Option(min=1, help="With a GPU: divide all sizes by this.")] = 1,
+    jobs: Jobs = 1,
+    budget: Budget = 0.0,
+    json: JsonOfMany = None,
+    grid: Annotated[bool, typer.Option("--grid", hidden=True)] = False,
 ) -> None:
-    """Single operators at several sizes, forward and backward, side by side."""
-    names = _names(operators, operators_.OPERATORS) if operators != "all" else list(operators_.OPERATORS)
-    variants = {name: wrapper(name) for name in [*_names(peers, ("eager", "torch.compile")), OURS]}
+    """Single operators at several sizes, forward and backward, side by side.
+
+    On a GPU at its sizes, in two dtypes, with the share of a copy's bandwidth.
+    """
+    where = _checked(lambda: _device(device))
+    known: Iterable[str] = grid_operators.OPERATORS if where == "cuda" or grid else operators_.OPERATORS
+    names = _names(operators, known) if operators != "all" else list(known)
+    wanted = [*_names(peers, ("eager", "torch.compile")), OURS]
+    if where == "cuda" or grid:
+        tasks = grid_operators.tasks(names, _names(dtypes, DTYPES), wanted, where, seconds or 0.1, smaller)
+        return _measure_many(tasks, json, where, Limits(cold_timeout, budget, jobs), grid_operators)
     with _progress_bar() as progress:
-        result = operators_.run(names, variants, seconds, progress)
+        result = operators_.run(names, {name: wrapper(name) for name in wanted}, seconds or 0.5, progress)
     _say(show_machine(result.machine))
     console.print(result.to_table())
     for row in result.rows:
@@ -159,6 +201,45 @@ def operators(
     _say(result.summary())
     if json is not None:
         result.write(json)
+
+
+def _measure_many(tasks: list[Task], json: Path | None, device: str, limits: Limits, suite: Any) -> None:
+    """Run the tasks of a suite (`grid_models`, `grid_operators`) that have no result in the file yet, and show them."""
+    results = Results.of_file(json, device)
+    _say(show_machine(results.about))
+    done = run_grid(tasks, results, limits, lambda task, row: _say(suite.shown(task, row)))
+    rows = [row for row in results.rows if row["task"] in tasks]
+    for line in [*suite.table(rows), *suite.summary(rows)]:
+        _say(line)
+    if not done:
+        _say("There was no time for the rest; the same command goes on with it.")
+
+
+@bench.command()
+def kernels(
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "gpt",
+    mode: Annotated[str, typer.Option(help=f"One of {', '.join(MODES)}.")] = "train",
+    dtype: Dtype = "bfloat16",
+    device: Annotated[str, typer.Option(help="cuda: measured; cpu: the schedule that a GPU would get.")] = "auto",
+    batch: Annotated[int, typer.Option(help="How many images or sequences.")] = grid_models.BATCH,
+    pixels: Annotated[int, typer.Option(help="The side of an image.")] = grid_models.PIXELS,
+    tokens: Annotated[int, typer.Option(help="The length of a sequence.")] = grid_models.TOKENS,
+    most: Annotated[int, typer.Option(help="How many kernels of each graph are shown.")] = 40,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Show what each kernel does.")] = False,
+) -> None:
+    """The kernels of a model on a GPU: launches, bytes, the least time that these take, and the time that they do."""
+    where = _checked(lambda: _device(device))
+    workload = _checked(lambda: ModelWorkload(model, mode, where, dtype, batch, pixels, tokens))
+    function, args = traffic.function_of(workload)
+    if where == "cuda":
+        found = traffic.measured(function, args, mode == "train")
+        titles = [*(f"graph {number}" for number in range(len(found) - 1)), "PyTorch's kernels"]
+    else:
+        found = [traffic.kernel_work(schedule) for schedule in traffic.on_gpu(function, *args)]
+        titles = [f"graph {number}" for number in range(len(found))]
+    for works, title in zip(found, titles, strict=True):
+        for line in traffic.lines_of(works, f"{workload.title}, {title}", most, bodies):
+            _say(line)
 
 
 @bench.command("compile-time")

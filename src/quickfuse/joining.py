@@ -156,7 +156,7 @@ def _compiled(
     """
     try:
         schedule, calls, placer = kernels_of(graph, picks, checked, free, replay is not None)
-        lies = {k: lying for k in free if (lying := _lying(schedule.program.outputs[k])) is not None}
+        lies = {k: lying for k in free if (lying := lying_of(schedule.program.outputs[k])) is not None}
         with logs.stage("glue"):
             function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
             if replay is not None and schedule.recorded:
@@ -169,7 +169,7 @@ def _compiled(
         return operator_function(name, graph), None, 0, {}
 
 
-def _lying(output: Any) -> TensorMeta | None:
+def lying_of(output: Any) -> TensorMeta | None:
     """How a saved tensor lies in memory; None where nothing can be said of it."""
     if isinstance(output, Buffer):
         return output.meta

@@ -88,7 +88,9 @@ def _cases(operator: str, dtype: torch.dtype, gradients: bool, most: int | None,
         yield from cases(operator, dtype, most or 1 << 30, ("function",), variant, device)
         if not gradients:
             forms = ("method", "in place", "numbers")
-            yield from cases(operator, dtype, min(most or _SAMPLES_IN_ALL_FORMS, _SAMPLES_IN_ALL_FORMS), forms, variant, device)
+            yield from cases(
+                operator, dtype, min(most or _SAMPLES_IN_ALL_FORMS, _SAMPLES_IN_ALL_FORMS), forms, variant, device
+            )
 
 
 # how a case ran -------------------------------------------------------------------------------------------------

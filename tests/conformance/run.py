@@ -15,6 +15,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -88,7 +89,13 @@ def _jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
     names = [n for n in OPERATORS if not options.only or any(_matches(n, wanted) for wanted in options.only)]
     dtypes = options.dtypes or (("float32",) if options.gradients else DTYPES)
     return [
-        {"operator": name, "dtype": dtype, "gradients": options.gradients, "samples": options.samples, "device": options.device}
+        {
+            "operator": name,
+            "dtype": dtype,
+            "gradients": options.gradients,
+            "samples": options.samples,
+            "device": options.device,
+        }
         for name in names[part - 1 :: parts]
         for dtype in dtypes
         if supported(name, getattr(torch, dtype), options.gradients, options.device)
@@ -111,6 +118,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+")
 
     def run(self, job: dict[str, Any], seconds: float) -> dict[str, Any]:
         start = time.perf_counter()
@@ -127,7 +135,7 @@ class Worker:
         if ready:
             process.wait()  # it has ended by itself
         self.stop()
-        what = f"crashed with {process.returncode}" if ready else f"took more than {seconds:.0f} s"
+        what = f"crashed with {process.returncode}: {self._last_words()}" if ready else f"took more than {seconds:.0f} s"
         name = f"{job['operator']} {job['dtype']}"
         return {
             **{key: job[key] for key in ("operator", "dtype", "gradients")}, "cases": 1, "how": {}, "reasons": {},
@@ -140,9 +148,14 @@ class Worker:
             self._process.wait()
             self._process = None
 
+    def _last_words(self) -> str:
+        """The last line that the process wrote to its standard error."""
+        self._errors.seek(0)
+        return (self._errors.read().strip().splitlines() or ["no message"])[-1][:200]
+
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve()), "--worker"]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True)
 
 
 def _work() -> None:

@@ -254,7 +254,9 @@ def _work(options: argparse.Namespace) -> None:
             if job["reduce"] and report.finding.kind != "invalid":
                 from programs.reduce import reduced
 
-                smaller = reduced(source, functools.partial(_still_fails, finding=report.finding, device=options.device), job["reduce"])
+                smaller = reduced(
+                    source, functools.partial(_still_fails, finding=report.finding, device=options.device), job["reduce"]
+                )
                 record["text"] += "\n" + smaller
         answers.write(json.dumps(record) + "\n")
         answers.flush()

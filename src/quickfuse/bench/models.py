@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,23 @@ Wrapper = Callable[[Any], Any]
 
 def prepare(workload: ModelWorkload, wrap: Wrapper, synchronize: Callable[[], None]) -> Step:
     """The workload with what `wrap` makes of the model, of its loss, or of its whole training step."""
-    example = zoo.build(workload.model)
+    example = zoo.build(workload.model, **workload.size)
     example.model.to(workload.device)
     example.input, example.target = example.input.to(workload.device), example.target.to(workload.device)
-    step = {"eval": _evaluation, "train": _training, "step": _whole_step}[workload.mode](example, wrap)
+    dtype = getattr(torch, workload.dtype)
+    step = {"eval": _evaluation, "train": _training, "step": _whole_step}[workload.mode](example, wrap, dtype)
     step.synchronize = synchronize
     return step
 
 
-def _evaluation(example: zoo.Example, wrap: Wrapper) -> Step:
-    model = example.model.eval()
+def _autocast(example: zoo.Example, dtype: torch.dtype) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if dtype is torch.float32 else torch.autocast(example.input.device.type, dtype)
+
+
+def _evaluation(example: zoo.Example, wrap: Wrapper, dtype: torch.dtype) -> Step:
+    model = example.model.eval().to(dtype)
+    if example.input.is_floating_point():
+        example.input = example.input.to(dtype)
 
     def make() -> Callable[..., Any]:
         fn = wrap(model)
@@ -42,13 +50,14 @@ def _evaluation(example: zoo.Example, wrap: Wrapper) -> Step:
     return Step(make, (example.input,))
 
 
-def _training(example: zoo.Example, wrap: Wrapper) -> Step:
+def _training(example: zoo.Example, wrap: Wrapper, dtype: torch.dtype) -> Step:
     model, loss = example.model.train(), example.loss
     parameters = list(model.parameters())
     made: list[Callable[..., Any]] = []
 
     def compute(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return loss(model(x), y)
+        with _autocast(example, dtype):
+            return loss(model(x), y)
 
     def make() -> Callable[..., Any]:
         fn = wrap(compute)
@@ -70,14 +79,15 @@ def _training(example: zoo.Example, wrap: Wrapper) -> Step:
     return Step(make, args, collect=changed, forward=lambda: made[-1](*args))
 
 
-def _whole_step(example: zoo.Example, wrap: Wrapper) -> Step:
+def _whole_step(example: zoo.Example, wrap: Wrapper, dtype: torch.dtype) -> Step:
     """As in PyTorch's tutorial on torch.compile: zero_grad, forward, loss, backward and the optimizer in one function."""
     model, loss = example.model.train(), example.loss
     optimizer = torch.optim.Adam(model.parameters())
 
     def train(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad(True)
-        value = loss(model(x), y)
+        with _autocast(example, dtype):
+            value = loss(model(x), y)
         value.backward()
         optimizer.step()
         return value.detach()

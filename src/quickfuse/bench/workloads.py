@@ -119,12 +119,17 @@ class ModelWorkload:
     """A model of `zoo.MODELS`.
 
     `mode`: "eval" (without gradients), "train" (forward, loss and backward) or "step" (the same with Adam's step, all of
-    it in one compiled function).
+    it in one compiled function). `dtype`: that of parameters and images in evaluation, and of autocast in training. `batch`,
+    `pixels` and `tokens`: in place of the model's own (see `zoo.build`).
     """
 
     model: str = "densenet121"
     mode: str = "eval"
     device: str = "cpu"
+    dtype: str = "float32"
+    batch: int | None = None
+    pixels: int | None = None
+    tokens: int | None = None
 
     benchmark: ClassVar[str] = "model"
     bytes_moved: ClassVar[int] = 0
@@ -133,6 +138,13 @@ class ModelWorkload:
     def __post_init__(self) -> None:
         _check_name("model", self.model, MODELS)
         _check_name("mode", self.mode, MODES)
+        _check_name("dtype", self.dtype, DTYPES)
+
+    @property
+    def size(self) -> dict[str, int]:
+        """What `zoo.build` is to build in place of the model's own size."""
+        sizes = {"batch": self.batch, "pixels": self.pixels, "tokens": self.tokens}
+        return {name: size for name, size in sizes.items() if size is not None}
 
     @property
     def unit(self) -> str:
@@ -140,7 +152,9 @@ class ModelWorkload:
 
     @property
     def title(self) -> str:
-        return f"{TITLES[self.model]}, {MODES[self.mode]}"
+        size = ", ".join(f"{name} {size}" for name, size in self.size.items())
+        name = f"{self.model}, {size}" if size else TITLES[self.model]
+        return f"{name}, {MODES[self.mode]}{'' if self.dtype == 'float32' else ', ' + self.dtype}"
 
 
 MODES = {"eval": "evaluation", "train": "training", "step": "training with Adam in one function"}

@@ -52,19 +52,24 @@ class Example:
         return functional.cross_entropy(output, target)
 
 
-def build(name: str) -> Example:
-    """The model `name` of `MODELS`, with random weights that are always the same."""
+def build(name: str, **size: int) -> Example:
+    """The model `name` of `MODELS`, with random weights that are always the same.
+
+    `size`: `batch`, `pixels` (the side of an image) and `tokens` (of a sequence) in place of the model's own. A model of
+    images has no use for `tokens`, nor one of language for `pixels`.
+    """
     torch.manual_seed(0)
-    return MODELS[name]()
+    return MODELS[name](**size)
 
 
 # --- pictures ---
 
 
-def _classifier(name: str, batch: int, size: int, **settings: Any) -> Callable[[], Example]:
-    def make() -> Example:
+def _classifier(name: str, own_batch: int, own_pixels: int) -> Callable[..., Example]:
+    def make(batch: int = own_batch, pixels: int = own_pixels, tokens: int = 0) -> Example:
+        settings = {"image_size": pixels} if name.startswith("vit") else {}
         model = getattr(vision_models(), name)(**settings)
-        return Example(model, torch.randn(batch, 3, size, size), torch.randint(1000, (batch,)))
+        return Example(model, torch.randn(batch, 3, pixels, pixels), torch.randint(1000, (batch,)))
 
     return make
 
@@ -100,9 +105,8 @@ def _double(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def _unet(batch: int = 2, size: int = 96, **settings: Any) -> Example:
-    model = UNet(**settings)
-    return Example(model, torch.randn(batch, 3, size, size), torch.randint(4, (batch, size, size)))
+def _unet(batch: int = 2, pixels: int = 96, tokens: int = 0) -> Example:
+    return Example(UNet(), torch.randn(batch, 3, pixels, pixels), torch.randint(4, (batch, pixels, pixels)))
 
 
 # --- language ---
@@ -196,22 +200,23 @@ class LstmCell(nn.Module):
         return torch.sigmoid(leave) * torch.tanh(memory), memory
 
 
-def _language(model: Callable[..., nn.Module], batch: int, time: int, **settings: Any) -> Callable[[], Example]:
-    def make() -> Example:
-        tokens = torch.randint(1024, (batch, time + 1))
-        return Example(model(**settings), tokens[:, :-1].clone(), tokens[:, 1:].clone())
+def _language(model: Callable[..., nn.Module], own_batch: int, own_tokens: int, **own: Any) -> Callable[..., Example]:
+    def make(batch: int = own_batch, tokens: int = own_tokens, pixels: int = 0) -> Example:
+        text = torch.randint(1024, (batch, tokens + 1))
+        settings = {**own, "context": max(128, tokens)} if model is GPT else own
+        return Example(model(**settings), text[:, :-1].clone(), text[:, 1:].clone())
 
     return make
 
 
 # --- the list ---
 
-MODELS: dict[str, Callable[[], Example]] = {
+MODELS: dict[str, Callable[..., Example]] = {
     "densenet121": _classifier("densenet121", 4, 128),
     "resnet18": _classifier("resnet18", 4, 128),
     "resnet50": _classifier("resnet50", 4, 128),
     "mobilenet_v3_large": _classifier("mobilenet_v3_large", 4, 128),
-    "vit_b_16": _classifier("vit_b_16", 4, 64, image_size=64),
+    "vit_b_16": _classifier("vit_b_16", 4, 64),
     "unet": _unet,
     "gpt": _language(GPT, 4, 128),
     "lstm": _language(LstmLanguageModel, 8, 32),

@@ -84,6 +84,8 @@ class CostModel:
     compute_once_more: int = 200
     #: Windows of pooling of at most so many elements are written out.
     most_window_elements: int = 32
+    #: On a GPU the gradient of a maximum looks at all windows that an element is in, if these are at most so many.
+    most_gathered: int = 9
     #: From so many elements on, where the neighbours of a column are is computed once for all rows of a resizing.
     many_neighbours: int = 1 << 14
 

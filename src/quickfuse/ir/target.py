@@ -114,6 +114,13 @@ class CudaTarget:
     whole_row: int = 8192
     whole_row_of_many: int = 4096
     many_operands: int = 6
+    #: Of longer rows, mean and variance are those of parts of them, so that each element is read once for both.
+    least_row_by_parts: int = 1 << 14
+    least_part_for_moments: int = 16
+    #: So much memory may be taken longer than it must be, so that equal loops are one launch: weights of ResNet-50 in
+    #: bfloat16 are 51 MB.
+    bytes_for_fewer_launches: int = 128 << 20
+    bytes_for_later_launch: int = 16 << 20
     #: Elements of a tile of whole short rows, and of one of the tiles that longer rows are gone through in.
     tile: int = 2048
     #: The least and the most rows of a tile whose rows are neighbours in memory.

@@ -40,8 +40,13 @@ def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool) -> Non
                 result.result()
 
 
+def name_of_kernel(call: KernelCall) -> str:
+    """The name of a call's kernel on GPUs, as profilers show it."""
+    return _names.setdefault(call.body, f"kernel{len(_names)}")
+
+
 def _named(call: KernelCall) -> KernelCall:
-    return replace(call, name=_names.setdefault(call.body, f"kernel{len(_names)}"))
+    return replace(call, name=name_of_kernel(call))
 
 
 def _source(body: KernelBody, form: Form, emit: Emit, scalars_in_memory: bool) -> str:

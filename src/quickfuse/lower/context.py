@@ -59,6 +59,7 @@ class Context:
         self.padded: dict[int, tuple[Expr, Buffer]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.
         self.reduced: dict[tuple[int, str, Shape, Shape], tuple[Expr, Expr]] = {}
+        self.moments: dict[tuple[int, Shape, Shape], tuple[Expr, Expr, Expr]] = {}
 
     # making values ----------------------------------------------------------------------------------------------
 

@@ -1,9 +1,13 @@
-"""Convolutions and their gradients on the CPU: calls of PyTorch, on images whose channels lie next to each other in memory.
+"""Convolutions and their gradients: calls of PyTorch, on images whose channels lie next to each other in memory.
 
-oneDNN, which computes them, is as fast or faster in that layout (`torch.channels_last`), and so are the loops between
-convolutions that scale each channel or reduce over an image. A tensor's strides say how its views look at it. How a
-temporary lies in memory is nobody's business but ours, so operands are stored with channels last, results are read as they
-come, and outputs of the graph are stored with the strides that eager gives them.
+oneDNN, which computes them on the CPU, is as fast or faster in that layout (`torch.channels_last`), and so are the loops
+between convolutions that scale each channel or reduce over an image. cuDNN's kernels for tensor cores want it, and convert
+images and weights in each call that have another. A tensor's strides say how its views look at it. How a temporary lies in
+memory is nobody's business but ours, so operands are stored with channels last, results are read as they come, and outputs
+of the graph are stored with the strides that eager gives them.
+
+On a GPU weights are stored so, too, and biases are not given to the call: PyTorch adds them in a pass of its own, and sums
+up their gradients in another.
 """
 
 from __future__ import annotations
@@ -19,23 +23,28 @@ from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View, memory_at
+from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
+from . import ops
 from .calls import rule
 from .context import Context
 from .layout import Shape
 from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
+from .promotion import COMPUTE
 from .reductions import total
-from .rules import CPU_ONLY, NoRule
+from .rules import NoRule
 from .symbolic import Storage, Tensor, whole_load
 
-#: What oneDNN computes; other types go through kernels that gain nothing.
+#: What oneDNN computes; other types go through kernels that gain nothing. What tensor cores compute, which round float32 to
+#: TF32 if the user allows it.
 _TYPES = frozenset({torch.float32, torch.bfloat16})
+_GPU_TYPES = frozenset({torch.float16, torch.bfloat16})
 #: The names of the operators whose operands are stored with channels last.
 CONVOLUTIONS = frozenset("conv2d convolution convolution_backward conv_transpose2d".split())
 
 
-@rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1", devices=CPU_ONLY)
+@rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1")
 def conv2d(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
 ) -> Tensor:
@@ -51,8 +60,7 @@ def conv2d(
     return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
 
 
-@rule("conv_transpose2d", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1",
-      devices=CPU_ONLY)  # fmt: skip
+@rule("conv_transpose2d", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1")
 def conv_transpose2d(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
     groups: Any, dilation: Any,
@@ -61,7 +69,7 @@ def conv_transpose2d(
     return convolution(ctx, meta, input, weight, bias, *settings, groups)
 
 
-@rule("convolution", "input weight bias stride padding dilation transposed output_padding groups", devices=CPU_ONLY)
+@rule("convolution", "input weight bias stride padding dilation transposed output_padding groups")
 def convolution(
     ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: Any, output_padding: Any, groups: Any,
@@ -73,6 +81,10 @@ def convolution(
         raise NoRule
     if _weighs_more(input, weight, meta):
         raise NoRule
+    if _is_on_gpu(input):
+        operands = (*_images_on_gpu(ctx, (input, weight), weight, transposed, groups), None)
+        result = _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
+        return result if bias is None else _with_bias(ctx, meta, result, bias)
     operands = (channels_last(ctx, input), *_parameters(ctx, weight, bias))
     if is_pixelwise(input, weight, *settings[:2], transposed, settings[3], groups):
         return _call(ctx, meta, PixelwiseConvolution(is_large(meta, weight.meta)), operands)
@@ -80,8 +92,7 @@ def convolution(
 
 
 @rule("convolution_backward",
-      "grad_output input weight bias_sizes stride padding dilation transposed output_padding groups output_mask",
-      devices=CPU_ONLY)
+      "grad_output input weight bias_sizes stride padding dilation transposed output_padding groups output_mask")
 def convolution_backward(
     ctx: Context, meta: Any, grad_output: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any,
     dilation: Any, transposed: Any, output_padding: Any, groups: Any, output_mask: Any,
@@ -93,25 +104,32 @@ def convolution_backward(
         raise NoRule
     if _weighs_more(input, weight, grad_output.meta):
         raise NoRule
-    gradient, image = channels_last(ctx, grad_output), channels_last(ctx, input)
-    if is_pixelwise(input, weight, stride, padding, transposed, output_padding, groups):
+    if _is_on_gpu(input):
+        gradient, image, weighted = _images_on_gpu(ctx, (grad_output, input, weight), weight, transposed, groups)
+        of_bias = total(ctx, meta[2], grad_output, (0, 2, 3), False, None) if wanted[2] else None
+        wanted[2] = False
+    else:
+        gradient, image, weighted = channels_last(ctx, grad_output), channels_last(ctx, input), ctx.memory(weight)
+        of_bias = None
+    if not _is_on_gpu(input) and is_pixelwise(input, weight, stride, padding, transposed, output_padding, groups):
         function = InputGradient(is_large(grad_output.meta, weight.meta))
         return [
             _call(ctx, meta[0], function, (gradient, ctx.memory(weight))) if wanted[0] else None,
             _call(ctx, meta[1], weight_gradient, (gradient, image), _weight_meta(meta[1])) if wanted[1] else None,
             total(ctx, meta[2], grad_output, (0, 2, 3), False, None) if wanted[2] else None,
         ]
-    operands = (gradient, image, ctx.memory(weight))
+    operands = (gradient, image, weighted)
     settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
     laid_out = [channels_last_meta(meta[0]) if wanted[0] else _NOTHING, _weight_meta(meta[1]) if wanted[1] else _NOTHING,
                 meta[2] if wanted[2] else _NOTHING]  # fmt: skip
     buffers = [ctx.temp(m) for m in laid_out]
     function = torch.ops.aten.convolution_backward.default
     ctx.program.steps.append(Extern(function, (*operands, *settings), {}, buffers))
-    return [
+    made = [
         Tensor(Storage(m, whole_load(buffer)), m) if want else None
         for want, m, buffer in zip(wanted, meta, buffers, strict=True)
     ]
+    return made if of_bias is None else [*made[:2], of_bias]
 
 
 #: Stands for a gradient that is not asked for.
@@ -119,8 +137,8 @@ _NOTHING = TensorMeta(torch.float32, (0,), (1,), torch.device("cpu"))
 
 
 def _weight_meta(meta: TensorMeta) -> TensorMeta:
-    """How oneDNN leaves the gradient of a weight, where the images have their channels last."""
-    if math.prod(meta.shape[2:]) == 1:
+    """How oneDNN and cuDNN leave the gradient of a weight, where the images have their channels last."""
+    if math.prod(meta.shape[2:]) == 1 and meta.device.type == "cpu":
         return TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
     return channels_last_meta(meta)
 
@@ -139,8 +157,11 @@ def _parameters(ctx: Context, weight: Tensor, bias: Any) -> tuple[Any, Any]:
 
 
 def _weighs_more(input: Tensor, weight: Tensor, meta: TensorMeta) -> bool:
-    """Whether the weight, which would have to be reordered in each call, is larger than the images around it."""
-    return math.prod(weight.meta.shape[2:]) > 1 and weight.meta.numel > COSTS.heavy_weight * (input.meta.numel + meta.numel)
+    """Whether the weight, which would have to be reordered in each call, is larger than the images around it. A GPU has the
+    bandwidth for that."""
+    if _is_on_gpu(input) or math.prod(weight.meta.shape[2:]) == 1:
+        return False
+    return weight.meta.numel > COSTS.heavy_weight * (input.meta.numel + meta.numel)
 
 
 def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
@@ -150,6 +171,8 @@ def _is_steady(ctx: Context, input: Any, weight: Any, groups: int) -> bool:
     operators, weights change with each step.
     """
     if not is_image(input) or not is_image(weight) or groups != 1 or weight.dtype is not torch.float32:
+        return False
+    if _is_on_gpu(input):
         return False
     if not config.pack_weights or weight.meta.numel < COSTS.large_weight or not weight.meta.is_contiguous:
         return False
@@ -178,9 +201,44 @@ def channels_last_meta(meta: TensorMeta) -> TensorMeta:
 
 
 def is_image(value: Any) -> bool:
-    if type(value) is not Tensor or value.meta.device.type != "cpu":
+    if type(value) is not Tensor or value.meta.ndim != 4 or value.meta.numel == 0:
         return False
-    return value.meta.ndim == 4 and value.dtype in _TYPES and value.meta.numel > 0
+    if not _is_on_gpu(value):
+        return value.meta.device.type == "cpu" and value.dtype in _TYPES
+    return torch.backends.cudnn.enabled and (value.dtype in _GPU_TYPES or value.dtype is torch.float32 and _allows_tf32())
+
+
+def _is_on_gpu(tensor: Tensor) -> bool:
+    return tensor.meta.device.type == "cuda"
+
+
+def _allows_tf32() -> bool:
+    """Whether cuDNN may round float32 to TF32: without tensor cores, it is faster with the channels first."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # the user has set newer settings, which older ones cannot tell
+        return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")
+
+
+def _images_on_gpu(
+    ctx: Context, tensors: tuple[Tensor, ...], weight: Tensor, transposed: bool, groups: int
+) -> tuple[Buffer | View, ...]:
+    """What cuDNN gets, with the channels last.
+
+    Raises:
+        NoRule: for several groups of more than one channel, for which its kernels are slow in that layout.
+    """
+    if groups > 1 and weight.meta.shape[1] > 1:
+        raise NoRule
+    return tuple([channels_last(ctx, tensor) for tensor in tensors])
+
+
+def _with_bias(ctx: Context, meta: TensorMeta, result: Tensor, bias: Tensor) -> Tensor:
+    """What eager stores before it adds a bias, and what it has then."""
+    compute = COMPUTE[meta.dtype]
+    of_channel = reindex(ctx.read(bias), IndexMap((0,), ((0, 1, 0, 0),), 4))
+    added = ops.add(ops.via(ctx.read(result), compute), ops.via(of_channel, compute))
+    return ctx.fresh(meta, ops.via(added, meta.dtype))
 
 
 def _pair(value: Any) -> Any:

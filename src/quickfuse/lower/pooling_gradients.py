@@ -1,4 +1,5 @@
-"""Gradients of averages over windows, and of repeated elements: each element of the image looks for the windows it is in."""
+"""Gradients of averages and maxima over windows, and of repeated elements: each element of the image looks for the windows
+that it is in."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 from typing import Any
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Expr
+from quickfuse.ir.expr import Expr, Index
 from quickfuse.ir.reindex import affine, both
 from quickfuse.ir.values import TensorMeta
 
@@ -65,6 +66,41 @@ def _avg_pool_backward(
         term = ops.div(ops.via(at(value, axes, len(shape), inside), dtype), count)
         term = ops.where(inside, term, ops.const(0, dtype)) if inside is not None else term
         total = ops.add(total, term)
+    return made(ctx, meta, ops.via(total, meta.dtype))
+
+
+def max_pool_gathered(
+    ctx: Context, meta: TensorMeta, grad: Any, indices: Any, ndim: int, sizes: Any, strides: Any, padding: Any, dilation: Any
+) -> Tensor:
+    """The gradient of maxima: the sum over those windows whose largest element, by its index in the plane, is this one.
+
+    Raises:
+        NoRule: for windows with gaps, and for elements in many windows.
+    """
+    first = _image(grad, meta, ndim)
+    sizes, padding = numbers_for(sizes, ndim), numbers_for(padding, ndim)
+    strides = numbers_for(strides, ndim) if strides else sizes
+    most = [-(-size // step) for size, step in zip(sizes, strides, strict=True)]
+    if math.prod(most) > COSTS.most_gathered or {*numbers_for(dilation, ndim)} != {1}:
+        raise NoRule
+    dtype, shape, axes_of_image = COMPUTE[meta.dtype], grad.meta.shape, range(first, len(meta.shape))
+    value, chosen = source(ctx, grad, 2 if math.prod(most) > 1 else 32), source(ctx, indices)
+    own: Expr = ops.const(0, I64)
+    for axis in axes_of_image:
+        own = ops.add(ops.mul(own, ops.const(meta.shape[axis], I64)), Index(axis))
+    total: Expr = ops.const(0, dtype)
+    for place in itertools.product(*map(range, most)):
+        axes: list[int | Expr] = list(range(first))
+        inside: Expr | None = None
+        for axis, n, size, step, pad in zip(axes_of_image, place, sizes, strides, padding, strict=True):
+            here = affine(pad, tuple([int(j == axis) for j in range(len(shape))]))
+            window = ops.trunc_div(here, ops.const(step, I64))
+            window = ops.sub(window, ops.const(n, I64)) if n else window
+            axes.append(window)
+            inside = both(inside, _is_in(window, here, n, size, step, shape[axis]))
+        is_largest = ops.eq(at(chosen, axes, len(shape), inside), own)
+        term = ops.via(at(value, axes, len(shape), inside), dtype)
+        total = ops.add(total, ops.where(both(inside, is_largest), term, ops.const(0, dtype)))
     return made(ctx, meta, ops.via(total, meta.dtype))
 
 

@@ -39,8 +39,6 @@ Evaluator = Callable[[Context, Sequence[Any], Mapping[str, Any], TensorMeta], Ex
 EVALUATORS: dict[str, Evaluator] = {}
 
 ALL_DEVICES = frozenset({"cpu", "cuda"})
-#: The devices of calls that only CPUs have, or that are quickest there.
-CPU_ONLY = frozenset({"cpu"})
 
 
 def evaluator(names: str) -> Callable[[Evaluator], Evaluator]:

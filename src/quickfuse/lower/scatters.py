@@ -22,6 +22,7 @@ from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
 from .indexing import basic_part, flattened
 from .layout import Shape, axes_as_read, broadcast
+from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
 from .rules import NoRule, into
 from .symbolic import Tensor, whole_load
@@ -366,7 +367,15 @@ def _stride_as_read(value: Expr, flat: Shape, shape: Shape) -> Shape:
 def _register_max_pool_backward(ndim: int) -> None:
     @rule(f"max_pool{ndim}d_with_indices_backward",
           "grad_output input kernel_size stride padding dilation ceil_mode indices")  # fmt: skip
-    def max_pool_backward(ctx: Context, meta: Any, grad_output: Any, indices: Any, **others: Any) -> Tensor:
+    def max_pool_backward(
+        ctx: Context, meta: Any, grad_output: Any, indices: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+        **others: Any,
+    ) -> Tensor:  # fmt: skip
+        if type(meta) is TensorMeta and meta.device.type == "cuda":  # where adding in memory is slow
+            try:
+                return max_pool_gathered(ctx, meta, grad_output, indices, ndim, kernel_size, stride, padding, dilation)
+            except NoRule:
+                pass
         return _max_pool_backward(ctx, meta, grad_output, indices, ndim)
 
 

@@ -129,6 +129,10 @@ class Space:
             return ops.add(value, ops.like(value, 0)) if is_sum else value
         return self._in_two_stages(value, combine) or self._stored(value, combine, self.shape, self.axes)
 
+    def in_one_stage(self, value: Expr, combine: str) -> Expr:
+        """The same in one loop, however long the rows are."""
+        return self._stored(value, combine, self.shape, self.axes)
+
     def _stored(self, value: Expr, combine: str, shape: Shape, axes: Shape) -> Expr:
         key = (id(value), combine, shape, axes)
         known = self.ctx.reduced.get(key)
@@ -145,7 +149,7 @@ class Space:
         """Parts of rows first, where whole rows would leave threads idle; None where they would not."""
         if math.prod(self.shape) < self.costs.long_reduction:
             return None
-        strides = _main_strides(value, len(self.shape))
+        strides = main_strides(value, len(self.shape))
         moving = [k for k, size in enumerate(self.shape) if size > 1]
         rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
         inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
@@ -222,7 +226,7 @@ class Space:
         return ops.const(0, torch.int64) if total is None else total
 
 
-def _main_strides(value: Expr, ndim: int) -> Shape:
+def main_strides(value: Expr, ndim: int) -> Shape:
     """The strides of the load that moves along the most axes."""
     loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
     return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)

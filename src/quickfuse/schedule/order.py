@@ -3,12 +3,19 @@
 A backward pass computes a lot again from saved tensors. All of it could be computed at its start, long before the gradients
 that need it, and would no longer be in the processor's caches by then. And the parts of one buffer, which nothing reads
 before the last of them is stored, are stored together: in one kernel, where they are alike.
+
+On a GPU, launches count, too. What is made of inputs alone, such as weights in another type or layout, is made at the start,
+and results that nothing else needs, such as the gradients of these weights, at the end, as far as that takes little memory:
+equal loops of one rank are one launch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, buffers_in
+from quickfuse.ir.target import CUDA
 
 from .dependence import Node
 from .fusion import FusionGroup, groups_of
@@ -27,13 +34,57 @@ def order(nodes: list[Node]) -> None:
                 users.setdefault(group, set()).add(node.group)
         if node.store is not None and node.store.access.buffer.kind in ("temp", "output"):
             writers.setdefault(node.store.access.buffer, set()).add(node.group)
+    from_inputs = _within_limit([group for group in groups if group.rank == 0 and _is_made_of_inputs(group)], _stored)
+    results = _within_limit([group for group in groups if group not in users and _makes_results(group)], _read)
     for group in sorted(groups, key=lambda group: (-group.rank, group.is_call, -group.index)):
+        if group in from_inputs:
+            continue
         latest = min([user.rank for user in users.get(group, ())], default=1 << 62) - (not group.is_call)
         if group in users and _takes_memory(group):
             group.rank = max(group.rank, latest)
         else:
             last = max([other.rank for buffer in _stored(group) for other in writers.get(buffer, ())], default=0)
             group.rank = max(group.rank, min(latest, last))
+    last = max([group.rank for group in results], default=0)
+    for group in results:
+        group.rank = last
+
+
+def _within_limit(groups: list[FusionGroup], memory: Callable[[FusionGroup], set[Buffer]]) -> set[FusionGroup]:
+    """As many of some groups as take no more memory together than there is for it."""
+    total, found = 0, set()
+    for group in sorted(groups, key=lambda group: group.index):
+        total += sum(buffer.meta.span_bytes for buffer in memory(group))
+        if total > CUDA.bytes_for_fewer_launches:
+            break
+        found.add(group)
+    return found
+
+
+def _is_made_of_inputs(group: FusionGroup) -> bool:
+    """Whether a group on a GPU makes new tensors, element by element, of nothing but inputs."""
+    return _is_on_gpu(group) and group.reduced is None and all(
+        node.store is not None and node.store.access.buffer.kind in ("temp", "output")
+        and all(access.buffer.kind == "input" for access in node.loads)
+        for node in group.nodes
+    )  # fmt: skip
+
+
+def _makes_results(group: FusionGroup) -> bool:
+    """Whether a group on a GPU stores nothing but outputs, of little memory, and what only itself uses."""
+    if not _is_on_gpu(group) or sum(buffer.meta.span_bytes for buffer in _read(group)) > CUDA.bytes_for_later_launch:
+        return False
+    return all(buffer.kind in ("temp", "output") for buffer in _stored(group))
+
+
+def _is_on_gpu(group: FusionGroup) -> bool:
+    return group.device is not None and group.device.type == "cuda" and not group.is_call
+
+
+def _read(group: FusionGroup) -> set[Buffer]:
+    """The temporaries that a group reads, of those that others store."""
+    read = {access.buffer for node in group.nodes for access in node.loads if access.buffer.kind == "temp"}
+    return read - _stored(group)
 
 
 def _stored(group: FusionGroup) -> set[Buffer]:
