@@ -1,4 +1,4 @@
-"""Steps over many tensors, to which anything may happen between two calls: what is skipped while they are the same is right."""
+"""Steps over many tensors, to which anything may happen between two calls: checks are skipped only while nothing did."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Twin:
     def everything(self) -> list[Any]:
         found: list[Any] = [*self.parameters, *(p.grad for p in self.parameters), *self.kept]
         for parameter in self.parameters:
-            found += [value for value in self.optimizer.state[parameter].values()]
+            found += self.optimizer.state[parameter].values()
         return found
 
 
@@ -119,7 +119,9 @@ def other_data(twin: Twin, chance: random.Random) -> None:
 def data_of_another(twin: Twin, chance: random.Random) -> None:
     parameter = _any(twin, chance)
     whole = torch.zeros(3 * parameter.numel(), dtype=parameter.dtype)
-    parameter.data = whole[chance.randrange(5) :][: parameter.numel()].view(parameter.shape).copy_(_tensor(chance, parameter))
+    parameter.data = (
+        whole[chance.randrange(5) :][: parameter.numel()].view(parameter.shape).copy_(_tensor(chance, parameter))
+    )
 
 
 def other_strides(twin: Twin, chance: random.Random) -> None:
@@ -244,9 +246,9 @@ def another_rate(twin: Twin, chance: random.Random) -> None:
 
 
 CHANGES: list[Change] = [
-    other_gradient, other_gradients, gradient_in_place, set_to_none, shared_gradient, other_data, data_of_another, other_strides,
-    strided_anew, other_size, resized_in_place, other_dtype, without_gradients, another_parameter, a_parameter_less, other_state,
-    loaded_state, swapped, swapped_inside, freed_storage, copied_lazily, another_rate,
+    other_gradient, other_gradients, gradient_in_place, set_to_none, shared_gradient, other_data, data_of_another,
+    other_strides, strided_anew, other_size, resized_in_place, other_dtype, without_gradients, another_parameter,
+    a_parameter_less, other_state, loaded_state, swapped, swapped_inside, freed_storage, copied_lazily, another_rate,
 ]  # fmt: skip
 
 
@@ -300,8 +302,8 @@ def test_random_changes(seed: int, optimizer: Any) -> None:
     chance = random.Random(seed)
     twins = [Twin(seed, optimizer), Twin(seed, optimizer)]
     step = step_of(twins[0])
-    usual = [other_gradient, other_gradients, gradient_in_place, other_data, another_parameter, other_state, loaded_state, swapped,
-             swapped_inside, freed_storage, copied_lazily, another_rate, shared_gradient]  # fmt: skip
+    usual = [other_gradient, other_gradients, gradient_in_place, other_data, another_parameter, other_state, loaded_state,
+             swapped, swapped_inside, freed_storage, copied_lazily, another_rate, shared_gradient]  # fmt: skip
     for _ in range(100):
         changes = [chance.choice(usual) for _ in range(max(0, chance.randrange(-12, 4)))]
         for change in changes:

@@ -1,5 +1,5 @@
-"""Putting a prologue's parts together: what walks through modules and containers, and what looks at many tensors, runs only where
-something changed."""
+"""Putting a prologue's parts together: what walks through modules and containers, and what looks at many tensors, runs only
+where something changed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _VARIABLE = re.compile(r"\b_[a-z]+\d+\b")
 class TensorsInOrder:
     """What is known of the checked tensors, for skipping their checks while they are the same.
 
-    `sources` are they, in the order of the check; `later` the statements that run where checks were skipped. `make` gives what
-    finds out if they are the same, from (walk, number of roots, holders); `ready` is a variable for a function that tells whether to ask.
+    `sources` are they, in the order of the check; `later` the statements that run where checks were skipped. `make` gives
+    what finds out if they are the same, from (walk, number of roots, holders); `ready` is a variable for a function that
+    tells whether to ask.
     """
 
     sources: list[Source]
@@ -78,8 +79,8 @@ def assembled(prologue: Prologue, rest: list[str], later: Iterable[str], tensors
 
 @dataclass(frozen=True, slots=True)
 class _Walked:
-    """A walk: what tells if it is unchanged, the sources of its results, how many roots it has, the variables that it sets, and
-    its statements."""
+    """A walk: what tells if it is unchanged, the sources of its results, how many roots it has, the variables that it sets,
+    and its statements."""
 
     unchanged: Any
     results: list[Source]
@@ -106,7 +107,7 @@ def _unless_same(
     prologue: Prologue, before: list[str], walking: list[str], regarded: list[str], after: list[str], rest: list[str],
     tensors: TensorsInOrder | None, walked: _Walked | None,
 ) -> list[str]:  # fmt: skip
-    """The statements in order: those that walk and look at tensors only where these are not the same, if that can be told."""
+    """The statements in order: those that walk and look at tensors only where these are not the same, if that is known."""
     plain = [*before, *walking, *regarded, *after, *rest]
     if tensors is None or prologue.walk is None:
         return plain
