@@ -13,7 +13,9 @@ import pytest
 import torch
 
 import quickfuse
-from quickfuse.launch import same_tensors, unchanged
+from quickfuse import kernels
+from quickfuse.launch import replayed, same_tensors, unchanged
+from quickfuse.launch.replayed import Recorder
 from quickfuse.launch.tensor_layout import tensor_layout
 
 COUNT, SIZE = 14, 4
@@ -382,3 +384,40 @@ def test_the_layout_is_known_here() -> None:
     layout = tensor_layout()
     assert layout is not None
     assert layout.first <= layout.sizes < layout.strides < layout.last
+
+
+class FakeRecording:
+    """Of a graph without kernels on a GPU: all of them run before it."""
+
+    bytes = 0
+    replays = 0
+
+    def capture(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def replay(self, scalars: tuple[Any, ...]) -> None:
+        FakeRecording.replays += 1
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "why_not_recorded", lambda schedule: None)
+    recorder = Recorder(FakeRecording, lambda: "a stream", lambda: False)
+    monkeypatch.setattr(kernels, "recorder", lambda schedule, calls: recorder)
+    monkeypatch.setattr(replayed, "on_cpu", lambda tensor: False)
+    FakeRecording.replays = 0
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.usefixtures("recorded")
+def test_each_change_is_seen_where_graphs_are_replayed(change: Change) -> None:
+    twins = [Twin(3, adam_in_lists), Twin(3, adam_in_lists)]
+    step = quickfuse.compile(twins[0].optimizer.step, mode="reduce-overhead", options={"raise_internal_errors": True})
+    for number in range(20):
+        if number in (9, 10, 15):
+            for twin in twins:
+                change(twin, random.Random(number))
+        step()
+        twins[1].optimizer.step()
+        check(*(twin.everything() for twin in twins))
+        assert number != 8 or (Watched.found > 0 and FakeRecording.replays > Watched.found)
