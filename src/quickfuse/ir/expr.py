@@ -234,6 +234,7 @@ def walk(*exprs: Expr) -> list[Expr]:
     done: dict[int, Expr] = {}
     stack = list(reversed(exprs))
     while stack:
+<<<<<<< HEAD
         node = stack[-1]
         if id(node) not in done:
             if isinstance(node, Op) and (waiting := [arg for arg in reversed(node.args) if id(arg) not in done]):
@@ -241,7 +242,29 @@ def walk(*exprs: Expr) -> list[Expr]:
                 continue
             done[id(node)] = node
         stack.pop()
+=======
+        node = stack.pop()
+        if id(node) in done:
+            continue
+        if type(node) is Op:
+            for arg in node.args:
+                if id(arg) not in done:
+                    if type(arg) is Op:
+                        stack += (node, arg)
+                        break
+                    done[id(arg)] = arg
+            else:
+                done[id(node)] = node
+        else:
+            done[id(node)] = node
+>>>>>>> main
     return list(done.values())
+
+
+def main_strides(value: Expr, ndim: int) -> tuple[int, ...]:
+    """The strides of the load that moves along the most axes."""
+    loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
+    return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)
 
 
 def statements(stores: Iterable[tuple[str, Expr]]) -> list[str]:
