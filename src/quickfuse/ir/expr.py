@@ -234,15 +234,6 @@ def walk(*exprs: Expr) -> list[Expr]:
     done: dict[int, Expr] = {}
     stack = list(reversed(exprs))
     while stack:
-<<<<<<< HEAD
-        node = stack[-1]
-        if id(node) not in done:
-            if isinstance(node, Op) and (waiting := [arg for arg in reversed(node.args) if id(arg) not in done]):
-                stack += waiting
-                continue
-            done[id(node)] = node
-        stack.pop()
-=======
         node = stack.pop()
         if id(node) in done:
             continue
@@ -257,7 +248,6 @@ def walk(*exprs: Expr) -> list[Expr]:
                 done[id(node)] = node
         else:
             done[id(node)] = node
->>>>>>> main
     return list(done.values())
 
 

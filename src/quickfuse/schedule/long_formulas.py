@@ -44,15 +44,8 @@ class _Cutting:
 
     def run(self) -> list[Loop]:
         """Shorten the loop's formulas. Returns the loops that store values for it."""
-<<<<<<< HEAD
-        nodes = walk(*(root for store in self.loop.stores for root in store.roots))
-        if len(nodes) < COSTS.longest_formula:  # which is nearly always so
-            return []
-        for node in nodes:
-=======
         nodes = walk(*[root for store in self.loop.stores for root in store.roots])
         for node in nodes if len(nodes) > COSTS.longest_formula else ():
->>>>>>> main
             is_operation = isinstance(node, Op)
             self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
         if self.before:
