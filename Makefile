@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
+DEVICE ?= cpu
 BIN := $(VENV)/bin
 
 # What mypy checks strictly: the public surface, the data types between the stages, and what verifies.
@@ -21,7 +22,7 @@ help:
 	@echo "make test     install into $(VENV) and run lint, types, import contract and tests"
 	@echo "make test-all run the tests on each Python that is found, with the oldest and the newest PyTorch"
 	@echo "make package  build the wheel and the source archive, install each into an empty environment, and try it"
-	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped)"
+	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped; DEVICE=cuda)"
 	@echo "make zoo      compare models of other libraries with eager mode (hours; ZOO='--shard 1/4' and so on)"
 	@echo "make export-zoo  export models of other libraries, and compare them in processes without these (half an hour)"
 	@echo "make lint     only lint, types and import contract"
@@ -44,8 +45,8 @@ package: $(VENV)/installed-test
 
 # Results so far are in build/conformance; `make conformance CONFORMANCE=--fresh` forgets them. Tables: benchmarks/results.
 conformance: $(VENV)/installed-test
-	$(BIN)/python tests/conformance/run.py $(CONFORMANCE)
-	$(BIN)/python tests/conformance/run.py --gradients $(CONFORMANCE)
+	$(BIN)/python tests/conformance/run.py --device $(DEVICE) $(CONFORMANCE)
+	$(BIN)/python tests/conformance/run.py --device $(DEVICE) --gradients $(CONFORMANCE)
 
 # In an environment of its own, since the libraries bring many others. Results so far are in build/zoo; the table is
 # benchmarks/results/zoo.md. `make zoo ZOO="--libraries timm --only resnet18"` runs single models again.

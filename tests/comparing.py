@@ -18,13 +18,21 @@ def copy_argument(value: Any) -> Any:
     if value.layout != torch.strided or value.is_conj() or value.is_neg() or value.is_quantized:
         return value.detach().clone().requires_grad_(value.requires_grad)
     storage = value.detach().untyped_storage().clone()
-    made = torch.empty(0, dtype=value.dtype).set_(storage, value.storage_offset(), value.shape, value.stride())
+    made = torch.empty(0, dtype=value.dtype, device=value.device).set_(
+        storage, value.storage_offset(), value.shape, value.stride()
+    )
     return made.requires_grad_(value.requires_grad)
 
 
 def seed_all(number: int) -> None:
     """`torch.manual_seed` without what it notes for GPUs, which takes a millisecond below a deep stack."""
-    torch.default_generator.manual_seed(number)
+    for generator in (torch.default_generator, *torch.cuda.default_generators):
+        generator.manual_seed(number)
+
+
+def random_states() -> torch.Tensor:
+    """The states of the generators of all devices."""
+    return torch.cat([torch.get_rng_state(), *torch.cuda.get_rng_state_all()])
 
 
 def outcome_of(function: Callable[..., Any], arguments: list[Any]) -> tuple[Any, ...]:
@@ -146,11 +154,11 @@ _OTHER_NUMBERS = object()
 def _in_float64(program: Callable[..., Any], arguments: list[Any], changes: bool) -> Any:
     wide = [_widened(a) for a in arguments]
     outcome = outcome_of(program, wide)
-    after = torch.get_rng_state()
+    after = random_states()
     seed_all(0)
     if outcome[0] == "raised":
         return None
-    if not torch.equal(after, torch.get_rng_state()):
+    if not torch.equal(after, random_states()):
         return _OTHER_NUMBERS
     return (outcome[1], wide) if changes else outcome[1]
 

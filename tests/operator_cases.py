@@ -21,7 +21,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
 import quickfuse
-from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, outcome_of, seed_all, sharing
+from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, outcome_of, random_states, seed_all, sharing
 from quickfuse.backends import Backend
 from quickfuse.capture.results import meta_of
 from quickfuse.ir.segment import Segment
@@ -112,7 +112,7 @@ class _Writer:
 
 
 def cases(
-    name: str, dtype: torch.dtype, count: int, forms: tuple[str, ...] = FORMS, variant: str = "plain"
+    name: str, dtype: torch.dtype, count: int, forms: tuple[str, ...] = FORMS, variant: str = "plain", device: str = "cpu"
 ) -> Iterator[Case]:
     """The first `count` samples of an operator, in every form that there is."""
     op = OPERATORS[name]
@@ -122,7 +122,7 @@ def cases(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seed_all(1)
-        samples = list(islice(op.sample_inputs_func(op, torch.device("cpu"), dtype, gradients), count))
+        samples = list(islice(op.sample_inputs_func(op, torch.device(device), dtype, gradients), count))
     for number, sample in enumerate(samples):
         if variant in _LAYOUTS:
             sample = sample.transform(lambda v: _LAYOUTS[variant](v) if isinstance(v, torch.Tensor) else v)
@@ -247,7 +247,7 @@ def run(case: Case, backend: str = "eager") -> Outcome:
     outcome = Outcome()
     theirs = [copy_argument(a) for a in case.arguments]
     expected = outcome_of(case.program, theirs)
-    random_state = torch.get_rng_state()
+    random_state = random_states()
     outcome.eager_raises = expected[0] == "raised"
     compiled: Any = quickfuse.compile(case.program, backend=backend, options={"raise_internal_errors": True})
     if backend == "eager":
@@ -256,7 +256,7 @@ def run(case: Case, backend: str = "eager") -> Outcome:
         mine = [copy_argument(a) for a in case.arguments]
         with breaks(outcome.reasons):
             found = outcome_of(compiled, mine)
-        if not torch.equal(torch.get_rng_state(), random_state):
+        if not torch.equal(random_states(), random_state):
             outcome.errors.append("another number of random numbers was drawn")
         if expected[0] == "raised" or found[0] == "raised":
             if expected != found:

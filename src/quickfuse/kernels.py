@@ -97,4 +97,5 @@ def replayed(
         consumes=replay.consumes, regraded=replay.regraded,
     )  # fmt: skip
     made.__dict__.update(vars(whole))
+    made.host_needs_tensors = "_tensors[" in made.parts.host.__dict__["source"]
     return made

@@ -29,7 +29,7 @@ from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .joining import joined, released_of, replay_of
 from .kernels import kernels_of, replayed
-from .launch import Apart, ContentsReader, bulk_reads, labelled, tensor_check, unchanged
+from .launch import Apart, ContentsReader, bulk_reads, labelled, same_tensors, tensor_check, unchanged
 from .subgraphs import in_subgraphs
 
 #: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
@@ -98,7 +98,7 @@ def helpers() -> glue_source.Helpers:
     """Functions that generated glue calls."""
     return {
         **bulk_reads.functions(), "generator": as_generator, "traced": traced, "float32": float32,
-        "contents_reader": ContentsReader, "apart_check": Apart, **unchanged.helpers(),
+        "contents_reader": ContentsReader, "apart_check": Apart, **unchanged.helpers(), **same_tensors.helpers(),
     }  # fmt: skip
 
 

@@ -16,7 +16,9 @@ import torch.nn.functional as F
 
 import exact
 from quickfuse.capture import metadata
+from quickfuse.capture.on_device import OnDevice, on_device
 from quickfuse.capture.results import SameTensor, View, meta_of
+from quickfuse.capture.stand_ins import _like
 from quickfuse.capture.symbolic import TensorProxy
 from quickfuse.ir.values import TensorMeta
 
@@ -287,3 +289,19 @@ def _text(value: Any) -> str:
 def test_types_that_an_operator_refuses(function: Callable[[T], Any], dtype: torch.dtype) -> None:
     """PyTorch's rules for tensors without data do not refuse them."""
     exact.check(function, torch.ones(3, 3).to(dtype))
+
+
+def test_stand_ins_that_were_computed_hold_what_they_stand_for() -> None:
+    """Memory as it was found may be what an operator refuses, and on a GPU that is the end of the process's work there."""
+    meta = TensorMeta(torch.float32, (3, 4), (1, 3), torch.device("cpu"), requires_grad=True)
+    garbage = torch.full((3, 4), torch.nan).t()  # what the allocator is likely to hand out next
+    del garbage
+    made = _like(torch.ones(4, 3).t(), meta, leaf=False)
+    assert made.grad_fn is not None and made.stride() == (1, 3) and bool((made == 1).all())
+
+
+@pytest.mark.gpu
+def test_stand_ins_on_a_device_stay_without_data() -> None:
+    meta = TensorMeta(torch.float32, (), (), torch.device("cuda", 0), requires_grad=True)
+    made = _like(on_device(meta), meta, leaf=False)
+    assert type(made) is OnDevice and made.grad_fn is not None

@@ -49,11 +49,13 @@ class Record:
         return dict(vars(self))
 
 
-def measure(operator: str, dtype: torch.dtype, gradients: bool, most_samples: int | None = None) -> Record:
+def measure(
+    operator: str, dtype: torch.dtype, gradients: bool, most_samples: int | None = None, device: str = "cpu"
+) -> Record:
     """Run an operator's samples."""
     record = Record(operator, str(dtype).removeprefix("torch."), gradients)
     start = time.perf_counter()
-    for case in _cases(operator, dtype, gradients, most_samples):
+    for case in _cases(operator, dtype, gradients, most_samples, device):
         quickfuse.reset()
         with schedules_made() as schedules:
             outcome = run_with_gradients(case) if gradients else run(case, "quickfuse")
@@ -72,21 +74,23 @@ def measure(operator: str, dtype: torch.dtype, gradients: bool, most_samples: in
     return record
 
 
-def supported(operator: str, dtype: torch.dtype, gradients: bool) -> bool:
+def supported(operator: str, dtype: torch.dtype, gradients: bool, device: str = "cpu") -> bool:
     op = OPERATORS[operator]
     if gradients:
-        return bool(op.supports_autograd) and dtype in op.supported_backward_dtypes("cpu")
-    return dtype in op.supported_dtypes("cpu")
+        return bool(op.supports_autograd) and dtype in op.supported_backward_dtypes(device)
+    return dtype in op.supported_dtypes(device)
 
 
-def _cases(operator: str, dtype: torch.dtype, gradients: bool, most: int | None) -> Iterator[Case]:
+def _cases(operator: str, dtype: torch.dtype, gradients: bool, most: int | None, device: str) -> Iterator[Case]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         variant = "gradients" if gradients else "plain"
-        yield from cases(operator, dtype, most or 1 << 30, ("function",), variant)
+        yield from cases(operator, dtype, most or 1 << 30, ("function",), variant, device)
         if not gradients:
             forms = ("method", "in place", "numbers")
-            yield from cases(operator, dtype, min(most or _SAMPLES_IN_ALL_FORMS, _SAMPLES_IN_ALL_FORMS), forms, variant)
+            yield from cases(
+                operator, dtype, min(most or _SAMPLES_IN_ALL_FORMS, _SAMPLES_IN_ALL_FORMS), forms, variant, device
+            )
 
 
 # how a case ran -------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ def _with_gradients(program: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tangent(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     real = torch.rand(like.shape, generator=generator, dtype=torch.float64) + 0.5
-    return (torch.complex(real, real) if like.is_complex() else real).to(like.dtype)
+    return (torch.complex(real, real) if like.is_complex() else real).to(like.device, like.dtype)
 
 
 def _detached(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Run PyTorch's whole database of operators through the default backend: `make conformance`.
 
-    python tests/conformance/run.py [--gradients] [--only NAME ...] [--dtypes float32 ...] [--shard 1/4] [--fresh]
+    python tests/conformance/run.py [--gradients] [--only NAME ...] [--dtypes float32 ...] [--shard 1/4] [--device cuda] [--fresh]
 
 Each operator and type is one line in build/conformance/*.jsonl as soon as it is done, so that a run that was stopped goes
 on where it was. The operators run in a process of their own, which is given up after a time limit. In the end, and with
@@ -15,6 +15,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -33,14 +34,15 @@ def main() -> None:
     if options.worker:
         _work()
         return
-    out = BUILD / ("gradients.jsonl" if options.gradients else "forward.jsonl")
+    build = BUILD / options.device
+    out = build / ("gradients.jsonl" if options.gradients else "forward.jsonl")
     if options.fresh:
         out.unlink(missing_ok=True)
     if not options.report:
         _run_all(options, out)
     from table import write
 
-    write(BUILD, ROOT / "benchmarks" / "results")
+    write(build, ROOT / "benchmarks" / "results", options.device)
 
 
 def _options() -> argparse.Namespace:
@@ -48,6 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gradients", action="store_true", help="compare gradients instead of results alone")
     parser.add_argument("--only", nargs="*", help="names of operators, or beginnings of names with a *; they run again")
     parser.add_argument("--dtypes", nargs="*", default=None, choices=DTYPES)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--shard", default="1/1", help="which part of the operators: 1/4 to 4/4")
     parser.add_argument("--samples", type=int, default=None, help="at most so many samples of each operator")
     parser.add_argument("--seconds", type=float, default=1200, help="the time limit of one operator")
@@ -58,7 +61,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run_all(options: argparse.Namespace, out: Path) -> None:
-    BUILD.mkdir(parents=True, exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
     jobs = _jobs(options)
     done = set() if options.only else {(r["operator"], r["dtype"]) for r in records(out)}
     todo = [job for job in jobs if (job["operator"], job["dtype"]) not in done]
@@ -86,10 +89,16 @@ def _jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
     names = [n for n in OPERATORS if not options.only or any(_matches(n, wanted) for wanted in options.only)]
     dtypes = options.dtypes or (("float32",) if options.gradients else DTYPES)
     return [
-        {"operator": name, "dtype": dtype, "gradients": options.gradients, "samples": options.samples}
+        {
+            "operator": name,
+            "dtype": dtype,
+            "gradients": options.gradients,
+            "samples": options.samples,
+            "device": options.device,
+        }
         for name in names[part - 1 :: parts]
         for dtype in dtypes
-        if supported(name, getattr(torch, dtype), options.gradients)
+        if supported(name, getattr(torch, dtype), options.gradients, options.device)
     ]
 
 
@@ -109,6 +118,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+")
 
     def run(self, job: dict[str, Any], seconds: float) -> dict[str, Any]:
         start = time.perf_counter()
@@ -125,7 +135,7 @@ class Worker:
         if ready:
             process.wait()  # it has ended by itself
         self.stop()
-        what = f"crashed with {process.returncode}" if ready else f"took more than {seconds:.0f} s"
+        what = f"crashed with {process.returncode}: {self._last_words()}" if ready else f"took more than {seconds:.0f} s"
         name = f"{job['operator']} {job['dtype']}"
         return {
             **{key: job[key] for key in ("operator", "dtype", "gradients")}, "cases": 1, "how": {}, "reasons": {},
@@ -138,9 +148,14 @@ class Worker:
             self._process.wait()
             self._process = None
 
+    def _last_words(self) -> str:
+        """The last line that the process wrote to its standard error."""
+        self._errors.seek(0)
+        return (self._errors.read().strip().splitlines() or ["no message"])[-1][:200]
+
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve()), "--worker"]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True)
 
 
 def _work() -> None:
@@ -153,7 +168,7 @@ def _work() -> None:
     warnings.simplefilter("ignore")
     for line in sys.stdin:
         job = json.loads(line)
-        record = measure(job["operator"], getattr(torch, job["dtype"]), job["gradients"], job["samples"])
+        record = measure(job["operator"], getattr(torch, job["dtype"]), job["gradients"], job["samples"], job["device"])
         answers.write(json.dumps(record.as_json()) + "\n")
         answers.flush()
 

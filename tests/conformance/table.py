@@ -14,13 +14,14 @@ _TITLES = {"forward": "Results", "gradients": "Gradients"}
 _RIGHT_WAYS = ("fused", "extern")
 
 
-def write(build: Path, results: Path) -> None:
-    """Write conformance.md and conformance.json from the records under `build`."""
+def write(build: Path, results: Path, device: str) -> None:
+    """Write conformance.md and conformance.json (for a GPU: conformance-cuda) from the records under `build`."""
+    stem, where = ("conformance", "the CPU") if device == "cpu" else (f"conformance-{device}", _device_name())
     found = {name: records(build / f"{name}.jsonl") for name in _TITLES}
     lines = [
         "# PyTorch's operators through the default backend", "",
-        "Made by `make conformance`: every sample of every operator in `torch.testing._internal`'s `op_db`, run in eager",
-        "mode and compiled, on the CPU. Compared are values, type, shape, strides, memory shared with the arguments, the",
+        f"Made by `make conformance{'' if device == 'cpu' else f' DEVICE={device}'}`: every sample of every operator in `torch.testing._internal`'s `op_db`, run in eager",
+        f"mode and compiled, on {where}. Compared are values, type, shape, strides, memory shared with the arguments, the",
         "arguments afterwards, the random numbers drawn, and the exception where eager raises one.", "",
         "*fused*: in kernels alone. *extern*: calls of PyTorch's own operators, and kernels. *operator by operator*: the",
         "captured graph runs as PyTorch calls. *break*, *natively*: in parts, or as plain Python. An operator counts by the",
@@ -30,10 +31,17 @@ def write(build: Path, results: Path) -> None:
         if found[name]:
             lines += _section(title, found[name])
     results.mkdir(parents=True, exist_ok=True)
-    (results / "conformance.md").write_text("\n".join(lines).rstrip() + "\n")
+    (results / f"{stem}.md").write_text("\n".join(lines).rstrip() + "\n")
     summary = {name: sorted(map(_brief, rs), key=lambda r: (r["operator"], r["dtype"])) for name, rs in found.items() if rs}
-    (results / "conformance.json").write_text(_one_line_each(summary))
-    print(f"written: {results / 'conformance.md'}")
+    (results / f"{stem}.json").write_text(_one_line_each(summary))
+    print(f"written: {results / f'{stem}.md'}")
+
+
+def _device_name() -> str:
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "a GPU"
+    return f"{name} (PyTorch {torch.__version__})"
 
 
 def _section(title: str, found: list[dict[str, Any]]) -> list[str]:

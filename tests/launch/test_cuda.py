@@ -173,15 +173,45 @@ class FakeDriver:
     cuGetErrorString = cuGetErrorName
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+class FakeLibrary(ctypes.CDLL):
+    """A library with native functions that do what a `FakeDriver` does."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        launching = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+        )
+        copying = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+        def launch(function, x, y, z, tx, ty, tz, shared, stream, params, extra) -> int:
+            sizes = [ctypes.c_uint(n) for n in (x, y, z, tx, ty, tz, shared)]
+            body = scaled_add()
+            compiled = compile_kernel(emit(body, "k"), body, "k", capability=90, shape=LaunchShape(256, 2))
+            count = len(driver.argument_classes) + compiled.hidden_params
+            return driver.cuLaunchKernel(
+                ctypes.c_void_p(function), *sizes, ctypes.c_void_p(stream), [params[k] for k in range(count)], extra
+            )
+
+        def copy(target, source, size, stream) -> int:
+            return driver.cuMemcpyHtoDAsync_v2(
+                ctypes.c_uint64(target), ctypes.c_void_p(source), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+            )
+
+        self.cuLaunchKernel = launching(launch)
+        self.cuMemcpyHtoDAsync_v2 = copying(copy)
+        self.cuGetErrorName = self.cuGetErrorString = driver.cuGetErrorName
+
+
+@pytest.fixture(params=["by ctypes", "natively"])
+def fake(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FakeDriver]:
     driver = FakeDriver([ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_double, ctypes.c_int8])
     bound: list[int] = []
-    monkeypatch.setattr(cuda_driver, "libcuda", lambda: driver)
+    library = driver if request.param == "by ctypes" else FakeLibrary(driver)
+    monkeypatch.setattr(cuda_driver, "libcuda", lambda: library)
     monkeypatch.setattr(cuda_driver, "load_function", lambda cubin, name, shared, device: 4242)
     monkeypatch.setattr(cuda_driver, "bind_context", bound.append)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     properties = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(cuda, "device_table", lambda shape, dtype, device, stream=0: torch.empty(shape, dtype=dtype))
@@ -230,6 +260,19 @@ def test_rows_are_uploaded_when_they_changed_on_each_stream(fake: FakeDriver) ->
     assert int64_at(fake.launches[-1].arguments[0], 3) == [300, 99, 0]
     assert int64_at(fake.launches[0].arguments[0], 3) == [300, 0, 0]
     assert [launch.stream for launch in fake.launches] == [None, 7, None, 7, 7]
+
+
+def test_rows_that_alternate_are_uploaded_once_each(fake: FakeDriver) -> None:
+    body = scaled_add()
+    call = CudaKernelCall(kernel_call(body, [(300,)]), emit(body, "kernel"))
+    for number in range(40):
+        place = number % 3 if number < 30 else number
+        call.rows[0, 1] = place
+        call.rows_changed()
+        call.run(0, 1.0, True)
+        assert int64_at(fake.launches[-1].arguments[0], 3) == [300, place, 0]
+        assert fake.copies.count(24) == (min(number, 2) + 1 if number < 30 else number - 26)
+    assert len({launch.arguments[0] for launch in fake.launches}) == 4
 
 
 def test_large_tables_are_copied_in_pieces_that_the_driver_stages(fake: FakeDriver) -> None:

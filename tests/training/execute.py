@@ -50,11 +50,12 @@ class Program:
     setup: Callable[[torch.dtype], tuple[Callable[..., Any], list[Any], dict[str, Any]]]
     dtype: torch.dtype = torch.float64
     autocast: bool = False
+    device: str = "cpu"
 
     @staticmethod
-    def from_source(source: str) -> Program:
-        module = load(source).module
-        return Program(module.setup, module.DTYPE, module.AUTOCAST)
+    def from_source(source: str, device: str = "cpu") -> Program:
+        module = load(source.replace('DEVICE = "cpu"', f"DEVICE = {device!r}")).module
+        return Program(module.setup, module.DTYPE, module.AUTOCAST, device)
 
 
 def execute(
@@ -71,7 +72,8 @@ def execute(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dtype = program.dtype if dtype is None else dtype
-        step, batches, watched = program.setup(dtype)
+        with torch.device(program.device):
+            step, batches, watched = program.setup(dtype)
         run = Run()
         with default_dtype(dtype):
             torch.manual_seed(0)
@@ -83,7 +85,7 @@ def execute(
                 with limited(FIRST_CALL if number == 0 else 2 * FIRST_CALL), mode:
                     result = compiled(*batch)
                 run.steps.append(snapshot(result, watched))
-            run.generator = torch.get_rng_state()
+            run.generator = torch.cat([torch.get_rng_state(), *torch.cuda.get_rng_state_all()])
     return run
 
 
@@ -139,7 +141,8 @@ def _note(name: str, value: Any, seen: Snapshot) -> None:
     elif isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler):
         _note(f"{name}.state", value.state_dict(), seen)
     elif isinstance(value, torch.Tensor):
-        seen[name] = value.detach().clone(memory_format=torch.preserve_format)
+        copied = value.detach().clone(memory_format=torch.preserve_format)
+        seen[name], seen[f"{name}.device"] = copied.cpu(), value.device.type
         seen[f"{name}.requires_grad"] = value.requires_grad
     elif isinstance(value, dict):
         seen[f"{name}.keys"] = [str(k) for k in value]

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 DTYPE = torch.{dtype}
 AUTOCAST = {autocast}
+DEVICE = "cpu"
 '''
 
 

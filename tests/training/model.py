@@ -157,7 +157,7 @@ def positions(d: Draft, shape: Tokens) -> None:
     d.uses(f"positions-{kind}")
     if kind == "embedding":
         table = d.module("positions", f"nn.Embedding({shape.time + d.pick(0, 3)}, {shape.width})")
-        d.line(f"x = x + {table}(torch.arange({shape.time}))")
+        d.line(f"x = x + {table}(torch.arange({shape.time}, device=DEVICE))")
     elif kind == "parameter":
         sizes = d.pick((1, shape.time, shape.width), (shape.time, shape.width))
         d.line(f"x = x + {d.parameter(*sizes, kind='positions')}")

@@ -34,8 +34,8 @@ class RandomRounding(TorchDispatchMode):
 
     def _round(self, tensor: torch.Tensor) -> None:
         """Move each element by up to one unit in its last place; in lower precision, by one or by none."""
-        noise = 2 * torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64) - 1
-        tensor.copy_(tensor.double() * (1 + torch.finfo(tensor.dtype).eps * noise))
+        noise = 2 * torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64, device="cpu") - 1
+        tensor.copy_(tensor.double() * (1 + torch.finfo(tensor.dtype).eps * noise.to(tensor.device)))
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iterator[torch.Tensor]:

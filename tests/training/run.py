@@ -1,6 +1,7 @@
 """The long run of random training steps.
 
     python tests/training/run.py --count 3000 --seed 0 --jobs 2      # goes on where it stopped; --fresh begins again
+    python tests/training/run.py --count 500 --device cuda           # on a GPU
     python tests/training/run.py --seed 123 --show                   # prints a program, which runs by itself
     python tests/training/run.py --seed 123 --reduce 120             # checks one, and makes it small if it fails
 
@@ -77,6 +78,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--reduce", type=float, default=0.0, metavar="SECONDS", help="time to make a failing program small")
     parser.add_argument("--alike", type=int, default=2, help="how many failures that look alike are made small")
     parser.add_argument("--show", action="store_true", help="only print the program of --seed")
+    parser.add_argument("--device", default="cpu", help="where the programs run: cpu or cuda")
     parser.add_argument("--plain", action="store_true", help="compare eager with eager, to test the generator")
     parser.add_argument("--fresh", action="store_true", help="forget the results so far")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"default: {RESULTS.relative_to(ROOT)}")
@@ -185,6 +187,7 @@ class Worker:
 
     def __init__(self, options: argparse.Namespace, plain: bool = False) -> None:
         self._plain = options.plain or plain
+        self._device = options.device
         self._process: subprocess.Popen[str] | None = None
         self._count = 0
 
@@ -220,7 +223,7 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve()), "--worker"]
-        command += ["--plain"] * self._plain
+        command += ["--device", self._device] + ["--plain"] * self._plain
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -241,7 +244,7 @@ def _work(options: argparse.Namespace) -> None:
     for line in sys.stdin:
         job = json.loads(line)
         source, start = program(job["seed"]).source, time.perf_counter()
-        report = check(Program.from_source(source), compiled=not options.plain)
+        report = check(Program.from_source(source, options.device), compiled=not options.plain)
         record = {
             "seed": job["seed"], "kind": "right", "text": "", "logged": sorted({*report.logged}), "graphs": report.graphs,
             "excused": report.excused[:5], "disputed": report.disputed[:5], "seconds": time.perf_counter() - start,
@@ -251,19 +254,21 @@ def _work(options: argparse.Namespace) -> None:
             if job["reduce"] and report.finding.kind != "invalid":
                 from programs.reduce import reduced
 
-                smaller = reduced(source, functools.partial(_still_fails, finding=report.finding), job["reduce"])
+                smaller = reduced(
+                    source, functools.partial(_still_fails, finding=report.finding, device=options.device), job["reduce"]
+                )
                 record["text"] += "\n" + smaller
         answers.write(json.dumps(record) + "\n")
         answers.flush()
 
 
-def _still_fails(source: str, finding: Any) -> bool:
+def _still_fails(source: str, finding: Any, device: str) -> bool:
     """Whether a smaller program fails in the same way. What is left may be no program at all."""
     from training.check import check
     from training.execute import Program
 
     try:
-        found = check(Program.from_source(source)).finding
+        found = check(Program.from_source(source, device)).finding
     except Exception:
         return False
     return found is not None and (found.kind, found.what) == (finding.kind, finding.what)

@@ -31,7 +31,7 @@ def forward(d: Draft, loss: Loss, rows: str) -> list[str]:
     out = f"out = model(x){rows if loss.flat else ''}"
     if d.precision == "autocast":
         inside = d.chance(0.5)
-        cast = "with torch.autocast('cpu', dtype=torch.bfloat16):"
+        cast = "with torch.autocast(DEVICE, dtype=torch.bfloat16):"
         body = indented([out] + ([f"loss = {call}"] if inside else []))
         return [cast, *body] + ([] if inside else ["out = out.to(dtype)", f"loss = {call}"])
     return [out, f"loss = {call}"]

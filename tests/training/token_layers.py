@@ -98,7 +98,7 @@ def written_attention(d: Draft, x: str, shape: Tokens) -> None:
     elif kind == "bias":
         d.line(f"{s} = {s} + {d.parameter(heads, shape.time, shape.time, kind='relative')}")
     elif kind == "filled":
-        d.line(f"{s} = {s}.masked_fill(torch.ones({shape.time}, {shape.time}).triu(1).bool(), float('-inf'))")
+        d.line(f"{s} = {s}.masked_fill(torch.ones({shape.time}, {shape.time}, device=DEVICE).triu(1).bool(), float('-inf'))")
     if d.precision == "float64" and d.chance(0.3):
         d.line(f"{s} = F.dropout({s}.softmax(-1), 0.1, self.training)")
     else:
@@ -141,7 +141,9 @@ def cell(d: Draft, x: str, shape: Tokens) -> None:
     kind, w = d.pick("GRUCell", "LSTMCell", "RNNCell"), shape.width
     module = d.module("cell", f"nn.{kind}({w}, {w})")
     h, c, outs = d.name("h"), d.name("c"), d.name("outs")
-    d.line(f"{h} = {d.pick(f'torch.zeros({shape.batch}, {w})', f'{x}.new_zeros({shape.batch}, {w})', f'{x}.mean(1)')}")
+    d.line(
+        f"{h} = {d.pick(f'torch.zeros({shape.batch}, {w}, device=DEVICE)', f'{x}.new_zeros({shape.batch}, {w})', f'{x}.mean(1)')}"
+    )
     d.line(f"{c}, {outs} = {h}, []", f"for t in range({shape.time}):")
     if kind == "LSTMCell":
         d.line(f"    {h}, {c} = {module}({x}[:, t], ({h}, {c}))")
@@ -187,7 +189,7 @@ def neighbour_mix(d: Draft, x: str, shape: Tokens) -> None:
 
 
 def running_mean(d: Draft, x: str, shape: Tokens) -> None:
-    d.line(f"{x} = {x}.cumsum(1) / torch.arange(1.0, {shape.time + 1})[:, None]")
+    d.line(f"{x} = {x}.cumsum(1) / torch.arange(1.0, {shape.time + 1}, device=DEVICE)[:, None]")
 
 
 def squeeze(d: Draft, x: str, shape: Tokens) -> None:

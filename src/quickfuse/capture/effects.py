@@ -193,9 +193,16 @@ class RecipeBook:
             effects += [
                 Effect("setitem", target, self._key(key), self.recipe(shadow.entries[key]))
                 for key in ([k for k in shadow.entries if k in shadow.changes] if shadow.removed else shadow.changes)
-                if key in shadow.entries
+                if key in shadow.entries and not self._is_there(shadow, key)
             ]
         return effects
+
+    def _is_there(self, shadow: ShadowDict, key: Any) -> bool:
+        """Whether a plain dictionary gets the value that it has: nothing changes then."""
+        if type(shadow.real) is not dict or shadow.removed or type(key) is not str or key not in shadow.real:
+            return False
+        recipe = self.recipe(shadow.entries[key])
+        return isinstance(recipe, Existing) and recipe.source is shadow.source.item(key)
 
     def _key(self, key: Any) -> Recipe:
         return self.recipe(key_value(self.i.outside, key))

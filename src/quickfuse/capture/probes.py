@@ -21,7 +21,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta, contiguous_stride
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
-from .stand_ins import StandIns, call
+from .stand_ins import StandIns, call, whole
 from .symbolic import TensorProxy
 
 #: Every axis of the results is an axis of an operand, or as long as an argument says.
@@ -341,10 +341,9 @@ class Lengths:
         assert stride is not None
         made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
         if made.numel():
-            span = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1
             is_square = len(shape) >= 2 and shape[-1] == shape[-2] and 0 not in stride
             is_number = meta.dtype.is_floating_point or meta.dtype.is_complex
-            made.as_strided((span,), (1,)).fill_(not is_square if is_number else self.first_index)
+            whole(made).fill_(not is_square if is_number else self.first_index)
             if is_number and is_square:
                 made.diagonal(dim1=-2, dim2=-1).fill_(1)
         return made

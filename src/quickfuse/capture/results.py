@@ -10,7 +10,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.effects import NO_EFFECTS, Effects
-from ..ir.values import TensorMeta
+from ..ir.values import TensorMeta, numbered
 from .symbolic import TensorProxy
 
 
@@ -104,9 +104,7 @@ def meta_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorM
     shape, stride = tuple(tensor.shape), tensor.stride()
     device = device or tensor.device
     if tensor.is_conj() or tensor.is_neg():
-        return LazyMeta(
-            tensor.dtype, shape, stride, device, tensor.requires_grad, tensor.is_conj(), tensor.is_neg()
-        )
+        return LazyMeta(tensor.dtype, shape, stride, device, tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
     return TensorMeta(tensor.dtype, shape, stride, device, tensor.requires_grad)
 
 
@@ -131,12 +129,9 @@ def device_of(wanted: Any) -> torch.device:
         OperatorFailed: if there is no such device.
     """
     try:
-        device = torch.device(wanted)
+        return numbered(torch.device(wanted))
     except Exception as error:
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    if device.index is None and device.type == "cuda" and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 # --- results for the operands at hand ---

@@ -203,8 +203,18 @@ def _computed(leaf: torch.Tensor) -> torch.Tensor:
 
 class _Computed(torch.autograd.Function):
     """An operator whose result looks like its operand. The first call of one of PyTorch's own on this device would import
-    its compiler, which takes up to a second."""
+    its compiler, which takes up to a second. The contents are the operand's too: where an operator on a GPU refuses what
+    memory happens to hold, the process cannot use that GPU any more."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+        made = leaf.new_empty_strided(leaf.shape, leaf.stride())
+        if leaf.device != _META and type(leaf) is not OnDevice and leaf.numel():
+            whole(made).copy_(whole(leaf))
+        return made
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that the elements of a new tensor lie in, as one axis."""
+    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.as_strided((span,), (1,))

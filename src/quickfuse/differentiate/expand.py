@@ -17,6 +17,7 @@ from ..ir.memo import Memo
 from ..ir.values import TensorMeta
 from .recompute import memory_root
 from .recorder import Recorder
+from .recurrent_cells import composed
 from .traced import TracedTensor, key_of
 
 _memo = Memo()  # of `Graph | None`
@@ -53,7 +54,7 @@ def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Graph | None
     try:
         with torch.no_grad(), warnings.catch_warnings(), recorder:
             warnings.simplefilter("ignore")
-            returned = function(*args, **kwargs)
+            returned = composed(function, args)(*args, **kwargs)
         results = list(_tensors(returned))
         if recorder.draws or len({id(t.memory) for t in results}) < len(results):
             return None

@@ -21,6 +21,7 @@ from .numbers import Marks, check_use, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
 from .recorder import Recorder
+from .recurrent_cells import composed
 from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
 
@@ -197,7 +198,10 @@ class Tracing:
         self.check_numbers(node, grad)
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
-        made = getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+        if node.op == "call_method":
+            made = getattr(args[0], target)(*args[1:], **kwargs)
+        else:
+            made = composed(target, args)(*args, **kwargs)
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
@@ -363,9 +367,7 @@ def _as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(made)  # type: ignore
 
 
-def _gradients(
-    outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any], order: list[int]
-) -> Sequence[Any]:
+def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any], order: list[int]) -> Sequence[Any]:
     """As `torch.autograd.grad`, which imports a library for symbolic sizes to compare the tangents' shapes. The numbers of
     the inputs are added to `order` when their gradients are there."""
     for k, tensor in enumerate(inputs):

@@ -122,7 +122,11 @@ def _as_strided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Sp
 
 def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float) -> Spec:
     channels = (x.meta.shape[1],)
-    if not training and x.meta.device.type == "cpu":
+    if x.meta.device.type != "cpu":
+        laid = torch.empty_like(torch.empty_strided(x.meta.shape, x.meta.stride, device=_META))
+        like = Out(TensorMeta(x.meta.dtype, x.meta.shape, laid.stride(), x.meta.device), 0)
+        return like, _statistics(x, channels, weight), _statistics(x, channels, weight)
+    if not training:
         channels = (0,)
     return _like(x), _statistics(x, channels, weight), _statistics(x, channels, weight)
 
@@ -144,9 +148,7 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Spec:
     return laid_out(x.meta.shape, None, x.meta), _statistics(x, outer, weight), _statistics(x, outer, weight)
 
 
-def _layer_norm_backward(
-    grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
-) -> Spec:
+def _layer_norm_backward(grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any) -> Spec:
     return (
         laid_out(x.meta.shape, None, x.meta) if mask[0] else None,
         laid_out(shape, None, weight.meta) if mask[1] else None,
@@ -198,9 +200,18 @@ def _statistics(x: Any, shape: Any, weight: Any) -> Out:
 
 def _pixel_shuffle(x: Any, factor: int) -> Spec:
     *batch, channels, height, width = x.meta.shape
-    if x.meta.device.type != "cpu" or len(batch) != 1:
+    shape = (*batch, channels // factor**2, height * factor, width * factor)
+    if x.meta.device.type != "cpu":
+        return laid_out(shape, None, x.meta)
+    return laid_out(shape, memory_format_of(x), x.meta) if len(batch) == 1 else NotImplemented
+
+
+def _pixel_unshuffle(x: Any, factor: int) -> Spec:
+    """On GPUs both shuffles give contiguous results, whatever the operand is."""
+    *batch, channels, height, width = x.meta.shape
+    if x.meta.device.type == "cpu":
         return NotImplemented
-    return laid_out((*batch, channels // factor**2, height * factor, width * factor), memory_format_of(x), x.meta)
+    return laid_out((*batch, channels * factor**2, height // factor, width // factor), None, x.meta)
 
 
 def _channel_shuffle(x: Any, groups: int) -> Spec:
@@ -272,6 +283,7 @@ RULES: dict[Any, Callable[..., Spec]] = {
     aten.native_group_norm.default: _group_norm,
     aten.native_group_norm_backward.default: _group_norm_backward,
     aten.pixel_shuffle.default: _pixel_shuffle,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.channel_shuffle.default: _channel_shuffle,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,

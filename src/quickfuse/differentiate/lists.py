@@ -27,6 +27,8 @@ def members(function: Any, args: Any, kwargs: Any) -> list[Callable[[], Any]]:
     single = torch.linalg.vector_norm if name == "norm" else getattr(torch.Tensor, name, None)
     if name.rstrip("_") in ("maximum", "minimum") and function._schema.overload_name != "List":
         single = getattr(torch.Tensor, name.replace("maximum", "clamp_min").replace("minimum", "clamp_max"))
+    if single is None and name.endswith("_"):
+        single = _in_place(getattr(torch.Tensor, name.rstrip("_"), None))
     if single is None or not lists or not isinstance(args[0], (list, tuple)):
         raise Unsupported(f"{function} on lists")
     calls = []
@@ -37,6 +39,11 @@ def members(function: Any, args: Any, kwargs: Any) -> list[Callable[[], Any]]:
             options["value"] = picked.pop()
         calls.append(_call(single, picked, options))
     return calls
+
+
+def _in_place(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """An operator that has no form in place, as one."""
+    return function and (lambda first, *rest, **options: first.copy_(function(first, *rest, **options)))
 
 
 def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Callable[[], Any]:

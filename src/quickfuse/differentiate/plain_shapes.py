@@ -142,10 +142,12 @@ def _nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignore_index: An
     return _contiguous((), x.meta), _contiguous((), x.meta)
 
 
-def _nll_loss_backward(
-    grad: Any, x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any, total: Any
-) -> Spec:
+def _nll_loss_backward(grad: Any, x: Any, target: Any, weight: Any, reduction: int, ignore_index: Any, total: Any) -> Spec:
     return _contiguous(x.meta.shape, x.meta) if x.meta.is_contiguous else NotImplemented
+
+
+def _multi_margin_loss_backward(grad: Any, x: Any, *options: Any, **named: Any) -> Spec:
+    return _contiguous(x.meta.shape, x.meta)
 
 
 def _embedding(weight: Any, indices: Any, *options: Any) -> Spec:
@@ -207,4 +209,5 @@ RULES: dict[Any, Callable[..., Spec]] = {
     aten.nll_loss2d_forward.default: _nll_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
+    aten.multi_margin_loss_backward.default: _multi_margin_loss_backward,
 }

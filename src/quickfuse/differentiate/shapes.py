@@ -17,7 +17,7 @@ import torch
 from .. import config
 from ..errors import InternalError, Unsupported
 from ..ir.memo import Memo
-from ..ir.values import TensorMeta
+from ..ir.values import TensorMeta, numbered
 from . import plain_shapes
 from .layouts import RULES, Out, Spec
 from .pointwise_shapes import pointwise_spec
@@ -35,6 +35,8 @@ def spec_of(function: Any, args: Any, kwargs: Any) -> Spec:
     Raises:
         Unsupported: where that depends on the contents, or cannot be found out.
     """
+    if kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": numbered(torch.device(kwargs["device"]))}
     key = (function, key_of(args), key_of(kwargs), torch.get_default_dtype())
     try:
         known = _memo.get(key, _memo)
@@ -137,7 +139,8 @@ def map_spec(function: Callable[..., Any], spec: Spec) -> Any:
 
 def _result_device(tensors: list[TracedTensor], kwargs: Any) -> torch.device:
     if kwargs.get("device") is not None:
-        return torch.device(kwargs["device"])
+        device: torch.device = kwargs["device"]
+        return device
     devices = {t.meta.device for t in tensors}
     if len(devices) > 1:
         devices = {t.meta.device for t in tensors if t.meta.shape or t.meta.device.type != "cpu"} or devices

@@ -1,28 +1,50 @@
-"""Putting a prologue's parts together: what walks through modules and containers runs only where something changed."""
+"""Putting a prologue's parts together: what walks through modules and containers, and what looks at many tensors, runs only where
+something changed."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 from ..ir.source import Source
+from ..ir.walk import Holder
 from .prologue import Prologue
-from .walk import FEWEST_STATEMENTS
+from .walk import BEFORE, FEWEST_STATEMENTS, TENSORS, WALK, Walk
 
 #: Variables that generated code assigns, and names that look like one.
 _VARIABLE = re.compile(r"\b_[a-z]+\d+\b")
 
 
-def assembled(prologue: Prologue, rest: list[str], later: Iterable[str]) -> list[str]:
-    """All statements of a prologue, then those of `rest`; `later` come behind them."""
-    before, walk, after = prologue.parts
+@dataclass(slots=True)
+class TensorsInOrder:
+    """What is known of the checked tensors, for skipping their checks while they are the same.
+
+    `sources` are they, in the order of the check; `later` the statements that run where checks were skipped. `make` gives what
+    finds out if they are the same, from (walk, number of roots, holders); `ready` is a variable for a function that tells whether to ask.
+    """
+
+    sources: list[Source]
+    later: list[str]
+    make: Callable[[Any, int, list[Holder]], Any]
+    ready: str = ""
+    #: Whether generated code asks: then `_same0` is not 0 where they are the same.
+    used: bool = False
+
+
+def assembled(prologue: Prologue, rest: list[str], later: Iterable[str], tensors: TensorsInOrder | None = None) -> list[str]:
+    """All statements of a prologue, then those of `rest`; `later` come behind them.
+
+    The last one of `rest` makes the list of tensors, if there are any."""
+    before, walk, regarded, after = prologue.parts
     if prologue.walk is None or prologue.remember is None:
         return [*prologue.lines, *rest]
-    uses = Counter(_VARIABLE.findall("\n".join([*after, *rest, *later])))
+    uses = Counter(_VARIABLE.findall("\n".join([*regarded, *after, *rest, *later])))
     needed = [name for name in _set_in(walk) if name in uses]
     if len(walk) < FEWEST_STATEMENTS or any(name not in prologue.read_in_walk for name in needed):
-        return [*before, *walk, *after, *rest]
+        return _unless_same(prologue, [*before, *walk], [], regarded, after, rest, tensors, None)
     needed, joined, rest = _join(needed, uses, rest)
     results: list[Source] = []
     unpacked = []
@@ -36,9 +58,8 @@ def assembled(prologue: Prologue, rest: list[str], later: Iterable[str]) -> list
     steps, numbers, roots = prologue.walk.steps(prologue.walk_guards, results)
     walked = prologue.remember(steps, numbers)
     prologue.constants["_walk0"], prologue.constants["_scan0"] = walked, walked.scan
-    return [
-        *before,
-        f"_roots0 = [{', '.join(prologue.names(roots))}]",
+    before = [*before, f"_roots0 = [{', '.join(prologue.names(roots))}]"]
+    walking = [
         "_known0 = _scan0(_roots0)",
         "if _known0 is None:",
         "    _note0 = _walk0.begin(_roots0)",
@@ -47,9 +68,73 @@ def assembled(prologue: Prologue, rest: list[str], later: Iterable[str]) -> list
         "    if _note0 is not None: _walk0.finish(_note0)",
         *(["else:"] if unpacked else []),
         *(f"    {line}" for line in unpacked),
-        *after,
-        *rest,
     ]
+    known = _Walked(walked, results, len(roots), [*_set_in(walk), *joined])
+    return _unless_same(prologue, before, walking, regarded, after, rest, tensors, known)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """A walk: what tells if it is unchanged, the sources of its results, how many roots it has, and the variables that it sets."""
+
+    unchanged: Any
+    results: list[Source]
+    roots: int
+    variables: list[str]
+
+
+def _unless_same(
+    prologue: Prologue, before: list[str], walking: list[str], regarded: list[str], after: list[str], rest: list[str],
+    tensors: TensorsInOrder | None, walked: _Walked | None,
+) -> list[str]:  # fmt: skip
+    """The statements in order: those that walk and look at tensors only where these are not the same, if that can be told."""
+    plain = [*before, *walking, *regarded, *after, *rest]
+    if tensors is None or prologue.walk is None:
+        return plain
+    hidden = {*(walked.variables if walked is not None else ()), *_set_in(regarded)}
+    numbers, making = rest[:-1], rest[-1]
+    shown = "\n".join([*after, *numbers, *tensors.later])
+    if hidden & {*_VARIABLE.findall(shown)} or re.search(r"\b_tensors\b", shown):
+        return plain
+    holders = _holders(prologue.walk, tensors.sources, walked)
+    if holders is None:
+        return plain
+    tensors.used = True
+    count = walked.roots if walked is not None else 0
+    held = [source for source, holder in zip(tensors.sources, holders, strict=True) if holder.kind == "caller"]
+    same = tensors.make(walked.unchanged if walked is not None else None, count, holders)
+    prologue.constants |= {"_same1": same.block, "_same2": same, "_holds0": same.holds}
+    names = [*(["*_roots0"] if count else []), *prologue.names(held)]
+    ready = f"{tensors.ready}() and " if tensors.ready else ""
+    return [
+        *before,
+        f"_held0 = [{', '.join(names)}]" if names != ["*_roots0"] else "_held0 = _roots0",
+        f"_same0 = {ready}_holds0(_held0)",
+        "if not _same0:",
+        *(f"    {line}" for line in [*walking, *regarded, making]),
+        *after,
+        *numbers,
+    ]
+
+
+def _holders(walk: Walk, sources: list[Source], walked: _Walked | None) -> list[Holder] | None:
+    """What holds each tensor, None where one is held by something that is not looked at."""
+    position = {source: k for k, source in enumerate(sources)}
+    results = {source: k for k, source in enumerate(walked.results)} if walked is not None else {}
+    holders = []
+    callers = 0
+    for source in sources:
+        part = walk.part(source)
+        if part == BEFORE or (part == WALK and walked is None):
+            holders.append(Holder("caller", callers))
+            callers += 1
+        elif source in results:
+            holders.append(Holder("walk", results[source]))
+        elif part == TENSORS and source.base in position:
+            holders.append(Holder("grad", position[source.base]))
+        else:
+            return None
+    return holders
 
 
 def _join(needed: list[str], uses: Counter[str], rest: list[str]) -> tuple[list[str], dict[str, list[str]], list[str]]:

@@ -17,7 +17,7 @@ from ..ir.nodes import outputs_of
 from ..ir.products import storing_form
 from ..ir.segment import Segment
 from ..ir.values import TensorMeta
-from .glue import Body, tensor_order
+from .glue import UNFIT, Body, tensor_order
 
 
 def graph_body(segment: Segment, run: Callable[..., Any]) -> Body:
@@ -65,6 +65,11 @@ def _fits(name: str) -> str:
 _CHANGED = "_changed = True"
 
 
+def _stream_of(step: KernelCall) -> str:
+    """The variable with the handle of the stream that a kernel runs on."""
+    return f"_stream{step.device.index or 0}"
+
+
 def _is_constant(value: Any) -> bool:
     """Whether a tuple holds plain numbers only, so that every call may get the same object."""
     return type(value) is tuple and all(type(v) in (int, float, bool) for v in value)
@@ -81,6 +86,7 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], place
     eager = f"{', '.join(names)}, = {call}" if names else call
     body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, bool(segment.mutated)).write()
     body.repeatable = not segment.mutated
+    body.eager = eager
     body.constants.update({"_graph": segment.run, "_picks": tensor_picks(segment)})
     return body
 
@@ -94,6 +100,7 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
     tensors = "_tensors" if picks == [*range(len(tensor_order(segment)))] else "[_tensors[k] for k in _picks]"
     launch = f"{targets}_joined({tensors}, ({numbers}))"
     constants: dict[str, Any] = {"_graph": segment.run, "_picks": picks, "_joined": call, "_placer": placer}
+    eager = ""
     if placer is None or not placer.tables or not placer.position:
         lines = [launch]
     elif not placer.written:
@@ -102,10 +109,9 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
         constants["_unversioned"] = placer.note_changes
         eager = f"{targets}{_graph_call(segment)}"
         lines = [
-            "if _state: _placer.place(_check.addresses)", "if _placer.overlapping or _unversioned(_tensors):",
-            f"    {eager}", "else:", f"    {launch}",
+            "if _state: _placer.place(_check.addresses)", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
         ]  # fmt: skip
-    return Body(lines, names, constants, repeatable=not segment.mutated)
+    return Body(lines, names, constants, repeatable=not segment.mutated, eager=eager, given=tensors)
 
 
 class KernelBodyWriter:
@@ -167,6 +173,7 @@ class KernelBodyWriter:
         last_flag = self._last_flag()
         before: list[str] = []
         changed = False
+        self._open_streams()
         self._open_arena()
         for number, step in enumerate(self.schedule.steps):
             for buffer in self._used[number]:
@@ -304,8 +311,7 @@ class KernelBodyWriter:
         if not self.placer.written:
             return [*place, *self.lines]
         self.constants["_unversioned"] = self.placer.note_changes
-        unfit = "if _placer.overlapping or _unversioned(_tensors):"
-        return [*place, unfit, f"    {self.eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
+        return [*place, f"if {UNFIT}:", f"    {self.eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
 
     def _outputs(self) -> list[Buffer]:
         externs = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
@@ -347,6 +353,14 @@ class KernelBodyWriter:
             self.lines.append(f"{indent}{' = '.join(words)} = {address}{extra}")
         self.lines += [indent + line for line in changed]
 
+    def _open_streams(self) -> None:
+        """Ask once for the stream that all launches on a GPU go to."""
+        steps = [step for step in self.schedule.steps if isinstance(step, KernelCall)]
+        for step, call in zip(steps, self.calls, strict=True):
+            if call.device_type == "cuda" and (line := f"{_stream_of(step)} = _stream({step.device.index or 0})") not in self.lines:
+                self.constants["_stream"] = call.current_stream
+                self.lines.append(line)
+
     def _open_arena(self) -> None:
         """Make the memory of temporaries on a GPU that only kernels use."""
         arena = self.placer.arena
@@ -361,12 +375,11 @@ class KernelBodyWriter:
         call = self.calls[index]
         self.constants[f"_k{index}"] = call.launch
         if call.device_type == "cuda":
-            self.constants["_stream"] = call.current_stream
             if call.gathers:
                 self.constants[f"_k{index}_gather"] = call.gather
                 self.lines.append(f"_k{index}_gather()")
             names = [s.name for s in step.scalars]
-            self.lines.append(f"_k{index}({', '.join([f'_stream({step.device.index or 0})', *names])})")
+            self.lines.append(f"_k{index}({', '.join([_stream_of(step), *names])})")
             return
         self.constants[f"_k{index}_block"] = call.block_address
         for k, (scalar, dtype) in enumerate(zip(step.scalars, step.body.scalars, strict=True)):

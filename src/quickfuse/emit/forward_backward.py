@@ -107,6 +107,9 @@ class _HostWriter(_FunctionWriter):
         if buffer.meta.device.type == "cpu":
             super()._allocate(buffer)
 
+    def _open_streams(self) -> None:
+        """Nothing is launched."""
+
     def _open_arena(self) -> None:
         """It is for the kernels that are recorded."""
 

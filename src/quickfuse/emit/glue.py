@@ -28,7 +28,7 @@ from ..ir.segment import Existing, Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
 from ..signals import let_through
-from .assembly import assembled
+from .assembly import TensorsInOrder, assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
 from .prologue import Prologue, all_are, any_has, guarded_types, lookup_all
@@ -42,6 +42,12 @@ _OURS = re.compile(
 
 #: A variable of generated code.
 _VARIABLE = re.compile(r"_[a-z]+\d+")
+
+#: Where kernels cannot run, and how that is asked where the tensors may be known to be the same.
+UNFIT = "_placer.overlapping or _unversioned(_tensors)"
+_UNFIT_IF_CHANGED = f"not _same0 and ({UNFIT})"
+#: Fewer tensors are checked as soon as it is known that they are the same.
+_FEWEST_TENSORS = 12
 
 #: Functions on whole lists that generated code calls: see `launch.bulk_reads`.
 Helpers = dict[str, Callable[..., Any]]
@@ -105,7 +111,8 @@ class Body:
     where a number cannot be computed, or does not fit, the specialisation does not hold. `repeatable` says that it changes
     nothing, so that the function can run natively after an operator failed, for its effects so far and its traceback.
     `replayed` is what replays the computing part as a CUDA graph, if it does: it gets the tensors' check. `released` are
-    tensors that are checked and then let go, so that their memory may be used.
+    tensors that are checked and then let go, so that their memory may be used. `eager` is the statement that runs where `UNFIT`,
+    and `given` the expression of the tensors that the computing part gets, if it is one that can do without where all are the same.
     """
 
     lines: list[str]
@@ -115,6 +122,8 @@ class Body:
     repeatable: bool = False
     replayed: Any = None
     released: frozenset[Source] = frozenset()
+    eager: str = ""
+    given: str = ""
 
 
 class Glue:
@@ -152,19 +161,17 @@ class Glue:
         locked = [*self._let_go(prologue, body, [*epilogue.lines, result]), *body.lines]
         if watched:
             locked.insert(0, "_before0 = _versions(_tensors, _picks0)")
+        same = None
         if tensors:
             rest.append(f"_tensors = [{tensors}]")
             contents = ContentsGuards(prologue, tensor_order(segment))
             self.constants["_scan"] = self.constants["_check"].scan
-            locked[:0] = [
-                "if _state := _scan(_tensors):",
-                "    _state = _check.settle(_state, _tensors)",
-                "    if _state < 0: return _MISS",
-                *contents.lines,
-            ]
             for reader, (helper, arguments) in contents.readers.items():
                 self.constants[reader] = self.constants[f"_{helper}"](self.constants["_check"], *arguments)
-        checks = assembled(prologue, rest, [*locked, *epilogue.lines, result])
+            same = self._same(body, [*contents.lines, *locked, *epilogue.lines, result])
+        checks = assembled(prologue, rest, [*locked, *epilogue.lines, result], same)
+        if tensors:
+            locked = _checked(contents.lines, locked, body.given, same is not None and same.used)
         self.constants.update(prologue.constants)
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
@@ -180,6 +187,24 @@ class Glue:
             self._refuse_collisions("\n".join(lines))
         signature = "(_frames)" if segment.resumes else signature_source(segment.code)
         return "\n".join([f"def {name}{signature}:", *(f"    {line}" for line in lines)]) + "\n"
+
+    def _same(self, body: Body, later: list[str]) -> TensorsInOrder | None:
+        """What is needed to skip the checks of many tensors while they are the same, where that makes a difference."""
+        make, placer = self.constants.get("_same_tensors"), body.constants.get("_placer")
+        order = tensor_order(self.segment)
+        if make is None or placer is None or len(order) < _FEWEST_TENSORS or not isinstance(placer.changes, dict):
+            return None
+        ready = getattr(body.replayed, "ready", None)
+        if body.replayed is not None:
+            self.constants["_ready"] = ready
+        shown = [line for line in later if line.strip() != body.eager and UNFIT not in line]
+        if body.given and ready is not None:
+            shown = [line.replace(f"_joined({body.given}, ", "_joined(None, ") for line in shown]
+        check = self.constants["_check"]
+        return TensorsInOrder(
+            order, shown, lambda walk, roots, holders: make(check, walk, roots, holders, placer.changes),
+            "_ready" if ready is not None else "",
+        )  # fmt: skip
 
     def _let_go(self, prologue: Prologue, body: Body, later: list[str]) -> list[str]:
         """Statements that forget the tensors which the body releases."""
@@ -241,6 +266,30 @@ class Glue:
 
     def _name(self) -> str:
         return self.source[len("def ") : self.source.index("(")]
+
+
+def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> list[str]:
+    """The statements under the lock, after the check of the tensors. `same`: it is skipped where they are known to be the same."""
+    check = [
+        "if _state := _scan(_tensors):",
+        "    _state = _check.settle(_state, _tensors)",
+        "    if _state < 0: return _MISS",
+    ]
+    if not same:
+        return [*check, *contents, *locked]
+    locked = [line.replace(UNFIT, _UNFIT_IF_CHANGED) for line in locked]
+    if given:
+        locked = [line.replace(f"_joined({given}, ", f"_joined(None if _same0 else {given}, ") for line in locked]
+    return [
+        "if _same0:",
+        "    if _same1[0] != _same0: raise _RunNatively",  # another thread has called it with other tensors since
+        "    _state = 0",
+        "else:",
+        *(f"    {line}" for line in [check[0], "    _same1[0] = 0", *check[1:]]),  # what was known is not about these
+        *contents,
+        *locked,
+        "if not _same0 and not _placer.overlapping: _same2.note(_held0, _tensors)",
+    ]
 
 
 #: In how many tensors changes are noted around kernels, which take no longer than that for many.

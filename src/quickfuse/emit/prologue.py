@@ -58,7 +58,7 @@ class Prologue:
         `changing` are sources that lead to another object at every call, or to one that the segment changes. `types` says
         what is at sources, where that is more than `guards` say."""
         self.lines: list[str] = []
-        self.parts = (self.lines, self.lines, self.lines)
+        self.parts = (self.lines, self.lines, self.lines, self.lines)
         self.walk: Walk | None = None
         self.walk_guards: list[Guard] = []
         self.read_in_walk: dict[str, list[Source] | Source] = {}
@@ -90,7 +90,7 @@ class Prologue:
                 if guard.kind in ("absent", "keys") and _is_plain(guard):
                     self._family_keys.setdefault((guard.kind, placed[0], guard.value), set()).add(placed[1])
         if remember is not None:
-            self.parts = ([], [], self.lines)
+            self.parts = ([], [], [], self.lines)
             self.walk = Walk(guards, self._relatives, changing)
 
     # families ---------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Which guards follow only paths that seldom change: through modules, their dictionaries, lists and tuples.
 
-A prologue has three parts. What is in the second one is skipped while the objects on its paths are unchanged, which
-`launch.unchanged` finds out natively:
+A prologue has four parts. What is in the second one is skipped while the objects on its paths are unchanged, which
+`launch.unchanged` finds out natively; and the third one as well, while the tensors are, which `launch.same_tensors` finds out:
 
-* BEFORE: paths from the arguments to the roots of a walk, and whatever has nothing to do with one
-* WALK:   facts about modules and containers, and what is in them
-* AFTER:  facts about what the walk leads to that may change without a change of a container: numbers, gradients
+* BEFORE:  paths from the arguments to the roots of a walk, and whatever has nothing to do with one
+* WALK:    facts about modules and containers, and what is in them
+* TENSORS: gradients of tensors that the walk leads to
+* AFTER:   facts about what the walk leads to that may change without a change of a container: numbers
 
 So that a number that changes does not spoil the walk, numbers that are inputs are read afterwards, and a dictionary or
 list with such a number in it does not take part; nor does a container that the captured code itself changes, nor the
@@ -25,7 +26,7 @@ from ..ir.guard import Guard, NumberExpr
 from ..ir.source import Source
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
 
-BEFORE, WALK, AFTER = range(3)
+BEFORE, WALK, TENSORS, AFTER = range(4)
 
 #: A walk of fewer statements than this takes no longer than asking whether it has to be made.
 FEWEST_STATEMENTS = 8
@@ -49,6 +50,7 @@ class Walk:
         numbers = {s for s, kind in self._types.items() if kind in (int, float, complex)} - fixed
         self._numbers = {s for s in numbers if s.base is None or self._types.get(s.base) is not tuple}
         self._changing = set(changing)
+        self._tensors = {g.source for g in guards if g.kind == "tensor" and g.value[0] in (torch.Tensor, torch.nn.Parameter)}
         for number in self._numbers:
             base = number.base
             while base is not None and self._types.get(base) in (*_DICTS, list, tuple) and not _is_namespace(base):
@@ -85,6 +87,8 @@ class Walk:
             key_part = max([self.part(s) for s in key.sources()], default=BEFORE)
         if key_part != AFTER and self.is_container(base) and self._is_fixed(source):
             return WALK
+        if source.kind == "attr" and key == "grad" and {source, base} <= self._tensors and self.part(base) == WALK:
+            return TENSORS
         return AFTER if max(key_part, self.part(base)) > BEFORE else BEFORE
 
     def _is_fixed(self, source: Source) -> bool:
@@ -150,6 +154,8 @@ class Walk:
             if parts == {BEFORE, WALK}:
                 self._roots.update(dict.fromkeys(s for s in sources if self.part(s) == BEFORE))
                 return WALK
+            if parts == {WALK, TENSORS}:
+                return TENSORS
         elif guard.kind in ("length", "keys", "absent"):
             assert guard.source is not None
             if self.is_container(guard.source) and all(self.part(s) == WALK for s in sources if s is not guard.source):

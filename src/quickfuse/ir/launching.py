@@ -57,7 +57,8 @@ Launch = CpuLaunch | GpuLaunch
 
 class Placement(Protocol):
     """Where the buffers of a schedule are. `position` gives the index of each input among the checked tensors; `written` are
-    the inputs that kernels change, and `overlapping` says whether memory of theirs belongs to another input as well."""
+    the inputs that kernels change, and `overlapping` says whether memory of theirs belongs to another input as well. `changes`:
+    how often the program changes inputs, by their positions."""
 
     tables: list[Any]
     position: dict[Buffer, int]
@@ -65,6 +66,7 @@ class Placement(Protocol):
     overlapping: bool
     arena: Any
     made_at: list[int]
+    changes: dict[int, int]
 
     def made_number(self, buffer: Buffer) -> int:
         """The index in `made_at` of a tensor that is made in each call, where the address is that it had in the last one."""

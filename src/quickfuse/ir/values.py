@@ -94,6 +94,13 @@ class ObjectMeta:
         return self.kind.__name__
 
 
+def numbered(device: torch.device) -> torch.device:
+    """The device that a tensor made on `device` tells: "cuda" alone is the current one."""
+    if device.index is None and device.type == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 def stride_in_order(shape: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
     """The strides of `shape` without gaps, with these axes from the outermost to the innermost, and 1 for all others."""
     stride, step = [1] * len(shape), 1

@@ -34,3 +34,12 @@ def is_plain_attribute(kind: type, name: str) -> bool:
         return False
     found = next((owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__), None)
     return found is None or type(found) in (*PLAIN_VALUES, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What keeps a checked tensor alive while nothing changes. `kind`: "walk" (result `number` of a walk), "caller" (tensor
+    `number` of those that the caller has), or "grad" (it is the gradient of checked tensor `number`)."""
+
+    kind: str
+    number: int

@@ -13,7 +13,7 @@ from ..ir.kernel import Form, KernelBody, KernelCall, Schedule
 from ..ir.launching import Launch
 from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
-from . import bulk_reads, cpu, unchanged
+from . import bulk_reads, cpu, same_tensors, unchanged
 from .contents import Apart, ContentsReader
 from .labels import labelled
 from .memory import keep_freed_memory
@@ -101,4 +101,4 @@ def recorder(schedule: Schedule, calls: list[Launch]) -> Recorder:
     return recorder_of(index, [call for call in calls if call.device_type == "cuda"])
 
 
-__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "labelled", "tensor_check", "unchanged"]
+__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "labelled", "same_tensors", "tensor_check", "unchanged"]

@@ -12,6 +12,9 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+_NO_ARGUMENT = 0x0004
 _ONE_ARGUMENT = 0x0008
 _ARGUMENT_ARRAY = 0x0080
 
@@ -31,6 +34,11 @@ class _Definition(ctypes.Structure):
 _definitions: dict[tuple[str, int], _Definition] = {}
 
 
+def no_argument(name: str, address: int, block: np.ndarray) -> Callable[[], Any]:
+    """The function at `address`, made by `of_one_argument`, with its block, which it keeps alive: its argument is null."""
+    return _function(name, address, _NO_ARGUMENT, block.ctypes.data.to_bytes(8, "little"), block)
+
+
 def one_argument(name: str, address: int, block: int) -> Callable[[Any], Any]:
     """The function at `address`, made by `of_one_argument`, with the address of its block."""
     return _function(name, address, _ONE_ARGUMENT, block.to_bytes(8, "little"))
@@ -41,13 +49,14 @@ def two_arguments(name: str, address: int) -> Callable[[Any, Any], Any]:
     return _function(name, address, _ARGUMENT_ARRAY, b"")
 
 
-def _function(name: str, address: int, flags: int, own: bytes) -> Callable[..., Any]:
+def _function(name: str, address: int, flags: int, own: bytes, kept: object = None) -> Callable[..., Any]:
     definition = _definitions.get((name, address))
     if definition is None:
         definition = _definitions[name, address] = _Definition(name.encode(), address, flags, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
-    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    made = prototype(ctypes.cast(make, ctypes.c_void_p).value or 0)(ctypes.addressof(definition), own, None)
+    prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+    # The last argument is for the function's module, which may be any object.
+    made = prototype(ctypes.cast(make, ctypes.c_void_p).value or 0)(ctypes.addressof(definition), own, kept)
     return made  # type: ignore[no-any-return]
 
 

@@ -27,6 +27,7 @@ _several_devices = functools.cache(lambda: torch.cuda.device_count() > 1)
 
 _ARGUMENT_CLASSES = {torch.float64: ctypes.c_double, torch.int64: ctypes.c_int64, torch.bool: ctypes.c_int8}
 
+
 @functools.lru_cache(maxsize=4096)
 def _load(compiled: CompiledCubin, device: int) -> int:
     return cuda_driver.load_function(compiled.cubin, compiled.name, compiled.shared_bytes, device)
@@ -86,6 +87,7 @@ class CudaKernelCall:
             self._blocks = device_table(table.shape, torch.int32, self._device)
             self._blocks.copy_(torch.from_numpy(table))
         self._version = 0
+        self._one_of_several = _several_devices()
         self._streams: dict[int, _StreamTables | _RecordedTables] = {}
 
     def rows_changed(self) -> None:
@@ -94,9 +96,22 @@ class CudaKernelCall:
 
     def run(self, stream: int, *scalars: float) -> None:
         """Launch on a stream (its handle, 0 for the default one) with the values of the scalar arguments."""
-        if _several_devices() and torch.cuda.current_device() != self._device:
+        tables = self._streams.get(stream)
+        if tables is None or self._one_of_several:
+            return self._run_on_device(stream, *scalars)
+        if tables.version != self._version:
+            tables.bring_rows(self)
+        if scalars:
+            for argument, value in zip(tables.scalars, scalars, strict=True):
+                argument.value = value
+        if status := tables.launch():
+            self._failed(tables, status)
+
+    def _run_on_device(self, stream: int, *scalars: float) -> None:
+        """The same where there are several devices, or no tables yet."""
+        if self._one_of_several and torch.cuda.current_device() != self._device:
             with torch.cuda.device(self._device):
-                return self.run(stream, *scalars)
+                return self._run_on_device(stream, *scalars)
         tables = self._streams.get(stream)
         if tables is None:
             if not self.programs:
@@ -105,14 +120,10 @@ class CudaKernelCall:
             tables = self._streams[stream] = _StreamTables(self, stream)
         if tables.version != self._version:
             tables.bring_rows(self)
-        if scalars:
-            for argument, value in zip(tables.scalars, scalars, strict=True):
-                argument.value = value
-        for upload in tables.uploads:
-            self._checked("cuMemcpyHtoDAsync", upload)
-        status = tables.launch()
-        if status:
-            self._failed("cuLaunchKernel", tables.launch, status)
+        for argument, value in zip(tables.scalars, scalars, strict=True):
+            argument.value = value
+        if status := tables.launch():
+            self._failed(tables, status)
 
     def record_on(self, stream: int, rows: int, values: int, scalars: int, launched: Callable[[], None]) -> None:
         """Let launches on a stream read tables at these addresses; each calls `launched`. Nothing is uploaded."""
@@ -121,55 +132,78 @@ class CudaKernelCall:
     def stop_recording(self, stream: int) -> None:
         self._streams.pop(stream, None)
 
-    def _checked(self, name: str, function: Callable[[], int]) -> None:
+    def _checked(self, function: Callable[[], int]) -> None:
         status = function()
-        if status:
-            self._failed(name, function, status)
-
-    def _failed(self, name: str, function: Callable[[], int], status: int) -> None:
         if status == cuda_driver.CUDA_ERROR_INVALID_CONTEXT:
-            # A thread that has not used CUDA yet has no context.
             cuda_driver.bind_context(self._device)
             status = function()
         if status:
-            cuda_driver.check(name, status)
+            cuda_driver.check("cuMemcpyHtoDAsync", status)
+
+    def _failed(self, tables: _StreamTables | _RecordedTables, status: int) -> None:
+        if cuda_driver.is_without_context(status):
+            cuda_driver.bind_context(self._device)
+            status = tables.launch()
+        if status:
+            cuda_driver.check_launch(status)
 
     def _null_params(self) -> list[ctypes.c_uint64]:
         return [ctypes.c_uint64(0) for _ in range(self.compiled.hidden_params)]
 
 
 class _StreamTables:
-    """The device's copy of the tables for one stream, so that work on another one never sees them half changed."""
+    """The device's copies of the tables for one stream, so that work on another one never sees them half changed.
+
+    Addresses of temporaries and gradients often alternate between a few places from call to call: copies of the last tables
+    of rows are kept, so that those which were uploaded before are not uploaded again.
+    """
 
     def __init__(self, call: CudaKernelCall, stream: int) -> None:
-        self._rows = device_table(call.rows.shape, torch.int64, call._device, stream)
+        self._stream = stream
+        self._rows: dict[bytes, torch.Tensor] = {}
         self._values = device_table(call.values.shape, torch.int64, call._device, stream)
         self.version = -1
-        self._upload_rows = _uploads(self._rows, call.rows, stream)
-        #: What is uploaded before each launch.
-        self.uploads = _uploads(self._values, call.values, stream)
+        copies = _copies(self._values, call.values)  # before each launch
         self.scalars: list[Any] = [_ARGUMENT_CLASSES[dtype]() for dtype in call.body.scalars]
         passed = self.scalars
         if call.scalars_in_memory:
             host = np.zeros(len(self.scalars), dtype=np.int64)
             self.scalars = [_ARGUMENT_CLASSES[dtype].from_buffer(host, 8 * k) for k, dtype in enumerate(call.body.scalars)]
             self._scalars = device_table(host.shape, torch.int64, call._device, stream)
-            self.uploads = [*self.uploads, *_uploads(self._scalars, host, stream)]
+            copies = [*copies, *_copies(self._scalars, host)]
             passed = [ctypes.c_uint64(self._scalars.data_ptr() + 8 * k) for k in range(len(host))]
-        self.launch, self._arguments = _prepared(call, stream, self._rows.data_ptr(), self._values.data_ptr(), passed)
+        self.launch, self._arguments = _prepared(call, stream, 0, self._values.data_ptr(), passed, copies)
 
     def bring_rows(self, call: CudaKernelCall) -> None:
-        """Upload the rows."""
-        for upload in self._upload_rows:
-            call._checked("cuMemcpyHtoDAsync", upload)
+        """Let the kernel read the rows as they are now."""
+        rows = call.rows
+        key = rows.tobytes() if rows.nbytes <= _MOST_REMEMBERED_BYTES else b""
+        table = self._rows.get(key)
+        if table is None or not key:
+            table = self._upload(call, key, table)
+        self._arguments[0].value = table.data_ptr()
         self.version = call._version
+
+    def _upload(self, call: CudaKernelCall, key: bytes, table: torch.Tensor | None) -> torch.Tensor:
+        """Upload the rows, into the memory of the oldest table where there are too many: launches before have read it."""
+        if table is None and len(self._rows) >= _MOST_REMEMBERED:
+            table = self._rows.pop(next(iter(self._rows)))
+        if table is None:
+            table = device_table(call.rows.shape, torch.int64, call._device, self._stream)
+        for upload in cuda_driver.prepare_upload(_copies(table, call.rows), self._stream):
+            call._checked(upload)
+        self._rows[key] = table
+        return table
+
+
+#: So many tables of rows are kept on the device for each kernel call and stream, of as many bytes at most.
+_MOST_REMEMBERED, _MOST_REMEMBERED_BYTES = 4, 8192
 
 
 class _RecordedTables:
     """Tables in the memory of a recording, which writes to them itself."""
 
     version = -1
-    uploads: tuple[Callable[[], int], ...] = ()
 
     def __init__(
         self, call: CudaKernelCall, stream: int, rows: int, values: int, scalars: int, launched: Callable[[], None]
@@ -185,7 +219,8 @@ class _RecordedTables:
 
 
 def _prepared(
-    call: CudaKernelCall, stream: int, rows: int, values: int, passed: Sequence[Any]
+    call: CudaKernelCall, stream: int, rows: int, values: int, passed: Sequence[Any],
+    copies: Sequence[cuda_driver.Copy] = (),
 ) -> tuple[Callable[[], int], list[Any]]:
     """What launches a kernel on a stream, and the arguments, which it needs to be kept."""
     work: Any
@@ -195,11 +230,12 @@ def _prepared(
         work = ctypes.c_uint64(call._blocks.data_ptr())
     arguments = [ctypes.c_uint64(rows), ctypes.c_uint64(values), work, *passed, *call._null_params()]
     addresses = [ctypes.addressof(argument) for argument in arguments]
+    params = (ctypes.c_void_p * len(addresses))(*addresses)
     launch = cuda_driver.prepare_launch(
         call._function, call.programs, call.shape.threads, call.compiled.shared_bytes, stream,
-        (ctypes.c_void_p * len(addresses))(*addresses),
+        params, copies,
     )  # fmt: skip
-    return launch, arguments
+    return launch, [*arguments, params]
 
 
 def device_table(shape: tuple[int, ...], dtype: torch.dtype, device: int, stream: int = 0) -> torch.Tensor:
@@ -209,8 +245,8 @@ def device_table(shape: tuple[int, ...], dtype: torch.dtype, device: int, stream
         return torch.empty(shape, dtype=dtype, device=torch.device("cuda", device))
 
 
-def _uploads(target: torch.Tensor, source: npt.NDArray[np.int64], stream: int) -> list[Callable[[], int]]:
-    return cuda_driver.prepare_upload(target.data_ptr(), source.ctypes.data, source.nbytes, stream)
+def _copies(target: torch.Tensor, source: npt.NDArray[np.int64]) -> list[cuda_driver.Copy]:
+    return cuda_driver.staged(target.data_ptr(), source.ctypes.data, source.nbytes)
 
 
 def _table(rows: list[list[int]], words: int) -> npt.NDArray[np.int64]:

@@ -64,9 +64,8 @@ class CudaRecording:
         self._sent = b""
         self._uploads: list[Callable[[], int]] = []
         if len(self._numbers):
-            self._uploads = cuda_driver.prepare_upload(
-                self._memory.data_ptr(), self._numbers.ctypes.data, self._numbers.nbytes, self._stream.cuda_stream
-            )
+            copies = cuda_driver.staged(self._memory.data_ptr(), self._numbers.ctypes.data, self._numbers.nbytes)
+            self._uploads = cuda_driver.prepare_upload(copies, self._stream.cuda_stream)
         self._values: list[tuple[Recordable, Any]] = []
         at = scalars
         for call in self._calls:

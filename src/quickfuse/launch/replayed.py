@@ -139,6 +139,10 @@ class Recorded:
     def fits(self, addresses: Any) -> bool:
         return self.valid and bool((addresses[self.fixed] == self.addresses).all())
 
+    def needs_no_tensors(self) -> bool:
+        """Whether a replay reads and changes tensors where they are, and returns none."""
+        return self.note_changes is None and not self.copied and all(type(result) is Plain for result in self.results)
+
     def free_results(self) -> None:
         """Let results that are still in use move away."""
         alive = [slot for slot in self.slots if _use_count(slot.handle) > slot.alone]
@@ -241,8 +245,20 @@ class Replayed:
         self._missed: Any = None
         self._misses = 0
         self._kept: list[int] = []
+        #: Whether what runs on the CPU needs the tensors themselves, and not only what was written into tables.
+        self.host_needs_tensors = True
+        self._last: Recorded | None = None
+        self._last_stream: Hashable = None
 
-    def __call__(self, tensors: list[Any], *numbers: Any) -> list[Any]:
+    def ready(self) -> bool:
+        """Whether a call may do without its tensors, given None, if they are the same as in the last call that was given them."""
+        last = self._last
+        return last is not None and last.valid and self._last_stream == self.recorder.stream() and not self.recorder.busy()
+
+    def __call__(self, tensors: list[Any] | None, *numbers: Any) -> list[Any]:
+        if tensors is None:
+            return self._again(numbers)
+        self._last = None
         if self.reason or self.recorder.busy():
             return self._as_it_is(tensors, numbers)
         if not self._warm:  # PyTorch's operators and libraries prepare themselves in their first call
@@ -295,10 +311,21 @@ class Replayed:
             if recorded.note_changes is not None:
                 recorded.note_changes(tensors)
         recorded.recording.replay(scalars)
+        if not self.host_needs_tensors and not self.regraded and recorded.needs_no_tensors():
+            self._last, self._last_stream = recorded, stream
         results = recorded.results_for(tensors, self.detach)
         if self.consumes:
             tensors.clear()
         return results
+
+    def _again(self, numbers: tuple[Any, ...]) -> list[Any]:
+        """Replay what was replayed last: it reads and writes the same tensors."""
+        with _lock:
+            last = self._last
+            assert last is not None
+            _free_results_since(last, _in_order[self._last_stream])
+            last.recording.replay(self.parts.host(None, *numbers))
+            return [result.value for result in last.results]
 
     def _without(self, error: Exception, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """Go on without graphs after a recording failed. What runs on the CPU has run."""
@@ -378,6 +405,8 @@ class Replayed:
 
 def _free_results_since(recorded: Recorded, in_order: list[weakref.ref[Recorded]]) -> None:
     """Free the results of a recording, and of those made after it on the same stream."""
+    if in_order[-1]() is recorded and not recorded.slots:
+        return
     for k in range(len(in_order) - 1, -1, -1):
         other = in_order[k]()
         if other is None:

@@ -50,12 +50,14 @@ class Placer:
         mutated = np.zeros(len(checked) or 1, dtype=bool)
         mutated[[position[b] for b in self.written]] = True
         self._mutated = mutated
-        self.note_changes = change_notes(dict.fromkeys(np.flatnonzero(mutated).tolist(), 1))
+        self.changes = dict.fromkeys(np.flatnonzero(mutated).tolist(), 1)
+        self.note_changes = change_notes(self.changes)
 
     def count_changes(self, counts: dict[int, int]) -> None:
         """Let `note_changes` know how often the program changes the inputs, by their positions: other than once."""
         once = dict.fromkeys(np.flatnonzero(self._mutated).tolist(), 0)
-        self.note_changes = change_notes({**once, **counts})
+        self.changes = {**once, **counts}
+        self.note_changes = change_notes(self.changes)
 
     def _add_small_temporaries(self, schedule: Schedule) -> int:
         """Give them cells, if possible those of others that are not needed any more. Returns how many cells there are."""

@@ -39,7 +39,7 @@ _KEY_INCLUDED = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
 
 #: What a thread's dispatcher goes through while `torch.jit.trace` records, and inside of the transforms of `torch.func`:
 #: tensors there look like others from here. See `ir.modes.outer_tracer`.
-_TRACING_KEYS = ("Tracer", "FuncTorchDynamicLayerFrontMode")
+TRACING_KEYS = ("Tracer", "FuncTorchDynamicLayerFrontMode")
 
 _GETTERS = ("get_data_ptr", "get_sizes", "get_strides", "get_dim", "get_dtype", "get_device_type", "get_device_index")
 
@@ -183,11 +183,11 @@ def _native_check() -> int | None:
         if function is None:
             return None
         addresses[getter] = ctypes.cast(function, ctypes.c_void_p).value or 0
-    requires_grad, included = _requires_grad_method(), _key_included_function()
+    requires_grad, included = _requires_grad_method(), key_included_function()
     if requires_grad is None or included is None:
         return None
     addresses |= {"requires_grad": requires_grad, "included": included}
-    lazy = _lazy_bits()
+    lazy = lazy_bits()
     if lazy is None:
         return None
     inner = f"{_NAME}_block"
@@ -213,7 +213,8 @@ def _requires_grad_method() -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _key_included_function() -> int | None:
+@functools.cache
+def key_included_function() -> int | None:
     """The address of the C++ function that tells whether the dispatcher goes through a key; None if it does not do that."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
@@ -223,7 +224,7 @@ def _key_included_function() -> int | None:
     if function is None:
         return None
     function.restype, function.argtypes = ctypes.c_bool, [ctypes.c_uint16]
-    keys = [torch._C._dispatch_key_parse(name) for name in ("BackendSelect", *_TRACING_KEYS)]
+    keys = [torch._C._dispatch_key_parse(name) for name in ("BackendSelect", *TRACING_KEYS)]
     if [function(int(key)) for key in keys] != [torch._C._dispatch_tls_is_dispatch_key_included(key) for key in keys]:
         return None
     return ctypes.cast(function, ctypes.c_void_p).value
@@ -233,7 +234,7 @@ def _key_included_function() -> int | None:
 _WORDS = 24
 
 
-def _lazy_bits() -> tuple[int, int] | None:
+def lazy_bits() -> tuple[int, int] | None:
     """(offset, mask) of the word of a tensor's C++ object that says that its values are yet to be negated or conjugated,
     None if there is no such word."""
     plain = torch.zeros(3, dtype=torch.complex64)
@@ -283,7 +284,7 @@ def _check_ir(name: str, offset: int, getters: dict[str, int], lazy: tuple[int, 
     fields = "\n".join(
         f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(6)
     )
-    keys = [int(torch._C._dispatch_key_parse(key)) for key in _TRACING_KEYS]
+    keys = [int(torch._C._dispatch_key_parse(key)) for key in TRACING_KEYS]
     recorded = "\n".join(
         f"  %included.{k} = call i8 inttoptr (i64 {getters['included']} to ptr)(i16 {key})\n"
         f"  %recorded.{k} = trunc i8 %included.{k} to i1\n"

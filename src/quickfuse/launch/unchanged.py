@@ -52,6 +52,8 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 #: Words of the block that the native function reads for each list: how many roots, where they are, the same for words and
 #: results, and how often it found everything unchanged.
 _BLOCK_WORDS = 7
+#: Which of these words is where the results are, another place for each list.
+RESULTS_WORD = 5
 #: How many lists there are at most for one walk, which may begin at other roots for each layer of a model.
 _MOST_LISTS = 32
 
@@ -104,6 +106,16 @@ class Unchanged:
         self._skip = 1
         self._unfinished = False
         self._lock = threading.Lock()
+
+    @property
+    def block_address(self) -> int:
+        """The address of the lists in use, for `find_address()`."""
+        return ctypes.addressof(self._block)
+
+    def note_of(self, roots: list[Any]) -> _Note | None:
+        """The list of words that is in use for these roots."""
+        ids = [*map(id, roots)]
+        return next((note for note in self._in_use if note.roots.tolist() == ids), None)
 
     def begin(self, roots: list[Any]) -> _Note | None:
         """Write down the words as they are now, unless that was of little use the last times."""
@@ -315,13 +327,20 @@ def helpers() -> dict[str, Callable[..., Any]]:
     return {"unchanged": Unchanged} if _layout_holds() else {}
 
 
+def find_address() -> int:
+    """The address of a native function `(items, count, block)`: from an array of roots, how many there are, and the address of
+    the lists in use, to the list of which everything is unchanged (see `_Note`), or null."""
+    return _native()[2]
+
+
 @functools.cache
-def _native() -> tuple[int, Any]:
-    """The address of the scan, and the function that reads words."""
-    ir = [_scan_ir(f"{_SCAN}_block"), builtin.of_one_argument(_SCAN, f"{_SCAN}_block", "object"), _READ_WORDS]
-    addresses = cpu.load("\n".join(ir), [_SCAN, "quickfuse_read_words"])
+def _native() -> tuple[int, Any, int]:
+    """The address of the scan, the function that reads words, and the address of the search for a list."""
+    find = f"{_SCAN}_find"
+    ir = [_find_ir(find), _scan_ir(f"{_SCAN}_block", find), builtin.of_one_argument(_SCAN, f"{_SCAN}_block", "object"), _READ_WORDS]
+    addresses = cpu.load("\n".join(ir), [_SCAN, "quickfuse_read_words", find])
     reading = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-    return addresses[_SCAN], reading(addresses["quickfuse_read_words"])
+    return addresses[_SCAN], reading(addresses["quickfuse_read_words"]), addresses[find]
 
 
 @functools.cache
@@ -407,20 +426,16 @@ def _tuple_items() -> int:
     return places[0] if places and _word(id(probe) + _SIZE) == 2 else 0
 
 
-def _scan_ir(name: str) -> str:
-    """LLVM IR of the scan: find the block with the roots in the list, compare all words, then make the list of results."""
+def _find_ir(name: str) -> str:
+    """LLVM IR that finds the block with the roots in an array, and compares all its words."""
     fields = "\n".join(
         f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(_BLOCK_WORDS)
     )
     return f"""
-define ptr @{name}(ptr %list, i64 %block.i) {{
+define ptr @{name}(ptr %items, i64 %size, i64 %block.i) {{
 entry:
   %blocks = inttoptr i64 %block.i to ptr
   %count = load i64, ptr %blocks
-  %size.p = getelementptr i8, ptr %list, i64 {_SIZE}
-  %size = load i64, ptr %size.p
-  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS}
-  %items = load ptr, ptr %items.p
   br label %block.head
 block.head:
   %b = phi i64 [ 0, %entry ], [ %b.next, %block.next ]
@@ -439,7 +454,6 @@ block.body:
 start:
   %roots = inttoptr i64 %f1 to ptr
   %pairs = inttoptr i64 %f3 to ptr
-  %results = inttoptr i64 %f5 to ptr
   br label %root.head
 root.head:
   %r = phi i64 [ 0, %start ], [ %r.next, %root.next ]
@@ -458,22 +472,46 @@ root.next:
 pair.head:
   %k = phi i64 [ 0, %root.head ], [ %k.next, %pair.next ]
   %pairs.done = icmp sge i64 %k, %f2
-  br i1 %pairs.done, label %collect, label %pair.body
+  br i1 %pairs.done, label %found, label %pair.body
 pair.body:
   %pair = getelementptr {{ i64, i64 }}, ptr %pairs, i64 %k
   %address = load ptr, ptr %pair
   %want.p = getelementptr i64, ptr %pair, i64 1
   %want = load i64, ptr %want.p
-  %found = load i64, ptr %address
-  %same = icmp eq i64 %found, %want
+  %word = load i64, ptr %address
+  %same = icmp eq i64 %word, %want
   br i1 %same, label %pair.next, label %changed
 pair.next:
   %k.next = add i64 %k, 1
   br label %pair.head
-collect:
+found:
   %hits = add i64 %f6, 1
   store i64 %hits, ptr %f6.p
-  %made = call ptr {builtin.api("PyList_New")}(i64 %f4)
+  ret ptr %block
+changed:
+  ret ptr null
+}}
+"""
+
+
+def _scan_ir(name: str, find: str) -> str:
+    """LLVM IR of the scan of the roots in a Python list, which makes the list of results where all is unchanged."""
+    return f"""
+define ptr @{name}(ptr %list, i64 %block.i) {{
+entry:
+  %size.p = getelementptr i8, ptr %list, i64 {_SIZE}
+  %size = load i64, ptr %size.p
+  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS}
+  %items = load ptr, ptr %items.p
+  %block = call ptr @{find}(ptr %items, i64 %size, i64 %block.i)
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %changed, label %collect
+collect:
+  %count.p = getelementptr i64, ptr %block, i64 4
+  %count = load i64, ptr %count.p
+  %results.p = getelementptr i64, ptr %block, i64 {RESULTS_WORD}
+  %results = load ptr, ptr %results.p
+  %made = call ptr {builtin.api("PyList_New")}(i64 %count)
   %failed = icmp eq ptr %made, null
   br i1 %failed, label %fail, label %fill
 fill:
@@ -482,7 +520,7 @@ fill:
   br label %out.head
 out.head:
   %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
-  %out.done = icmp sge i64 %o, %f4
+  %out.done = icmp sge i64 %o, %count
   br i1 %out.done, label %exit, label %out.body
 out.body:
   %value.p = getelementptr ptr, ptr %results, i64 %o

@@ -57,16 +57,16 @@ def _note_in_python(changes: dict[int, int], tensors: list[Any]) -> bool:
 
 @functools.cache
 def _native_increment() -> Any:
-    offset, version_place = handle_offset(), _version_place()
-    if offset is None or version_place is None or not list_layout_holds():
+    offset, place = handle_offset(), version_place()
+    if offset is None or place is None or not list_layout_holds():
         return None
     name = "quickfuse_increment_versions"
-    address = cpu.load(_increment_ir(name, offset, *version_place), [name])[name]
+    address = cpu.load(_increment_ir(name, offset, *place), [name])[name]
     return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64, ctypes.c_int64)(address)
 
 
 @functools.cache
-def _version_place() -> tuple[int, int] | None:
+def version_place() -> tuple[int, int] | None:
     """(offset of the pointer in a tensor's C++ part, offset of the version in what it points to), None if not found.
 
     A view shares the version of its base and nothing else but the storage; another tensor has one of its own; and an

@@ -1,0 +1,379 @@
+"""Steps over many tensors, to which anything may happen between two calls: what is skipped while they are the same is right."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+from quickfuse.launch import same_tensors, unchanged
+from quickfuse.launch.tensor_layout import tensor_layout
+
+COUNT, SIZE = 14, 4
+
+pytestmark = pytest.mark.skipif(not same_tensors.available(), reason="tensors are laid out differently here")
+
+
+class Watched(same_tensors.SameTensors):
+    """Counts how often nothing had changed."""
+
+    found = 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        holds = self.holds
+
+        def counted(held: list[Any]) -> int:
+            number: int = holds(held)
+            Watched.found += number != 0
+            return number
+
+        self.holds = counted
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    Watched.found = 0
+    monkeypatch.setattr(same_tensors, "helpers", lambda: {"same_tensors": Watched})
+    for module in (same_tensors, unchanged):  # so that words are written down again soon
+        monkeypatch.setattr(module, "_LONGEST_WAIT", 1)
+
+
+class Twin:
+    """Parameters and their optimizer, twice: one is for the compiled step."""
+
+    def __init__(self, seed: int, optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.parameters = [torch.nn.Parameter(torch.randn(SIZE, SIZE, generator=generator)) for _ in range(COUNT)]
+        for parameter in self.parameters:
+            parameter.grad = torch.randn(SIZE, SIZE, generator=generator)
+        self.optimizer = optimizer(self.parameters)
+        self.optimizer.step()
+        self.kept: list[Any] = []
+
+    def everything(self) -> list[Any]:
+        found: list[Any] = [*self.parameters, *(p.grad for p in self.parameters), *self.kept]
+        for parameter in self.parameters:
+            found += [value for value in self.optimizer.state[parameter].values()]
+        return found
+
+
+Change = Callable[[Twin, random.Random], None]
+
+
+def _tensor(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(chance.randrange(1 << 30))
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype)
+
+
+def _any(twin: Twin, chance: random.Random) -> torch.nn.Parameter:
+    return chance.choice(twin.parameters)
+
+
+def nothing(twin: Twin, chance: random.Random) -> None:
+    """Most calls should find everything as it was."""
+
+
+def other_gradient(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    parameter.grad = _tensor(chance, parameter)
+
+
+def other_gradients(twin: Twin, chance: random.Random) -> None:
+    for parameter in twin.parameters:
+        parameter.grad = None
+    for parameter in twin.parameters:
+        parameter.grad = _tensor(chance, parameter)
+
+
+def gradient_in_place(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    if parameter.grad is not None:
+        parameter.grad.copy_(_tensor(chance, parameter))
+
+
+def set_to_none(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    parameter.grad = None
+    twin.kept.append(torch.ones(SIZE, SIZE))  # in that memory, most likely
+
+
+def shared_gradient(twin: Twin, chance: random.Random) -> None:
+    one, other = chance.sample(twin.parameters, 2)
+    if one.grad is not None and one.grad.dtype == other.dtype and one.shape == other.shape:
+        other.grad = one.grad
+
+
+def other_data(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    parameter.data = _tensor(chance, parameter)
+
+
+def data_of_another(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    whole = torch.zeros(3 * parameter.numel(), dtype=parameter.dtype)
+    parameter.data = whole[chance.randrange(5) :][: parameter.numel()].view(parameter.shape).copy_(_tensor(chance, parameter))
+
+
+def other_strides(twin: Twin, chance: random.Random) -> None:
+    with torch.no_grad():
+        _any(twin, chance).t_()
+
+
+def strided_anew(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    with torch.no_grad():
+        parameter.as_strided_(parameter.shape, chance.choice([(SIZE, 1), (1, SIZE)]))
+
+
+def other_size(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    shape = chance.choice([(SIZE, SIZE), (2, SIZE), (SIZE * SIZE,)])
+    parameter.grad = None
+    parameter.data.resize_(shape)
+    parameter.data = _tensor(chance, torch.empty(shape, dtype=parameter.dtype))
+    parameter.grad = _tensor(chance, parameter)
+    for name, value in twin.optimizer.state[parameter].items():
+        if value.ndim:
+            twin.optimizer.state[parameter][name] = torch.zeros(shape, dtype=parameter.dtype)
+
+
+def resized_in_place(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    tensors = [parameter.data, parameter.grad, *(v for v in twin.optimizer.state[parameter].values() if v.ndim)]
+    if all(t is not None and t.is_contiguous() and t.numel() == SIZE * SIZE for t in tensors):
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.resize_((2, SIZE)).resize_((SIZE, SIZE))
+
+
+def other_dtype(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    dtype = torch.float64 if parameter.dtype == torch.float32 else torch.float32
+    gradient, parameter.grad = parameter.grad, None
+    parameter.data = parameter.data.to(dtype)
+    parameter.grad = None if gradient is None else gradient.to(dtype)
+    for name, value in twin.optimizer.state[parameter].items():
+        if value.ndim:
+            twin.optimizer.state[parameter][name] = value.to(dtype)
+
+
+def without_gradients(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    parameter.requires_grad_(not parameter.requires_grad)
+
+
+def another_parameter(twin: Twin, chance: random.Random) -> None:
+    number = chance.randrange(COUNT)
+    old = twin.parameters[number]
+    new = torch.nn.Parameter(_tensor(chance, old), old.requires_grad)
+    new.grad = old.grad
+    state = twin.optimizer.state.pop(old)
+    twin.optimizer.state[new] = {name: value.clone() for name, value in state.items()}
+    twin.parameters[number] = new
+    twin.optimizer.param_groups[0]["params"][number] = new
+    del old, state
+    gc.collect()
+    twin.kept.append([torch.ones(SIZE, SIZE) for _ in range(3)])
+
+
+def a_parameter_less(twin: Twin, chance: random.Random) -> None:
+    parameters = twin.optimizer.param_groups[0]["params"]
+    if len(parameters) > COUNT - 3:
+        old = parameters.pop(chance.randrange(len(parameters)))
+        twin.optimizer.state.pop(old)
+        twin.parameters[:] = [p for p in twin.parameters if p is not old]
+        del old
+        gc.collect()
+    while len(twin.parameters) < COUNT:
+        new = torch.nn.Parameter(_tensor(chance, torch.empty(SIZE, SIZE)))
+        new.grad = _tensor(chance, new)
+        twin.parameters.append(new)
+        parameters.append(new)
+        first = twin.optimizer.state[twin.parameters[0]]
+        twin.optimizer.state[new] = {n: v.clone() if not v.ndim else torch.zeros(SIZE, SIZE) for n, v in first.items()}
+
+
+def other_state(twin: Twin, chance: random.Random) -> None:
+    state = twin.optimizer.state[_any(twin, chance)]
+    name = chance.choice([*state])
+    state[name] = state[name].clone() if chance.random() < 0.5 else state[name]
+    state[name].mul_(2)
+
+
+def loaded_state(twin: Twin, chance: random.Random) -> None:
+    twin.optimizer.load_state_dict(copy.deepcopy(twin.optimizer.state_dict()))
+
+
+def swapped(twin: Twin, chance: random.Random) -> None:
+    one, other = chance.sample(twin.parameters, 2)
+    if one.dtype == other.dtype and one.shape == other.shape:
+        one.data, other.data = other.data, one.data
+
+
+def swapped_inside(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    other = torch.nn.Parameter(_tensor(chance, parameter))
+    other.grad = parameter.grad
+    torch.utils.swap_tensors(parameter, other)
+
+
+def freed_storage(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    contents = parameter.detach().clone()
+    size = parameter.untyped_storage().nbytes()
+    parameter.untyped_storage().resize_(0)
+    twin.kept.append(torch.ones(SIZE, SIZE))
+    parameter.untyped_storage().resize_(size)
+    parameter.data.copy_(contents)
+
+
+def copied_lazily(twin: Twin, chance: random.Random) -> None:
+    twin.kept.append(torch._lazy_clone(_any(twin, chance).detach()))
+
+
+def another_rate(twin: Twin, chance: random.Random) -> None:
+    twin.optimizer.param_groups[0]["lr"] = chance.choice([0.1, 0.01, 0.003])
+
+
+CHANGES: list[Change] = [
+    other_gradient, other_gradients, gradient_in_place, set_to_none, shared_gradient, other_data, data_of_another, other_strides,
+    strided_anew, other_size, resized_in_place, other_dtype, without_gradients, another_parameter, a_parameter_less, other_state,
+    loaded_state, swapped, swapped_inside, freed_storage, copied_lazily, another_rate,
+]  # fmt: skip
+
+
+def check(left: Any, right: Any) -> None:
+    if isinstance(left, list):
+        for one, other in zip(left, right, strict=True):
+            check(one, other)
+    elif isinstance(left, torch.Tensor):
+        torch.testing.assert_close(left.detach(), right.detach(), rtol=1e-5, atol=1e-6)
+        assert left.stride() == right.stride()
+        assert left.requires_grad == right.requires_grad
+    else:
+        assert left == right
+
+
+def sgd(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+
+def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, 0.1)
+
+
+def step_of(twin: Twin) -> Callable[[], Any]:
+    return quickfuse.compile(twin.optimizer.step, options={"raise_internal_errors": True})
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_each_change_is_seen(change: Change) -> None:
+    twins = [Twin(3, adam), Twin(3, adam)]
+    step = step_of(twins[0])
+    for number in range(12):
+        if number in (7, 10):
+            for twin in twins:
+                change(twin, random.Random(number))
+        step()
+        twins[1].optimizer.step()
+        check(*(twin.everything() for twin in twins))
+        assert number != 6 or Watched.found > 0
+    versions = [[p._version for p in twin.parameters] for twin in twins]
+    assert versions[0] == versions[1] or change in (another_parameter, a_parameter_less)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("optimizer", [sgd, adam])
+def test_random_changes(seed: int, optimizer: Any) -> None:
+    chance = random.Random(seed)
+    twins = [Twin(seed, optimizer), Twin(seed, optimizer)]
+    step = step_of(twins[0])
+    usual = [other_gradient, other_gradients, gradient_in_place, other_data, another_parameter, other_state, loaded_state, swapped,
+             swapped_inside, freed_storage, copied_lazily, another_rate, shared_gradient]  # fmt: skip
+    for _ in range(100):
+        changes = [chance.choice(usual) for _ in range(max(0, chance.randrange(-12, 4)))]
+        for change in changes:
+            number = chance.randrange(1 << 30)
+            for twin in twins:
+                change(twin, random.Random(number))
+        step()
+        twins[1].optimizer.step()
+        check(*(twin.everything() for twin in twins))
+    assert Watched.found > 5
+
+
+def test_versions_count_as_in_eager_mode() -> None:
+    twins = [Twin(1, adam), Twin(1, adam)]
+    step = step_of(twins[0])
+    for _ in range(8):
+        step()
+        twins[1].optimizer.step()
+    assert Watched.found > 0
+    assert [t._version for t in twins[0].everything()] == [t._version for t in twins[1].everything()]
+
+
+def test_tensors_are_not_kept_alive() -> None:
+    twin = Twin(1, adam)
+    step = step_of(twin)
+    for _ in range(6):
+        step()
+    assert Watched.found > 0
+    import weakref
+
+    watched = [weakref.ref(p.grad) for p in twin.parameters]
+    for parameter in twin.parameters:
+        parameter.grad = None
+    gc.collect()
+    assert not any(ref() is not None for ref in watched)
+    parameters = [weakref.ref(p) for p in twin.parameters]
+    del twin, step, parameter
+    gc.collect()
+    quickfuse.reset()
+    gc.collect()
+    assert not any(ref() is not None for ref in parameters)
+
+
+def test_two_optimizers_take_turns() -> None:
+    twins = [[Twin(s, adam), Twin(s, adam)] for s in (1, 2)]
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
+
+    compiled = quickfuse.compile(step, options={"raise_internal_errors": True})
+    for number in range(24):
+        pair = twins[number // 4 % 2]
+        compiled(pair[0].optimizer)
+        pair[1].optimizer.step()
+        check(*(twin.everything() for twin in pair))
+
+
+def test_while_something_records_operators() -> None:
+    twin = Twin(1, adam)
+    step = step_of(twin)
+    for _ in range(6):
+        step()
+    hits = Watched.found
+    assert hits > 0
+
+    def transformed(x: torch.Tensor) -> torch.Tensor:
+        step()
+        return x.sum()
+
+    try:
+        torch.func.grad(transformed)(torch.ones(3))
+    except RuntimeError:  # what eager says of it
+        pass
+    assert Watched.found == hits
+
+
+def test_the_layout_is_known_here() -> None:
+    layout = tensor_layout()
+    assert layout is not None
+    assert layout.first <= layout.sizes < layout.strides < layout.last
