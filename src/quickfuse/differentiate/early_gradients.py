@@ -32,9 +32,9 @@ _TYPES = frozenset({torch.float32, torch.bfloat16})
 #: Operators that are linear in their first operand, if no other depends on the gradient.
 _LINEAR = frozenset({
     aten.nll_loss_backward.default, aten.nll_loss2d_backward.default, aten._log_softmax_backward_data.default,
-    aten._softmax_backward_data.default, aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar, aten.neg.default,
-    aten._to_copy.default, aten.clone.default, aten.sum.dim_IntList, aten.sum.default, aten.view.default,
-    aten._unsafe_view.default, aten.reshape.default,
+    aten._softmax_backward_data.default, aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar,
+    aten.neg.default, aten._to_copy.default, aten.clone.default, aten.sum.dim_IntList, aten.sum.default,
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default,
 })  # fmt: skip
 
 

@@ -133,9 +133,9 @@ class _Partition:
         ends: set[Node] = set()
         for node in self.joint.graph.nodes:
             meta = node.meta.get("val")
-            if node.op == "placeholder" or node in self.late or node.meta.get("backward") or not isinstance(meta, TensorMeta):
+            if node.op == "placeholder" or node in self.late or node.meta.get("backward") or not is_cheap(node.target):
                 continue
-            if not is_cheap(node.target):
+            if not isinstance(meta, TensorMeta):
                 continue
             costs = costs_on(meta.device)
             found = max([level.get(operand, 0) for operand in node.all_input_nodes], default=0)

@@ -79,9 +79,9 @@ class _Memory:
         if len(numbers) > 1 or not isinstance(loop, Loop) or len(loop.stores) != 1 or buffer in self.returned:
             return None
         (store,) = loop.stores
-        if store.kind is not StoreKind.ASSIGN or store.access != whole_load(buffer).access or loop.shape != buffer.meta.shape:
+        if store.kind is not StoreKind.ASSIGN or store.access != whole_load(buffer).access:
             return None
-        if any(isinstance(node, Place) for node in walk(store.value)):
+        if loop.shape != buffer.meta.shape or any(isinstance(node, Place) for node in walk(store.value)):
             return None
         return loop if all(isinstance(steps[number], Extern) for number in self.readers[buffer]) else None
 
