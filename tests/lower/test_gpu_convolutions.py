@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.differentiate.expand import expand
+from quickfuse.emit.recordable import why_not_recorded
 from quickfuse.ir import target
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern, View
@@ -81,6 +82,7 @@ def test_convolutions_and_their_gradients(name: str, dtype: torch.dtype) -> None
     assert all(map(has_channels_last, (*forward.args[:2], *forward.outputs, *backward.args[:3]))) is last
     if last:
         assert forward.args[2] is None and backward.args[-1] == [True, True, False]
+        assert why_not_recorded(schedule) is None
 
 
 def test_without_tensor_cores_images_keep_their_layout() -> None:
