@@ -108,7 +108,7 @@ class CostModel:
     # --- kernels ---
 
     #: So many kernels that differ by constants alone become one, if no more constants than the second differ (15 ms to
-    #: compile each; an argument is a load before the loop).
+    #: compile each, on a GPU up to a second; an argument is a load before the loop).
     least_alike: int = 8
     most_constants_given: int = 16
 
@@ -195,4 +195,5 @@ COSTS = CostModel()
 GPU_COSTS = replace(
     COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
     aligned_bytes=16, least_chunked=1 << 28, least_rematerialised=1 << 23, most_again_in_row=2,
+    least_alike=2,
 )  # fmt: skip
