@@ -1,8 +1,9 @@
 """Kernels that differ by constants alone become one kernel, which gets the constants as arguments.
 
-A loop that was unrolled has such kernels: the softmax of `x * c`, with another c each time; and a network with batch norms of
-images of several sizes. Compiling takes milliseconds for each of them, on a GPU a second. A few stay as they are. Only constants by which code does not differ become arguments: operands of sums,
-products, quotients and comparisons that are neither 0 nor powers of two, with which a product or a quotient costs less.
+A loop that was unrolled has such kernels: the softmax of `x * c`, with another c each time; and so has a network with batch
+norms of images of several sizes. Compiling takes milliseconds for each of them, on a GPU a second. A few stay as they are.
+Only constants by which code does not differ become arguments: operands of sums, products, quotients and comparisons that are
+neither 0 nor powers of two, with which a product or a quotient costs less.
 """
 
 from __future__ import annotations
