@@ -18,8 +18,8 @@ from export.programs import tensors_in
 
 #: The largest distances from eager's results, in shares of the largest absolute value in a tensor, where they are not equal
 #: bit for bit. Autograd adds up the gradients of several uses in an order that is not the same.
-TOLERANCE = {"values": 1e-5, "gradients": 1e-3, "buffers": 1e-5}
-CALLS = {"evaluation": 1, "training": 2}
+TOLERANCE = {"values": 1e-5, "parameters": 1e-5, "gradients": 1e-3, "buffers": 1e-5}
+CALLS = {"evaluation": 1, "training": 2, "steps": 3}
 
 
 class EagerFails(Exception):
@@ -33,7 +33,7 @@ def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict
         EagerFails: where the model does not run.
         errors.QuickfuseError: where it cannot be exported.
     """
-    model.train(mode == "training")
+    model.train(mode != "evaluation")
     try:
         found = run(copy.deepcopy(model), args, kwargs, CALLS[mode])
     except Exception as error:  # whatever a library raises
@@ -43,7 +43,8 @@ def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict
 
 
 def run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], calls: int) -> dict[str, Any]:
-    """The values that calls of a module give, and its gradients and buffers behind them."""
+    """The values that calls of a module give, and its parameters, gradients and buffers after them. The state of an
+    optimizer that it has as `optimizer` counts as buffers, as in an exported program."""
     assert isinstance(module, nn.Module)
     values: list[torch.Tensor] = []
     for call in range(calls):
@@ -54,11 +55,17 @@ def run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         if losses:
             sum(losses[1:], losses[0]).backward()
     parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers, names = dict(module.named_buffers(remove_duplicate=False)), [*module.state_dict()]
+    states = getattr(module, "optimizer", nn.Module())
+    if isinstance(states, torch.optim.Optimizer):
+        known = {f"optimizer.state.{n}.{key}": t for n, p in parameters.items() for key, t in states.state[p].items()}
+        buffers, names = buffers | known, [*names, *known]
     return {
         "values": {str(k): value for k, value in enumerate(values)},
+        "parameters": {name: p.detach() for name, p in parameters.items()},
         "gradients": {name: p.grad for name, p in parameters.items()},
-        "buffers": dict(module.named_buffers(remove_duplicate=False)),
-        "state": [*module.state_dict()],
+        "buffers": buffers,
+        "state": names,
     }
 
 
