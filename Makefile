@@ -16,6 +16,9 @@ ZOO_VENV ?= .venv-zoo
 TOOLS_VENV ?= .venv-export-tools
 MUTATIONS ?= 20000
 ZOO ?=
+ONLY ?=
+TORCH ?=
+TESTS ?=
 
 .PHONY: help demo test test-all package conformance zoo export-zoo export-tools export-long lint results clean
 
@@ -39,9 +42,10 @@ demo: $(VENV)/installed-bench
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-# Arguments for pytest, or for the script: make test-all TESTS="--only 3.13 -n 2 tests/language"
+# It goes on where it stopped. `make test-all ONLY="3.13 3.14" TORCH=2.15` chooses; TESTS="-n 2 tests/language" is for pytest,
+# TESTS=--fresh forgets the outcomes so far. The table is benchmarks/results/versions.md.
 test-all:
-	$(PYTHON) tests/all_versions.py $(TESTS)
+	$(PYTHON) tests/all_versions.py $(addprefix --only=,$(ONLY)) $(addprefix --torch=,$(TORCH)) $(TESTS)
 
 package: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet build twine

@@ -90,6 +90,11 @@ class Contents:
             self._compared[node] = (_COMPARISONS[_plain_name(target)], *args, self.clock)
         return changed
 
+    def note_unknown(self, tensor: TensorProxy) -> None:
+        """A tensor gets a number that nothing before the graph tells."""
+        self.clock += 1
+        self._note_change(tensor, Change(self.clock, None, (), {}, None))
+
     def _note_change(self, tensor: TensorProxy, change: Change) -> None:
         node = self._graph.node_of(tensor)
         before = self._changes.get(node)

@@ -21,7 +21,9 @@ from .symbolic import FromOutside, TensorProxy, type_of
 
 def is_compiling(i: Interpreter) -> bool:
     """True in the user's code. PyTorch's own code takes its eager branches, whose results are the reference."""
-    return not i.frames[-1].is_library
+    asked_by_user = not i.frames[-1].is_library
+    i.asked_compiling |= asked_by_user
+    return asked_by_user
 
 
 def _is_tensor(i: Interpreter, value: Any) -> bool:

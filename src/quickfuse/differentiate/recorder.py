@@ -128,7 +128,7 @@ class Recorder(TorchDispatchMode):
 
     def _constant(self, value: torch.Tensor) -> Node:
         """A tensor that PyTorch or the program made of plain values."""
-        if type(value) is not torch.Tensor or value.numel() > _LARGEST_CONSTANT or value.device.type != "cpu":
+        if type(value) is not torch.Tensor or value.numel() > _LARGEST_CONSTANT:
             raise Unsupported("a tensor that is no input")
         if value.is_complex():
             raise Unsupported("complex numbers")

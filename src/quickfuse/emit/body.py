@@ -84,7 +84,7 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], place
     names = _output_names(segment)
     call = _graph_call(segment)
     eager = f"{', '.join(names)}, = {call}" if names else call
-    body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, bool(segment.mutated)).write()
+    body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, segment.changes_inputs).write()
     body.repeatable = not segment.mutated
     body.eager = eager
     body.constants.update({"_graph": segment.run, "_picks": tensor_picks(segment)})

@@ -151,6 +151,7 @@ class Glue:
         tensors = self._tensor_list(prologue)
         epilogue = Epilogue(prologue, body.outputs)
         result = epilogue.write(segment)
+        draws = [epilogue.draw(draw) for draw in segment.draws]
         numbers = [
             f"{i.name} = {fetched[i.name]}"
             for i in segment.inputs
@@ -158,7 +159,7 @@ class Glue:
         ]
         rest = [*numbers, *body.numbers]
         watched = self._watched(body)
-        locked = [*self._let_go(prologue, body, [*epilogue.lines, result]), *body.lines]
+        locked = [*draws, *self._let_go(prologue, body, [*epilogue.lines, result]), *body.lines]
         if watched:
             locked.insert(0, "_before0 = _versions(_tensors, _picks0)")
         same = None

@@ -60,6 +60,8 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if make_state(call, segment.effects):
         call = Call(plain, (*bound, *args), kwargs, len(bound), paths)
         segment = _captured(plain, (*bound, *args), kwargs)
+    if segment.draws:
+        raise ExportError("Python's random numbers, which a graph does not draw")
     building = _Building(segment, call, dict(zip(arguments.leaves, values, strict=True)))
     with logs.stage("export"):
         try:
