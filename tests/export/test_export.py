@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import random
 from typing import Any, List, NamedTuple  # noqa: UP035
 
 import pytest
@@ -471,3 +472,8 @@ def test_the_tutorials_export() -> None:
     module = quickfuse.export(whole, (a, b)).module()
     for sign in (1, -1):
         same(module(a, b * sign), bar(a, b * sign))
+
+
+def test_pythons_random_numbers_are_refused() -> None:
+    with pytest.raises(errors.ExportError, match="Python's random numbers"):
+        quickfuse.export(lambda x: x * random.random(), (torch.ones(2),))
