@@ -39,10 +39,10 @@ def run_without_data(
         OperatorFailed: where the operator raises.
         Unsupported: where the result depends on the tensors' contents, or PyTorch does not know it without.
     """
-    autocasts = bool(tensors) and torch._C._is_any_autocast_enabled()
-    operands = StandIns(on_device, device) if autocasts else StandIns(_without_data, _META)
+    placed = bool(tensors) and (torch._C._is_any_autocast_enabled() or _depends_on_device(function, device))
+    operands = StandIns(on_device, device) if placed else StandIns(_without_data, _META)
     meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
-    if meta_kwargs.get("device") is not None and not autocasts:
+    if meta_kwargs.get("device") is not None and not placed:
         meta_kwargs["device"] = _META
     if meta_kwargs.get("generator") is not None:
         del meta_kwargs["generator"]
@@ -57,6 +57,11 @@ def run_without_data(
             raise Unsupported(*reason_of(function, error)) from error
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
     return operands.result(returned, tensors, device)
+
+
+def _depends_on_device(function: Callable[..., Any], device: torch.device) -> bool:
+    """Attention has several kernels on a GPU, which PyTorch picks by types and sizes, and their results' layouts differ."""
+    return device.type == "cuda" and getattr(function, "__name__", "") == "scaled_dot_product_attention"
 
 
 def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> Any:

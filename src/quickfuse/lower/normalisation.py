@@ -43,6 +43,10 @@ def _by_channel(ctx: Context, operand: Any, shape: Shape, dtype: torch.dtype) ->
     return ops.via(reindex(ctx.read(operand), IndexMap((0,), (row,), len(shape))), dtype)
 
 
+def _inverse_deviation(variance: Expr, eps: Expr) -> Expr:
+    return ops.div(ops.like(variance, 1), ops.sqrt(ops.add(variance, eps)))
+
+
 class _BatchNormalised:
     """Elements standardised in each channel, by statistics of the batch if `training`, or by the running ones.
 
@@ -69,7 +73,8 @@ class _BatchNormalised:
             if centre is None or spread is None:
                 raise NoRule
             mean = centre
-            self.inverse = ops.div(ops.like(spread, 1), ops.sqrt(ops.add(spread, _number(eps, compute))))
+            self.eps = _number(eps, compute)
+            self.inverse = _inverse_deviation(spread, self.eps)
         gain, shift = (_by_channel(ctx, t, shape, compute) for t in (weight, bias))
         factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
         offset = ops.mul(mean, factor)
@@ -85,10 +90,10 @@ class _BatchNormalised:
         self.unbiased = ops.mul(variance, ops.div(count, others))
 
     def statistics(self) -> list[Expr]:
-        """Mean and reciprocal of the deviation of each channel. Where running ones were used nothing reads these: on CPUs
-        they have no elements, on GPUs eager leaves them as the memory was."""
+        """Mean and reciprocal of the deviation of each channel; on CPUs the running ones are returned without elements."""
         if not self.training:
-            return [ops.const(0, self.compute)] * 2
+            mean, variance = (ops.via(self.ctx.read(running), self.compute) for running in self.running)
+            return [mean, _inverse_deviation(variance, self.eps)]
         return [self.space.result(value, False) for value in (self.mean, self.inverse)]
 
     def moved(self, momentum: Any) -> list[Expr | None]:
