@@ -13,9 +13,14 @@ TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/compil
          src/quickfuse/export src/quickfuse/verify benchmarks/update_readme.py
 
 ZOO_VENV ?= .venv-zoo
+TOOLS_VENV ?= .venv-export-tools
+MUTATIONS ?= 20000
 ZOO ?=
+ONLY ?=
+TORCH ?=
+TESTS ?=
 
-.PHONY: help demo test test-all package conformance zoo export-zoo lint results clean
+.PHONY: help demo test test-all package conformance zoo export-zoo export-tools export-long lint results clean
 
 help:
 	@echo "make demo     install into $(VENV) and compare eager, torch.compile and quickfuse on this machine"
@@ -25,6 +30,8 @@ help:
 	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped; DEVICE=cuda)"
 	@echo "make zoo      compare models of other libraries with eager mode (hours; ZOO='--shard 1/4' and so on)"
 	@echo "make export-zoo  export models of other libraries, and compare them in processes without these (half an hour)"
+	@echo "make export-tools  run exported models in ONNX Runtime, ExecuTorch and AOTInductor (minutes, after 2 GB of packages)"
+	@echo "make export-long  load 20,000 changed files of exported programs, and compile all programs of the calls' matrix"
 	@echo "make lint     only lint, types and import contract"
 	@echo "make results  measure the CPU benchmarks again; update the tables and the plot in README.md"
 	@echo "make clean    remove $(VENV) and caches"
@@ -35,9 +42,10 @@ demo: $(VENV)/installed-bench
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS)
 
-# Arguments for pytest, or for the script: make test-all TESTS="--only 3.13 -n 2 tests/language"
+# It goes on where it stopped. `make test-all ONLY="3.13 3.14" TORCH=2.15` chooses; TESTS="-n 2 tests/language" is for pytest,
+# TESTS=--fresh forgets the outcomes so far. The table is benchmarks/results/versions.md.
 test-all:
-	$(PYTHON) tests/all_versions.py $(TESTS)
+	$(PYTHON) tests/all_versions.py $(addprefix --only=,$(ONLY)) $(addprefix --torch=,$(TORCH)) $(TESTS)
 
 package: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet build twine
@@ -58,6 +66,14 @@ zoo: $(ZOO_VENV)/installed
 export-zoo: $(ZOO_VENV)/installed
 	$(ZOO_VENV)/bin/python tests/export/run_zoo.py $(ZOO)
 
+# In an environment of its own, since the tools bring many other packages.
+export-tools: $(TOOLS_VENV)/installed
+	EXPORT_LONG=1 $(TOOLS_VENV)/bin/python -m pytest tests/export/test_torch_program.py
+
+export-long: $(VENV)/installed-test
+	MUTATIONS=$(MUTATIONS) EXPORT_LONG=1 $(BIN)/python -m pytest -n $(WORKERS) -k "changed_ or compiled_code" \
+	  tests/export/test_hostile_files.py tests/export/test_changed_calls.py
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(TYPED)
@@ -68,7 +84,7 @@ results: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/update_readme.py
 
 clean:
-	rm -rf $(VENV) $(ZOO_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(ZOO_VENV) $(TOOLS_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else \
@@ -87,4 +103,9 @@ $(VENV)/installed-test: pyproject.toml constraints.txt | $(BIN)/python
 $(ZOO_VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(ZOO_VENV)
 	$(ZOO_VENV)/bin/python -m pip install --quiet --editable ".[zoo]"
+	@touch $@
+
+$(TOOLS_VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(TOOLS_VENV)
+	$(TOOLS_VENV)/bin/python -m pip install --quiet --editable ".[export-tools]"
 	@touch $@

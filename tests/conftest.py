@@ -11,6 +11,7 @@ import quickfuse
 @pytest.fixture(autouse=True)
 def clean_state(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
+    monkeypatch.setattr(quickfuse.config, "measure_short_calls", False)  # what is compiled stays so
     monkeypatch.setattr(quickfuse.config, "verify", True)
     quickfuse.reset()
     torch.manual_seed(0)

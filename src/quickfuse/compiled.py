@@ -25,15 +25,16 @@ from .explain.recompiles import limit_message, report
 from .interrupted import suspended
 from .ir.frame import FrameState, Suspension
 from .ir.garbage import collected_later
-from .ir.guard import Guard
 from .ir.marks import keep_peer_out, kept_from_peer, mark_of
 from .ir.modes import outer_tracer
 from .ir.segment import Break, Segment
 from .ir.trace import summary
+from .points import Point
 from .report import save_report
 from .settings import Settings
 from .signals import handlers_heard
 from .specialise import Specialisation, helpers, specialise
+from .trials import Trial
 
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
 FEWEST_INSTRUCTIONS = 6
@@ -42,24 +43,6 @@ FEWEST_INSTRUCTIONS = 6
 VOLATILE_AFTER = 4
 #: The same where a program goes on after a break, where numbers count iterations.
 VOLATILE_AFTER_BREAK = 2
-
-
-class Point:
-    """A place in the program where a segment may begin: the call itself, or where a break left off.
-
-    `specialisations` are tried in order, the most recently used first.
-    """
-
-    __slots__ = ("capturable", "failed_guards", "failures", "frames", "specialisations", "useful", "volatile")
-
-    def __init__(self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset()) -> None:
-        self.specialisations: list[Specialisation] = []
-        self.capturable = True
-        self.failures = 0
-        self.useful = False
-        self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
-        self.volatile = volatile
-        self.frames = codes  # keeps the code objects alive whose identities name this place
 
 
 class Compiled:
@@ -76,6 +59,8 @@ class Compiled:
         self._lock = threading.RLock()
         self._plain, self._bound = plain_function(function)
         self._never: str | None = _why_never(self._plain)
+        plain = function if self._plain is None else self._plain
+        self.call_natively = functools.partial(plain, *self._bound) if self._bound else plain
         self._begin()
         _live.add(self)
 
@@ -85,9 +70,21 @@ class Compiled:
         self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
         self.breaks: list[Break] = []
         self.native_reason = None
+        #: How often capture was tried, with success or not.
+        self.captures = 0
+        #: How many of the next calls are plain Python.
+        self.native_calls = 0
+        self.trial = Trial() if self._may_be_native() else None
         self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        trial = self.trial
+        if trial is not None:
+            if self.native_calls:
+                self.native_calls -= 1
+                return self.call_natively(*args, **kwargs)
+            if not disabled.depth:
+                return trial.call(self, args, kwargs)
         bound = self._bound
         if bound:
             args = (*bound, *args)
@@ -172,6 +169,11 @@ class Compiled:
     def _native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
 
+    def _may_be_native(self) -> bool:
+        """Whether plain Python may be tried in place of compiled code: nobody asked for more than the same results."""
+        plain_settings = not self.settings.fullgraph and self.settings.backend.name == "quickfuse"
+        return config.measure_short_calls and plain_settings and self._plain is not None and self._never is None
+
     def _native_after(self, failure: BaseException | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run natively where a specialisation could not, or failed: then the native run fails as well, or handles the
         failure, or we did wrong. A `GraphBreak` says that capture saw the program raise."""
@@ -218,7 +220,7 @@ class Compiled:
                 result = specialisation.run(*args, **kwargs)
             if result is not MISS:
                 return result
-            self._log_native("a guard that does not hold right after capture")
+            self.say_native("a guard that does not hold right after capture")
         return self._native(args, kwargs)
 
     def _run_segment(self, key: Any, frames: list[FrameState]) -> Any:
@@ -300,6 +302,7 @@ class Compiled:
     ) -> Specialisation | None:
         """Capture and compile a segment; None where there is none to be had."""
         assert self._plain is not None
+        self.captures += 1
         with handlers_heard() as heard:
             self._note_failed_guards(point, args, kwargs)
             try:
@@ -364,7 +367,7 @@ class Compiled:
         pause = Break(reason.reason, reason.hint, reason.location or self._beginning(), reason.trace)
         if point is self.entry:
             self._remember_break(pause)
-            self._log_native(reason.reason, reason.location)
+            self.say_native(reason.reason, reason.location)
         else:
             self._say_break(pause)
         point.failures += 1
@@ -373,7 +376,7 @@ class Compiled:
             point.capturable = False
             if point is self.entry:
                 self.native_reason = reason.reason
-                self._log_native(f"{reason.reason} (from now on without trying to capture it)")
+                self.say_native(f"{reason.reason} (from now on without trying to capture it)")
 
     def _note_failed_guards(self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
@@ -419,9 +422,10 @@ class Compiled:
         """
         if self.settings.fullgraph:
             raise self._graph_break(Unsupported(reason))
-        self._log_native(reason)
+        self.say_native(reason)
 
-    def _log_native(self, reason: str, location: str = "") -> None:
+    def say_native(self, reason: str, location: str = "") -> None:
+        """Log why calls run natively."""
         name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
         logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
 
@@ -438,6 +442,11 @@ class Compiled:
         )  # fmt: skip
 
 
+def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
+    """What another thread compiled since these were tried."""
+    return [s for s in point.specialisations if s not in tried]
+
+
 def _why_never(function: FunctionType | None) -> str | None:
     """Why a function is never captured, if so."""
     if function is None:
@@ -446,11 +455,6 @@ def _why_never(function: FunctionType | None) -> str | None:
     if mark is not None and mark.kind == "disabled":
         return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
     return "torch.compiler.disable" if kept_from_peer(function) is not None else None
-
-
-def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
-    """What another thread compiled since these were tried."""
-    return [s for s in point.specialisations if s not in tried]
 
 
 def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
@@ -467,8 +471,6 @@ def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, t
     if isinstance(function, MethodType):
         inner, bound = plain_function(function.__func__)
         return (None, ()) if inner is None else (inner, (*bound, function.__self__))
-    if isinstance(function, Compiled):  # what it stands for, by the settings of this call
-        return plain_function(function.function)
     if isinstance(function, functools.partial) or isinstance(_call_method(function), FunctionType):
         return _called, (function,)
     return None, ()

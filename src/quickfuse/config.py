@@ -36,6 +36,10 @@ keep_freed_memory: bool = True
 #: functions run without graphs. 0: no bound.
 cuda_graph_bytes: int = 0
 
+#: Measure calls that take less than 2 ms once they have settled, some compiled and some as plain Python, and go on as what
+#: was faster (see `trials.py`). The log of graph breaks says so.
+measure_short_calls: bool = True
+
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.
 raise_internal_errors: bool = False
 

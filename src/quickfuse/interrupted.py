@@ -63,6 +63,7 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     segment = capture_until(failed.meta["performed"])
     if not _is_what_ran(segment, halt.segment, failed):
         return None
+    segment.draws.clear()  # they came before the graph that was interrupted
     outputs = [values[node.name] for node in outputs_of(segment.graph)]
     _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
     return run(*args, **kwargs)

@@ -163,10 +163,12 @@ def _why_not_kernels(segment: Segment) -> str | None:
         return segment.only_eager
     for graph_input in segment.inputs:
         meta = graph_input.meta
-        if isinstance(meta, TensorMeta):
-            if graph_input.name in segment.mutated and meta.is_expanded:
-                return f"{graph_input.source} overlaps itself and is changed in place"
-            if meta.device.type not in ("cpu", "cuda"):
+        if isinstance(meta, TensorMeta) and graph_input.name in segment.mutated and meta.is_expanded:
+            return f"{graph_input.source} overlaps itself and is changed in place"
+    for node in segment.graph.nodes:
+        value = node.meta.get("val")
+        for meta in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(meta, TensorMeta) and meta.device.type not in ("cpu", "cuda"):
                 return f"no code generator for the device {meta.device}"
     return None
 
@@ -184,7 +186,7 @@ def _launching(
     schedule.program.versions = changes_of_outputs(segment)
     placer.count_changes(changes_of_inputs(segment))
     if schedule.recorded:
-        whole = kernel_function("graph", segment.graph, schedule, calls, placer, bool(segment.mutated))
+        whole = kernel_function("graph", segment.graph, schedule, calls, placer, segment.changes_inputs)
         replay = replace(replay_of(segment), detach=True)
         replayer = replayed(segment.graph, whole, schedule, calls, placer, picks, len(checked), replay)
         body = joined_body(segment, lambda tensors, numbers: replayer(tensors, *numbers), placer)

@@ -1,6 +1,7 @@
 """Run PyTorch's whole database of operators through the default backend: `make conformance`.
 
-    python tests/conformance/run.py [--gradients] [--only NAME ...] [--dtypes float32 ...] [--shard 1/4] [--device cuda] [--fresh]
+    python tests/conformance/run.py [--gradients] [--only NAME ...] [--dtypes float32 ...] [--shard 1/4] [--fresh]
+        [--device cuda]
 
 Each operator and type is one line in build/conformance/*.jsonl as soon as it is done, so that a run that was stopped goes
 on where it was. The operators run in a process of their own, which is given up after a time limit. In the end, and with
@@ -118,7 +119,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the worker is used
 
     def run(self, job: dict[str, Any], seconds: float) -> dict[str, Any]:
         start = time.perf_counter()
@@ -163,7 +164,9 @@ def _work() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what operators print is no answer
     import torch
-    from measure import measure
+
+    torch.backends.cudnn.allow_tf32 = False  # which of cuDNN's algorithms round products so is not ours to say
+    from measure import measure  # after which PyTorch's settings are for reading only
 
     warnings.simplefilter("ignore")
     for line in sys.stdin:

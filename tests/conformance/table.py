@@ -17,10 +17,11 @@ _RIGHT_WAYS = ("fused", "extern")
 def write(build: Path, results: Path, device: str) -> None:
     """Write conformance.md and conformance.json (for a GPU: conformance-cuda) from the records under `build`."""
     stem, where = ("conformance", "the CPU") if device == "cpu" else (f"conformance-{device}", _device_name())
+    command = "make conformance" if device == "cpu" else f"make conformance DEVICE={device}"
     found = {name: records(build / f"{name}.jsonl") for name in _TITLES}
     lines = [
         "# PyTorch's operators through the default backend", "",
-        f"Made by `make conformance{'' if device == 'cpu' else f' DEVICE={device}'}`: every sample of every operator in `torch.testing._internal`'s `op_db`, run in eager",
+        f"Made by `{command}`: every sample of every operator in `torch.testing._internal`'s `op_db`, run in eager",
         f"mode and compiled, on {where}. Compared are values, type, shape, strides, memory shared with the arguments, the",
         "arguments afterwards, the random numbers drawn, and the exception where eager raises one.", "",
         "*fused*: in kernels alone. *extern*: calls of PyTorch's own operators, and kernels. *operator by operator*: the",

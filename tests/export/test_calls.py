@@ -100,7 +100,11 @@ def test_inputs_that_are_changed_share_no_memory() -> None:
     module = quickfuse.export(changing, (x.clone(), x.clone())).module()
     both = torch.zeros(6, 4)
     with pytest.raises(errors.ExportedCallError, match="x, which the program changes, shares memory with y"):
-        module(both[:3], both[3:])
+        module(both[:3], both[2:5])
+    with pytest.raises(errors.ExportedCallError, match="x, which the program changes, shares memory with y"):
+        module(both[:3], both[:3])
+    torch.testing.assert_close(module(both[:3], both[3:]), torch.ones(3, 4))  # in one memory, but apart
+    torch.testing.assert_close(both, torch.cat([torch.ones(3, 4), torch.zeros(3, 4)]))
 
 
 def test_numbers_whose_value_matters_are_fixed() -> None:

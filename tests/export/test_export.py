@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import random
 from typing import Any, List, NamedTuple  # noqa: UP035
 
 import pytest
@@ -471,3 +472,36 @@ def test_the_tutorials_export() -> None:
     module = quickfuse.export(whole, (a, b)).module()
     for sign in (1, -1):
         same(module(a, b * sign), bar(a, b * sign))
+
+
+def _cond(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,))
+
+
+def _while_loop(x: torch.Tensor) -> Any:
+    def body(k: torch.Tensor, x: torch.Tensor) -> Any:
+        return k + 1, x * 2
+
+    return torch._higher_order_ops.while_loop(lambda k, x: k < 3, body, (torch.tensor(0), x))
+
+
+def _scan(x: torch.Tensor) -> Any:
+    return torch._higher_order_ops.scan(lambda total, v: (total + v, total * 1), torch.zeros(4), x)
+
+
+@pytest.mark.parametrize(
+    "program, name, hint",
+    [
+        (_cond, "torch.cond", "torch.where"), (_while_loop, "while_loop", "loop a number of times that Python knows"),
+        (_scan, "scan", "a Python loop over the elements"),
+    ],
+)  # fmt: skip
+def test_operators_that_take_functions_are_refused(program: Any, name: str, hint: str) -> None:
+    with pytest.raises(errors.GraphBreak) as caught:
+        quickfuse.export(program, (x,))
+    assert name in caught.value.reason and hint in caught.value.hint
+
+
+def test_pythons_random_numbers_are_refused() -> None:
+    with pytest.raises(errors.ExportError, match="Python's random numbers"):
+        quickfuse.export(lambda x: x * random.random(), (torch.ones(2),))

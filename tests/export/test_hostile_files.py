@@ -1,4 +1,7 @@
-"""Random changes of valid files: loading one gives a program or the one error, in no long time, and executes nothing."""
+"""Random changes of valid files: loading one gives a program or the one error, in no long time, and executes nothing.
+
+`make export-long` makes many more of them, and others each time: as many as the environment's MUTATIONS says.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import copy
 import importlib
 import json
+import os
 import signal
 import struct
 import sys
@@ -59,7 +63,26 @@ def _numbers() -> tuple[Any, tuple[Any, ...]]:
     return program, (x.clone(), 2, 3.5)
 
 
-PROGRAMS: dict[str, Any] = {"model": lambda: (Model(), ARGUMENTS), "step": _step, "numbers": _numbers}
+def _layers() -> tuple[Any, tuple[Any, ...]]:
+    """Layers whose operators take lists, indices and several tensors, and return several."""
+    embedding, attention, cells = nn.Embedding(9, 4), nn.MultiheadAttention(4, 2, batch_first=True), nn.LSTM(4, 3)
+    kernel = nn.Conv2d(1, 2, 3, padding=1)
+
+    def program(tokens: torch.Tensor) -> Any:
+        rows = embedding(tokens)
+        rows, _ = attention(rows, rows, rows)
+        images = functional.max_pool2d(kernel(rows[:, None]), 2).flatten(1)
+        made, (last, _) = cells(rows)
+        best, places = made.topk(2, -1)
+        chosen = best.gather(-1, places), made.where(tokens[..., None] > 3, 0), made[..., [2, 0]]
+        return torch.cat([images, rows.mean(1)], 1), chosen, last
+
+    return program, (torch.randint(9, (2, 4)),)
+
+
+PROGRAMS: dict[str, Any] = {
+    "model": lambda: (Model(), ARGUMENTS), "step": _step, "numbers": _numbers, "layers": _layers,
+}  # fmt: skip
 
 
 class Valid(tuple[Any, ...]):
@@ -145,8 +168,11 @@ def test_a_valid_file_loads(valid: Any, tmp_path: Path) -> None:
 
 # random changes -------------------------------------------------------------------------------------------------
 
+#: How many changed files there are in all, if that is said; the tests below share them, and JSON gets three shares.
+MUTATIONS = int(os.environ.get("MUTATIONS", 0))
+SHARE = MUTATIONS // (7 * len(PROGRAMS)) or 40
 SETTINGS = hypothesis.settings(
-    max_examples=40, deadline=None, derandomize=True, database=None,
+    max_examples=SHARE, deadline=None, derandomize=not MUTATIONS, database=None,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
 )  # fmt: skip
 
@@ -227,7 +253,7 @@ JUNK = st.one_of(
 KINDS = ("replace", "replace", "near", "near", "drop", "copy", "swap", "wrap", "rename", "repeat")
 
 
-@hypothesis.settings(SETTINGS, max_examples=120)
+@hypothesis.settings(SETTINGS, max_examples=3 * SHARE)
 @hypothesis.given(data=st.data())
 def test_changed_json(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
     parts = parts_of(valid[0], tmp_path)

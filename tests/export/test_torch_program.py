@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import quickfuse
 from export.programs import through_file
 from quickfuse import errors
 from quickfuse.bench.zoo import GPT, LstmLanguageModel, UNet
+from quickfuse.export import Exported
 from vision import vision_models
 
 x = torch.randn(3, 4)
@@ -110,7 +112,12 @@ MODELS: dict[str, Any] = {
     "gpt": lambda: (GPT(50, 16, 32, 4, 2), _tokens()),
     "lstm": lambda: (LstmLanguageModel(50, 16), _tokens()),
     "resnet18": lambda: (vision_models().resnet18(num_classes=10), torch.randn(2, 3, 64, 64)),
-}
+    "densenet121": lambda: (vision_models().densenet121(), torch.randn(1, 3, 128, 128)),
+    "vit": lambda: (
+        vision_models().VisionTransformer(64, 16, 4, 6, 192, 768, num_classes=1000), torch.randn(1, 3, 64, 64)
+    ),
+    "a larger gpt": lambda: (GPT(1000, 64, 256, 8, 6), torch.randint(1000, (1, 64))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -159,17 +166,35 @@ def _on_executorch(edge: Any, example: torch.Tensor) -> torch.Tensor:
     return method.execute([example])[0].clone()
 
 
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+
+
+def _on_aotinductor(exported: Exported, folder: Path) -> Any:
+    program = through_file(exported, folder).to_torch()
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
+    return torch._inductor.aoti_load_package(package)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+@needs_compiler
 def test_aotinductor(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Model().eval()
     with torch.no_grad():
-        program = through_file(quickfuse.export(model, *ARGUMENTS), tmp_path).to_torch()
-        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
-        compiled = torch._inductor.aoti_load_package(package)
+        compiled = _on_aotinductor(quickfuse.export(model, *ARGUMENTS), tmp_path)
         for _ in range(2):
             wanted = model(*ARGUMENTS[0], **ARGUMENTS[1])
             found = compiled(*ARGUMENTS[0], **ARGUMENTS[1])
             torch.testing.assert_close(found["made"], wanted["made"])
             torch.testing.assert_close(found["rows"][0], wanted["rows"][0])  # it makes a tensor of the number beside it
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.skipif(not os.environ.get("EXPORT_LONG"), reason="takes minutes: make export-tools")
+@pytest.mark.parametrize("name", MODELS)
+def test_models_on_aotinductor(name: str, tmp_path: Path) -> None:
+    model, example = _made(name)
+    with torch.no_grad():
+        compiled = _on_aotinductor(quickfuse.export(model, (example,)), tmp_path)
+        torch.testing.assert_close(compiled(example), model(example), rtol=1e-4, atol=1e-4)

@@ -15,35 +15,63 @@ from torch import nn
 
 import quickfuse
 from export.programs import tensors_in
+from quickfuse.export import Exported
 
 #: The largest distances from eager's results, in shares of the largest absolute value in a tensor, where they are not equal
 #: bit for bit. Autograd adds up the gradients of several uses in an order that is not the same.
-TOLERANCE = {"values": 1e-5, "gradients": 1e-3, "buffers": 1e-5}
-CALLS = {"evaluation": 1, "training": 2}
+TOLERANCE = {"values": 1e-5, "parameters": 1e-5, "gradients": 1e-3, "buffers": 1e-5}
+CALLS = {"evaluation": 1, "training": 2, "steps": 3}
 
 
 class EagerFails(Exception):
     """A model that does not run in eager mode."""
 
 
-def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str) -> None:
-    """Export a model in a mode to `path`, and put what eager mode gives beside it.
+def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str) -> str:
+    """Export a model in a mode to `path`, and put what eager mode gives beside it. Says how else than by a plain call of
+    `export` that was.
 
     Raises:
         EagerFails: where the model does not run.
         errors.QuickfuseError: where it cannot be exported.
     """
-    model.train(mode == "training")
+    model.train(mode != "evaluation")
     try:
         found = run(copy.deepcopy(model), args, kwargs, CALLS[mode])
     except Exception as error:  # whatever a library raises
         raise EagerFails(f"{type(error).__name__}: {error}") from None
-    quickfuse.export(model, args, kwargs).save(path)
+    exported, note = _exported(model, args, kwargs)
+    if note:  # what a cache holds by now may be constants
+        found = run(copy.deepcopy(model), args, kwargs, CALLS[mode])
+    exported.save(path)
     torch.save({"args": args, "kwargs": kwargs, "calls": CALLS[mode], **found}, path.with_suffix(".pt"))
+    return note
+
+
+def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Exported, str]:
+    """A model exported, if need be as the error of `export` says."""
+    try:
+        return quickfuse.export(model, args, kwargs), ""
+    except quickfuse.errors.ExportError as error:
+        if model.training or "is set" not in str(error):
+            return _without_effects(model, args, kwargs)
+    with torch.no_grad():
+        model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+    try:
+        return quickfuse.export(model, args, kwargs), "after a call that fills its caches"
+    except quickfuse.errors.ExportError:
+        return _without_effects(model, args, kwargs)
+
+
+def _without_effects(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Exported, str]:
+    exported = quickfuse.export(model, args, kwargs, strict=False)
+    left_out = [str(assumption) for assumption in exported.assumptions if str(assumption).startswith("left out")]
+    return exported, f"strict=False: {'; '.join(left_out)}"
 
 
 def run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], calls: int) -> dict[str, Any]:
-    """The values that calls of a module give, and its gradients and buffers behind them."""
+    """The values that calls of a module give, and its parameters, gradients and buffers after them. The state of an
+    optimizer that it has as `optimizer` counts as buffers, as in an exported program."""
     assert isinstance(module, nn.Module)
     values: list[torch.Tensor] = []
     for call in range(calls):
@@ -54,11 +82,17 @@ def run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         if losses:
             sum(losses[1:], losses[0]).backward()
     parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers, names = dict(module.named_buffers(remove_duplicate=False)), [*module.state_dict()]
+    states = getattr(module, "optimizer", nn.Module())
+    if isinstance(states, torch.optim.Optimizer):
+        known = {f"optimizer.state.{n}.{key}": t for n, p in parameters.items() for key, t in states.state[p].items()}
+        buffers, names = buffers | known, [*names, *known]
     return {
         "values": {str(k): value for k, value in enumerate(values)},
+        "parameters": {name: p.detach() for name, p in parameters.items()},
         "gradients": {name: p.grad for name, p in parameters.items()},
-        "buffers": dict(module.named_buffers(remove_duplicate=False)),
-        "state": [*module.state_dict()],
+        "buffers": buffers,
+        "state": names,
     }
 
 

@@ -52,7 +52,8 @@ DENSE = {
     "huber": Loss("F.huber_loss(out, target, delta=0.7)", NUMBERS, False),
     "bce": Loss("F.binary_cross_entropy_with_logits(out, target)", BINARY, False),
     "bce-weighted": Loss(
-        "F.binary_cross_entropy_with_logits(out, target, pos_weight=torch.linspace(0.5, 2.0, {c}, device=DEVICE))", BINARY, False
+        "F.binary_cross_entropy_with_logits(out, target, pos_weight=torch.linspace(0.5, 2.0, {c}, device=DEVICE))",
+        BINARY, False,
     ),
     "bce-of-sigmoid": Loss("F.binary_cross_entropy(torch.sigmoid(out), target)", BINARY, False),
     "soft-margin": Loss("F.soft_margin_loss(out, target * 2 - 1)", BINARY, False),
@@ -71,7 +72,8 @@ EMBEDDING = {
     "ranking": Loss("F.margin_ranking_loss(out[:, 0], out[:, 1], target, margin=0.2)", SIGNS),
     "hinge-embedding": Loss("F.hinge_embedding_loss(out.square().sum(-1), target)", SIGNS),
     "contrastive": Loss(
-        "F.cross_entropy(F.normalize(out, dim=-1) @ F.normalize(target, dim=-1).T / 0.2, torch.arange({n}, device=DEVICE))", NUMBERS
+        "F.cross_entropy(F.normalize(out, dim=-1) @ F.normalize(target, dim=-1).T / 0.2, torch.arange({n}, device=DEVICE))",
+        NUMBERS,
     ),
     "variance": Loss("F.relu(1 - out.std(0)).mean() + F.mse_loss(out, target)", NUMBERS),
 }  # fmt: skip

@@ -528,3 +528,28 @@ def test_gradient_through_more_than_one_graph(allow_unused: bool) -> None:
 
     finding = check(Program(setup, torch.float32)).finding
     assert finding is None or finding.kind == "native", str(finding)
+
+
+@pytest.mark.parametrize("channels, weights_last", [((8, 8), False), ((3, 4), True), ((1, 4), False), ((8, 2), False)])
+@pytest.mark.parametrize("convolution", [F.conv2d, F.conv_transpose2d, F.conv3d])
+def test_layouts_of_gradients_of_convolutions(
+    convolution: Callable[..., torch.Tensor], channels: tuple[int, int], weights_last: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Gradients taken inside of the graph are laid out as the library that computes them does it on the CPU."""
+    axes = 3 if convolution is F.conv3d else 2
+    channels_last = torch.channels_last_3d if axes == 3 else torch.channels_last
+    shape = channels if convolution is F.conv_transpose2d else channels[::-1]
+
+    def gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        loss = convolution(x.sin(), weight, bias, padding=1).pow(2).mean()
+        return torch.autograd.grad(loss, (x, weight, bias))
+
+    for kernel, dtype in ((1, torch.float32), (3, torch.float32), (3, torch.float64)):
+        x = torch.randn(2, channels[0], *[6] * axes, dtype=dtype).to(memory_format=channels_last).requires_grad_()
+        weight = torch.randn(*shape, *[kernel] * axes, dtype=dtype)
+        weight = weight.to(memory_format=channels_last if weights_last else torch.contiguous_format).requires_grad_()
+        bias = torch.randn(channels[1], dtype=dtype, requires_grad=True)
+        wanted, found = gradients(x, weight, bias), quickfuse.compile(gradients)(x, weight, bias)
+        torch.testing.assert_close(found, wanted)
+        assert [t.stride() for t in found] == [t.stride() for t in wanted]
+    assert not caplog.messages

@@ -141,9 +141,8 @@ def cell(d: Draft, x: str, shape: Tokens) -> None:
     kind, w = d.pick("GRUCell", "LSTMCell", "RNNCell"), shape.width
     module = d.module("cell", f"nn.{kind}({w}, {w})")
     h, c, outs = d.name("h"), d.name("c"), d.name("outs")
-    d.line(
-        f"{h} = {d.pick(f'torch.zeros({shape.batch}, {w}, device=DEVICE)', f'{x}.new_zeros({shape.batch}, {w})', f'{x}.mean(1)')}"
-    )
+    sizes = f"{shape.batch}, {w}"
+    d.line(f"{h} = {d.pick(f'torch.zeros({sizes}, device=DEVICE)', f'{x}.new_zeros({sizes})', f'{x}.mean(1)')}")
     d.line(f"{c}, {outs} = {h}, []", f"for t in range({shape.time}):")
     if kind == "LSTMCell":
         d.line(f"    {h}, {c} = {module}({x}[:, t], ({h}, {c}))")

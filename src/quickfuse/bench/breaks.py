@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from quickfuse import config
 from quickfuse.bench.figures import Figure, Figures
 from quickfuse.bench.machine import describe_machine
 from quickfuse.bench.run import Progress
@@ -113,7 +114,7 @@ def measure(
 ) -> Figures:
     """Time all programs, with and without breaks, in turns, about `seconds` each."""
     figures = []
-    with torch.no_grad():
+    with torch.no_grad(), _always_compiled():
         for number, (name, program) in enumerate(PROGRAMS.items()):
             progress(name, number / len(PROGRAMS))
             figures.append(_cost(name, program, layers, seconds, peer))
@@ -156,6 +157,16 @@ def _side(program: Callable[..., Any], layers: int, make: Callable[[Any], Any], 
             timed.fn(x)
         timed.calibrate(_TURN)
     return _Side(*made)
+
+
+@contextlib.contextmanager
+def _always_compiled() -> Iterator[None]:
+    """What is compiled in here stays so, though plain Python may be faster."""
+    before, config.measure_short_calls = config.measure_short_calls, False
+    try:
+        yield
+    finally:
+        config.measure_short_calls = before
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
 from ..ir.endings import visible_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
-from ..ir.segment import Break, Segment
+from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
 from . import autocast
 from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
@@ -237,6 +237,8 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
+        asks_compiling=i.asked_compiling,
+        draws=[Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws],
     )
 
 

@@ -17,7 +17,7 @@ from ..ir.source import Source
 from .class_attributes import (
     TUPLE_FIELD,
     bind,
-    class_source,
+    class_value,
     descriptor,
     guard_absent,
     guard_class_attribute,
@@ -26,7 +26,7 @@ from .class_attributes import (
     special_method,
 )
 from .interpreter import Interpreter
-from .kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_class, is_trusted_module
+from .kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_module
 from .module_calls import MODULE_GETATTR, in_tables
 from .raising import Raised, raise_in_program
 from .symbolic import (
@@ -119,7 +119,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
             _with_fallback(i, base, name, raw, then, bind, i, raw, base, kind)
         else:
-            then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+            then(class_value(i, owner, name, raw))
         return
     if name == "__dict__" and instance is not None:
         then(_namespace(i, base))

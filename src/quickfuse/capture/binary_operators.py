@@ -19,6 +19,7 @@ from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
 from .symbolic import (
     ABSENT,
+    TENSOR_TYPES,
     ContainerMethod,
     FromOutside,
     ShadowContainer,
@@ -104,8 +105,10 @@ def _concrete_sizes(i: Interpreter, value: Any) -> Any:
 
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
     """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
-    containers and scalars of the user's, and of objects that derive from builtin classes."""
-    if not any(isinstance(v, FromOutside) for v in (left, right)):
+    containers and scalars of the user's, of objects that derive from builtin classes, and of what captured code made beside
+    tensors and numbers."""
+    beside = type(left) in (TensorProxy, Symbol) or type(right) in (TensorProxy, Symbol)
+    if not any(isinstance(v, FromOutside) or (beside and i.is_created(v)) for v in (left, right)):
         return False
     names = _operator_names(function)
     return any(
@@ -181,6 +184,18 @@ def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> 
     return function(len(left), len(right))
 
 
+#: Operators of tensors that give NotImplemented for what is no tensor and no number.
+_OF_TENSORS = frozenset("__add__ __sub__ __mul__ __truediv__ __matmul__ __lt__ __le__ __gt__ __ge__".split())
+
+
+def _is_tensor_without(receiver: Any, method: str, operand: Any) -> bool:
+    """Whether a tensor's own operator leaves it to the other operand."""
+    if type(receiver) is not TensorProxy or receiver.cls not in TENSOR_TYPES or method not in _OF_TENSORS:
+        return False
+    kind = type_of(operand)
+    return not issubclass(kind, (int, float, complex, torch.Tensor)) and not hasattr(kind, "__torch_function__")
+
+
 def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """Operator methods of Python classes, by the language's rules of precedence."""
     name = f"__{name_of(function).strip('_')}__"
@@ -195,7 +210,7 @@ def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     attempts += [swapped, direct] if derived else [direct, swapped]
     for receiver, method, operand in attempts:
         kind = type_of(receiver)
-        if kind in _NUMBERS:  # which know nothing of objects
+        if kind in _NUMBERS or _is_tensor_without(receiver, method, operand):  # which know nothing of objects
             continue
         found = special_method(i, receiver, method)
         if not isinstance(found, FunctionType):

@@ -25,9 +25,12 @@ from . import (
     context_variables,
     copying,
     function_calls,
+    inner_classes,
     messages,
     number_calls,
     pure_calls,
+    random_numbers,
+    warning_filters,
 )
 from .class_attributes import (
     python_method,
@@ -441,7 +444,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **pure_calls.HANDLERS,
     **context_variables.HANDLERS,
+    **inner_classes.HANDLERS,
     **messages.HANDLERS,
+    **random_numbers.HANDLERS,
+    **warning_filters.HANDLERS,
     **function_calls.HANDLERS,
 }  # fmt: skip
 

@@ -176,6 +176,12 @@ class BytecodeInterpreter(Interpreter):
             return
         on_result(self.now(lambda then: self.push_frame(function, values, then, source)))
 
+    def run_class_body(self, body: FunctionType, namespace: dict[str, Any]) -> None:
+        depth = len(self.frames)
+        self.push_frame(body, [], lambda cell: None, None)
+        self.frames[-1].namespace = namespace
+        self.run_until(depth)
+
     def _goes_to_caller(self, on_result: Callable[[Any], None]) -> bool:
         """Whether a result simply lands on the stack of the calling frame, so that a segment may end within the call."""
         if type(on_result) is Constructed:

@@ -75,7 +75,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     elif getter is not ABSENT:
         then(_given_by_class(i, cls, name, raw))
     else:
-        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+        then(class_value(i, owner, name, raw))
 
 
 def _given_by_class(i: Interpreter, cls: type, name: str, raw: Any) -> Any:
@@ -100,7 +100,7 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
     elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
         then(_given_by_class(i, cls, name, raw))
     else:
-        then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+        then(class_value(i, owner, name, raw))
 
 
 def name_of_code(i: Interpreter, code: Any, name: str, changeable: bool) -> Any:
@@ -118,6 +118,13 @@ def in_trusted_code(i: Interpreter) -> bool:
     return not i.frames or i.frames[-1].is_library
 
 
+def class_value(i: Interpreter, owner: type, name: str, raw: Any) -> Any:
+    """A class attribute that is plain data."""
+    if i.is_created(owner):
+        return raw
+    return i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner))
+
+
 def class_source(i: Interpreter, cls: type) -> Source:
     return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
 
@@ -127,7 +134,7 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
     guard_order(i, order[0])
     guard_absent(i, order[: order.index(owner)], name)
-    if not is_changeable(owner):
+    if not is_changeable(owner) or i.is_created(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
     if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_read_by_identity(raw):
@@ -201,7 +208,7 @@ def _is_python_descriptor(raw: Any) -> bool:
 
 def guard_order(i: Interpreter, cls: type) -> None:
     """Require that a class of the user's keeps its base classes, and theirs."""
-    if is_changeable(cls) and not is_trusted_class(cls):
+    if is_changeable(cls) and not is_trusted_class(cls) and not i.is_created(cls):
         i.outside.guard("is", class_source(i, cls).attr("__mro__"), cls.__mro__)
 
 
@@ -210,7 +217,7 @@ def guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
     if classes:
         guard_order(i, classes[0])
     for cls in classes:
-        if is_changeable(cls) and not is_trusted_class(cls):
+        if is_changeable(cls) and not is_trusted_class(cls) and not i.is_created(cls):
             i.outside.guard("absent", class_source(i, cls).attr("__dict__"), (name,))
 
 
@@ -235,7 +242,7 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
             if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
                 bind(i, raw, instance, kind, then)
             else:
-                then(i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner)))
+                then(class_value(i, owner, name, raw))
             return
     raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
 

@@ -15,6 +15,7 @@ from ..errors import Unsupported
 from . import getters
 from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
 from .containers import iterate
+from .exception_groups import check_group
 from .frame import Constructed
 from .interpreter import Interpreter
 from .symbolic import ABSENT, ForeignScalar, ShadowContainer, contains_symbolic, is_constant, type_of
@@ -42,6 +43,9 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         instance = i.mark_created(types.SimpleNamespace())
         instance.__dict__.update(kwargs)
         then(instance)
+        return
+    if cls in (property, staticmethod, classmethod) and not kwargs and all(type(a) is FunctionType for a in args):
+        then(i.mark_created(i.native(cls, *args)))
         return
     if cls is MethodType and len(args) == 2 and not kwargs:
         then(MethodType(*args))
@@ -128,6 +132,8 @@ def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[st
     if isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
         raise Unsupported(f"making a {cls.__name__}")
     concrete = tuple(i.outside.concrete(a) for a in args)
+    if issubclass(cls, BaseExceptionGroup):
+        check_group(i, cls, concrete)
     if isinstance(init, FunctionType):
         instance = i.mark_created(i.read(cls.__new__, cls, *concrete))
         i.call(init, (instance, *args), kwargs, Constructed(instance, then))

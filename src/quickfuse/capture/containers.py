@@ -156,12 +156,20 @@ def concrete_key(i: Interpreter, key: Any) -> Any:
     """An index or key with plain numbers in it."""
     kind = type(key)
     if kind is Symbol or kind is ForeignScalar:
-        return i.outside.concrete(key)
+        return plain_key(i, key)
     if kind is slice:
         return slice(*(as_index(i, v) for v in (key.start, key.stop, key.step)))
     if kind is tuple:
         return tuple([concrete_key(i, k) for k in key])
     return key
+
+
+def plain_key(i: Interpreter, number: Any) -> Any:
+    """A number as a key."""
+    plain = i.outside.concrete(number)
+    if plain != plain:
+        raise Unsupported("NaN as a key, which is found by its identity")
+    return plain
 
 
 def as_index(i: Interpreter, value: Any) -> Any:

@@ -9,7 +9,6 @@ in them.
 from __future__ import annotations
 
 import operator
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.guard import NumberExpr, float32
 from ..ir.source import Source
+from ..ir.tensor_checks import first_overlap
 from ..ir.values import NumberMeta, TensorMeta
 from . import constant_tensors
 from .builder import Builder
@@ -89,6 +89,11 @@ class Contents:
         elif not kwargs and len(args) == 2 and _plain_name(target) in _COMPARISONS:
             self._compared[node] = (_COMPARISONS[_plain_name(target)], *args, self.clock)
         return changed
+
+    def note_unknown(self, tensor: TensorProxy) -> None:
+        """A tensor gets a number that nothing before the graph tells."""
+        self.clock += 1
+        self._note_change(tensor, Change(self.clock, None, (), {}, None))
 
     def _note_change(self, tensor: TensorProxy, change: Change) -> None:
         node = self._graph.node_of(tensor)
@@ -163,11 +168,11 @@ class Contents:
         if len(changes) > _MOST_CHANGES:
             return None
         if node.op == "placeholder":
-            self._note_read(*self._example(node), at)
+            self._note_read(*self.example(node), at)
         if changes:
             return self._after(changes[-1], node)
         if node.op == "placeholder":
-            return self._read_now(*self._example(node))
+            return self._read_now(*self.example(node))
         if node in self._compared:
             function, left, right, clock = self._compared[node]
             return None if self._changes.get(node) else self._comparison(function, left, right, clock)
@@ -187,7 +192,8 @@ class Contents:
             self._read[source] = max(at, self._read.get(source, 0))
             self._tensors[source] = tensor
 
-    def _example(self, node: torch.fx.Node) -> tuple[Source, Any]:
+    def example(self, node: torch.fx.Node) -> tuple[Source, Any]:
+        """Where an input of the graph comes from, and the tensor that is there in the captured call."""
         inputs, examples = self._graph.inputs, self._graph.examples
         for k in range(len(self._examples), len(inputs)):
             self._examples[inputs[k].name] = (inputs[k].source, examples[k])
@@ -268,9 +274,11 @@ class Contents:
         if not self._read:
             return
         last = max(self._read.values())
-        written = [self._example(node) for node, clock in self._written.items() if clock <= last]
+        written = [self.example(node) for node, clock in self._written.items() if clock <= last]
         read = list(self._read)
-        if share_memory([self._tensors[source] for source in read], [tensor for _, tensor in written]):
+        tensors = {id(self._tensors[source]): self._tensors[source] for source in read}
+        everything = [*(tensors | {id(tensor): tensor for _, tensor in written}).values()]
+        if first_overlap(everything, range(len(tensors)), range(len(tensors), len(everything))) is not None:
             raise Unsupported("a branch on a tensor's value that shares memory with another tensor")
         guard("apart", None, (tuple(read), tuple(source for source, _ in written)))
 
@@ -284,20 +292,6 @@ class Contents:
         """Let go of the user's objects."""
         for table in (self._changes, self._compared, self._examples, self._written, self._read, self._tensors):
             table.clear()
-
-
-def share_memory(read: list[torch.Tensor], written: list[torch.Tensor]) -> bool:
-    """Whether one of `read` overlaps another tensor of `read` or `written`."""
-    tensors = {id(t): t for t in (*read, *written) if t.numel()}.values()
-    starts = sorted(t.data_ptr() for t in tensors)
-    ends = sorted(t.data_ptr() + _span(t) for t in tensors)
-    overlapping = (bisect_left(starts, t.data_ptr() + _span(t)) - bisect_right(ends, t.data_ptr()) for t in read)
-    return any(count > 1 for count in overlapping)
-
-
-def _span(tensor: torch.Tensor) -> int:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(last + 1) * tensor.itemsize
 
 
 def _is_not_one(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What captured code does to context variables."""
+"""What captured code does to context variables, and to the filters of warnings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ir.segment import Call, Constant, Recipe
+from .revival import enter_filters
 
 
 @dataclass(eq=False, slots=True)
@@ -36,3 +37,17 @@ class ContextChanges:
 def token_recipe(token: ContextToken, recipe: Callable[[Any], Recipe]) -> Recipe:
     """How compiled code makes the real token: by setting the variable."""
     return Call(contextvars.ContextVar.set, [Constant(token.variable), recipe(token.value)])
+
+
+@dataclass(eq=False, slots=True)
+class FilterScope:
+    """What is between entering `warnings.catch_warnings` and leaving it: the filters, and the calls that added some."""
+
+    manager: Any
+    filters: list[Any]
+    calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
+
+
+def filters_recipe(scope: FilterScope) -> Recipe:
+    """How compiled code enters what captured code did not leave."""
+    return Call(enter_filters, [Constant(tuple(scope.calls))])

@@ -21,6 +21,7 @@ from ..ir.segment import (
 )
 from .class_attributes import lookup_class
 from .frame import Constructed, Frame
+from .inner_classes import refuse_outside
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .liveness import live_locals
@@ -66,6 +67,7 @@ class RecipeBook:
         return made
 
     def _new_recipe(self, value: Any) -> Recipe:
+        refuse_outside(self.i, value)
         made = self.i.outside.made(value)
         if made is not None and made.name:
             return self._given(made)
@@ -162,6 +164,7 @@ class RecipeBook:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
         effects += [Effect("do", None, None, made) for made in self.i.outside.context.recipes(self.recipe)]
+        effects += [Effect("do", None, None, self.recipe(scope.manager)) for scope in self.i.outside.filters]
         for function, arguments in self.i.outside.cached_calls:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:
@@ -250,7 +253,7 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    return type(value) in (TensorProxy, Symbol, SuperProxy, NativeHandler) or is_constant(value)
+    return type(value) in (TensorProxy, Symbol, SuperProxy, NativeHandler, type) or is_constant(value)
 
 
 def has_own(owner: Any, name: str) -> bool:

@@ -17,7 +17,7 @@ class Frame:
 
     __slots__ = (
         "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "is_library",
-        "keyword_names", "lasti", "locals", "loops", "names", "on_result", "origin", "position", "stack",
+        "keyword_names", "lasti", "locals", "loops", "names", "namespace", "on_result", "origin", "position", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +38,8 @@ class Frame:
         self.keyword_names: tuple[str, ...] = ()
         self.exceptions: list[BaseException | None] = []
         self.generator: GeneratorValue | None = None
+        #: What the body of a class puts its names into.
+        self.namespace: dict[str, Any] | None = None
         #: The index of the suspended frame that this one goes on from, where that is in a traceback.
         self.origin: int | None = None
         #: Whether the frame is in the traceback of an exception, which may keep its variables beyond its end.

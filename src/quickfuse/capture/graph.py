@@ -348,6 +348,12 @@ class GraphBuilder:
         symbol.clock = self.contents.clock
         return symbol
 
+    def drawn(self, tensor: TensorProxy) -> Symbol:
+        """The number that is put into a tensor before the graph runs: see `ir.segment.Draw`."""
+        self.mutated.add(self.node_of(tensor).name)
+        self.contents.note_unknown(tensor)
+        return self.item(tensor)
+
     # numbers ----------------------------------------------------------------------------------------------------
 
     def number(self, function: Callable[..., Any], *operands: Any) -> Any:

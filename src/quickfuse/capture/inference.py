@@ -80,8 +80,9 @@ class Inference:
 
 
 class SuspendedInside(Unsupported):
-    """The segment would end in inference mode: it is to end after `stop_at` instructions, in front of it."""
+    """The segment would end where it must not, such as in inference mode: it is to end after `stop_at` instructions, before
+    that began."""
 
-    def __init__(self, stop_at: int) -> None:
-        super().__init__("a break in inference mode")
+    def __init__(self, stop_at: int, reason: str = "a break in inference mode") -> None:
+        super().__init__(reason)
         self.stop_at = stop_at

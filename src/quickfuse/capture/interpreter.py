@@ -45,6 +45,8 @@ class Interpreter(ABC):
         self.results: list[Any] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
+        #: See `Segment.asks_compiling`.
+        self.asked_compiling = False
         #: What classes say about operations, as far as it was asked for: see `class_attributes.special_method`.
         self.special_methods: dict[tuple[type, str, bool], Any] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
@@ -158,6 +160,10 @@ class Interpreter(ABC):
     @abstractmethod
     def inline(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], on_result: Then) -> None:
         """Run a Python function as part of the capture."""
+
+    @abstractmethod
+    def run_class_body(self, body: FunctionType, namespace: dict[str, Any]) -> None:
+        """Run the body of a class, whose names go into `namespace`."""
 
     @abstractmethod
     def note_loop(self, frame: Frame, head: int) -> None:

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import logging
 import operator
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -119,34 +120,6 @@ class _Compared:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _neg(a: Any, /) -> Any:
-    return -a
-
-
-def _pos(a: Any, /) -> Any:
-    return +a
-
-
-def _invert(a: Any, /) -> Any:
-    return ~a
-
-
-def _truth(a: Any, /) -> bool:
-    return bool(a)
-
-
-def _is(a: Any, b: Any, /) -> bool:
-    return a is b
-
-
-def _is_not(a: Any, b: Any, /) -> bool:
-    return a is not b
-
-
-def _contains(a: Any, b: Any, /) -> bool:
-    return b in a
-
-
 def _setitem(a: Any, b: Any, c: Any, /) -> None:
     a[b] = c
 
@@ -157,10 +130,6 @@ def _delitem(a: Any, b: Any, /) -> None:
 
 def _count_of(a: Any, b: Any, /) -> int:
     return sum([1 for element in a if element is b or element == b])
-
-
-def _concat(a: Any, b: Any, /) -> Any:
-    return a + b
 
 
 def _iconcat(a: Any, b: Any, /) -> Any:
@@ -230,13 +199,46 @@ def ask_no_class(begins: bool) -> None:
     """Capture knows what this does."""
 
 
+class CatchWarnings:
+    """What `warnings.catch_warnings` is, whose filters belong to the process."""
+
+    def __init__(
+        self, *, record: bool = False, module: Any = None, action: Any = None, category: type = Warning, lineno: int = 0,
+        append: bool = False,
+    ) -> None:  # fmt: skip
+        check_plain_catching(record, module)
+        self.first = None if action is None else (action, category, lineno, append)
+
+    def __enter__(self) -> None:
+        copy_filters(self)
+        if self.first is not None:
+            warnings.simplefilter(*self.first)
+
+    def __exit__(self, *_: object) -> None:
+        restore_filters(self)
+
+
+def check_plain_catching(record: bool, module: Any) -> None:
+    """Capture knows what this does, as it does of the next two."""
+
+
+def copy_filters(manager: CatchWarnings) -> None:
+    """Begin with a copy of the filters of warnings."""
+
+
+def restore_filters(manager: CatchWarnings) -> None:
+    """Go back to the filters before."""
+
+
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
-    operator.neg: _neg, operator.pos: _pos, operator.invert: _invert, operator.inv: _invert, operator.truth: _truth,
-    operator.is_: _is,
-    operator.is_not: _is_not, operator.contains: _contains, operator.setitem: _setitem, operator.delitem: _delitem,
-    operator.countOf: _count_of, operator.concat: _concat, operator.iconcat: _iconcat,
+    operator.neg: lambda a, /: -a, operator.pos: lambda a, /: +a, operator.truth: lambda a, /: bool(a),
+    operator.invert: lambda a, /: ~a, operator.inv: lambda a, /: ~a, operator.concat: lambda a, b, /: a + b,
+    operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
+    operator.contains: lambda a, b, /: b in a, operator.setitem: _setitem, operator.delitem: _delitem,
+    operator.countOf: _count_of, operator.iconcat: _iconcat,
     logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
+    warnings.catch_warnings: CatchWarnings,
 }  # fmt: skip

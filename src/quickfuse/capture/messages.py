@@ -1,22 +1,17 @@
-"""Calls of `logging` and `warnings` that print nothing, since a level or a filter says so: guarded to stay silent."""
+"""Calls of `logging` that print nothing, since a level says so: guarded to stay silent."""
 
 from __future__ import annotations
 
 import logging
-import sys
-import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 from ..errors import Unsupported
 from .class_attributes import lookup_class, python_method
-from .frame import Frame
 from .interpreter import Interpreter
 from .library import level_enables
-from .symbolic import is_constant, real_of, type_of
-
-# logging --------------------------------------------------------------------------------------------------------
+from .symbolic import real_of, type_of
 
 
 def _is_enabled_for(i: Interpreter, logger: Any, level: Any) -> bool:
@@ -67,51 +62,6 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
            "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL, "log": None}  # fmt: skip
 
 
-# warnings -------------------------------------------------------------------------------------------------------
-
-
-def _warn(
-    i: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **options: Any
-) -> None:
-    """`warnings.warn`, where the first filter that speaks of this warning ignores it."""
-    text, kind = i.outside.concrete(message), i.outside.concrete(category)
-    kind = UserWarning if kind is None else kind
-    if isinstance(text, Warning):
-        text, kind = str(text) if is_constant(text.args) else None, type(text)
-    known = isinstance(text, str) and isinstance(kind, type) and issubclass(kind, Warning) and not options
-    if not known or source is not None or _action(i, text, kind, i.outside.concrete(stacklevel)) != "ignore":
-        raise Unsupported("a warning")
-
-
-def _action(i: Interpreter, text: str, kind: type, stacklevel: Any) -> str:
-    """What the filters say is to be done with a warning."""
-    if getattr(sys.flags, "context_aware_warnings", False) or warnings.warn is not _NATIVE_WARN:
-        raise Unsupported("a warning")
-    filters = i.outside.roots.constant("warnings", warnings).attr("filters")
-    i.outside.guard("filters", filters, tuple(warnings.filters))
-    frame = _caller(i, stacklevel)
-    for action, pattern, category, module, line in warnings.filters:
-        if (pattern is None or pattern.match(text)) and issubclass(kind, category):
-            if module is None and not line:
-                return action
-            if frame is None:
-                break
-            name = frame.globals.get("__name__") or "<string>"
-            if (module is None or module.match(name)) and (not line or str(frame.location).endswith(f":{line}")):
-                return action
-    return "default"
-
-
-_NATIVE_WARN = warnings.warn
-
-
-def _caller(i: Interpreter, stacklevel: Any) -> Frame | None:
-    """The frame that a warning is about, None where it called the captured code."""
-    if type(stacklevel) is not int or not 1 <= stacklevel <= len(i.frames):
-        return None
-    return i.frames[-stacklevel]
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     logging.Logger.isEnabledFor: _is_enabled_for,
     logging.getLogger: _get_logger,
@@ -121,5 +71,4 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
         for name, level in _LEVELS.items()
         if isinstance(function := lookup_class(cls, name)[1], FunctionType)
     },
-    warnings.warn: _warn,
 }

@@ -7,6 +7,8 @@ submodules, would be two thirds of all the instructions of a convolutional netwo
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -36,6 +38,9 @@ _CALLED = ("_call_impl", "_compiled_call_impl", "forward")
 def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
     """`instance(*args, **kwargs)` for an object whose class is Python."""
     kind = type_of(instance)
+    if kind in _ALIASES and isinstance(instance, kind):
+        _call_alias(i, instance, args, kwargs, then)
+        return
     owner, method = lookup_class(kind, "__call__")
     if not isinstance(method, FunctionType):
         raise Unsupported(f"a call of a {kind.__name__}")
@@ -47,6 +52,20 @@ def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: di
             return
     guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
     i.call(method, (instance, *args), kwargs, then)
+
+
+#: What `Class[argument]` is for a generic class.
+_ALIASES: tuple[type, ...] = (type(typing.List[int]), types.GenericAlias)  # noqa: UP006
+
+
+def _call_alias(i: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """`Class[argument](*args)`: an instance of the class, which is told of the argument if it can have attributes."""
+    if not getattr(alias, "_inst", True) or not isinstance(alias.__origin__, type):
+        raise Unsupported(f"a call of {alias}")
+    made = i.call_now(alias.__origin__, args, kwargs)
+    if i.is_created(made) and type(getattr(made, "__dict__", None)) is dict:
+        i.kind_of(made).set_attribute(i, made, "__orig_class__", alias)
+    then(made)
 
 
 def _is_plain_module(i: Interpreter, module: Any) -> bool:

@@ -1,7 +1,8 @@
 """Tensors without data that PyTorch takes for tensors on a device.
 
-Autocast converts the operands of an operator by the device that they are on, and leaves tensors on `meta` alone. Where it
-is active, operators run on these instead: autocast and autograd see the device, the kernels those of `meta`.
+Autocast converts the operands of an operator by the device that they are on, and leaves tensors on `meta` alone; attention
+picks its kernel by the device. There operators run on these instead: autocast, autograd and operators that are made of
+others see the device, the kernels those of `meta`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ them apart, `opcodes_flow` decides where to go on.
 
 from __future__ import annotations
 
+import builtins
 import operator
 from types import CellType, FunctionType
 from typing import Any
@@ -118,7 +119,42 @@ def op_LOAD_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_LOAD_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    raise Unsupported("code at the level of a class or module body")
+    namespace = _namespace(f)
+    f.stack.append(namespace[value] if value in namespace else variables.load_global(i, f.globals, value))
+
+
+def op_STORE_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    _namespace(f)[value] = f.stack.pop()
+
+
+def op_LOAD_CLASSDEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    namespace = _namespace(f)
+    f.stack.append(namespace[f.names[arg]] if f.names[arg] in namespace else variables.load_cell(i, f, arg))
+
+
+def op_LOAD_LOCALS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(_namespace(f))
+
+
+def op_LOAD_FROM_DICT_OR_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if f.stack.pop() is not _namespace(f):
+        raise Unsupported("a name in another namespace")
+    op_LOAD_CLASSDEREF(i, f, arg, value)
+
+
+def op_SETUP_ANNOTATIONS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    _namespace(f).setdefault("__annotations__", i.mark_created({}))
+
+
+def op_LOAD_BUILD_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(builtins.__build_class__)
+
+
+def _namespace(f: Frame) -> dict[str, Any]:
+    """What the body of a class puts its names into."""
+    if f.namespace is None:
+        raise Unsupported("code at the level of a module")
+    return f.namespace
 
 
 def op_STORE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

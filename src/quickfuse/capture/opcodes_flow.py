@@ -8,7 +8,7 @@ from typing import Any
 
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
-from . import containers, generators
+from . import containers, exception_groups, generators
 from .assertions import truth_of_branch
 from .class_attributes import guard_class_attribute, lookup_class
 from .frame import Frame, GeneratorValue
@@ -200,6 +200,25 @@ def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
     f.stack.append(issubclass(type_of(f.stack[-1]), tuple(kinds)))
+
+
+def op_CHECK_EG_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    wanted = f.stack.pop()
+    taken, f.stack[-1] = exception_groups.divide(i, f.stack[-1], wanted)
+    if taken is not None:
+        f.exceptions[-1] = taken
+    f.stack.append(taken)
+
+
+def op_PREP_RERAISE_STAR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    unhandled = f.stack.pop()
+    f.stack[-1] = exception_groups.left_over(i, f.stack[-1], unhandled)
+
+
+def op_CALL_INTRINSIC_2(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if arg != 1:
+        raise Unsupported(f"the intrinsic function {arg} of two values")
+    op_PREP_RERAISE_STAR(i, f, arg, value)
 
 
 def op_RERAISE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -25,11 +25,11 @@ import torch
 
 from .. import config
 from ..errors import Unsupported
-from ..ir.guard import Guard, NumberExpr
+from ..ir.guard import NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
-from .context_changes import ContextChanges
-from .frame import Frame
+from .changes import Changes
+from .guarding import identity
 from .kinds import (
     CODE_TYPES,
     CONSTANT_TYPES,
@@ -43,7 +43,6 @@ from .results import meta_of
 from .symbolic import (
     PLAIN_TYPES,
     TENSOR_TYPES,
-    Assigned,
     ContainerMethod,
     ForeignObject,
     ForeignScalar,
@@ -69,90 +68,29 @@ from .symbolic import (
 from .tensor_subclasses import is_function_class, is_plain_subclass
 
 LARGEST_CONTAINER = 100_000
-_UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
 
 
-class Outside:
+class Outside(Changes):
     """Everything that the capture of one segment has read so far.
 
     `volatile` names sources whose numbers keep changing: no guard on the value of one is worth having.
     """
 
     def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
+        super().__init__(location)
         self.roots = SourceRoots()
         self.tensors_read = 0
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
         self.function_classes = False
         self._volatile = volatile
-        self.guards: list[Guard] = []
-        self._location = location
-        self.frames: list[Frame] = []
-        #: What stands for each object of the user's that was found, by the object's identity.
-        self.known: dict[int, FromOutside | TensorProxy] = {}
-        self._keep: list[Any] = []
-        self._seen: set[Any] = set()
-        self.containers: list[ShadowContainer] = []
-        self.dictionaries: list[ShadowDict] = []
-        #: Objects and tensors that are elements of sets and keys of dictionaries, by identity.
-        self.hashed: dict[Source, None] = {}
-        #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
-        self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
-        #: The globals and cells that it has assigned or deleted.
-        self.variables: list[Assigned] = []
-        #: Calls through caches, to be made afterwards: see `lru_caches`.
-        self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
-        self.context = ContextChanges()
+        #: Classes that the captured code made, and after how many instructions.
+        self.classes_made: dict[type, int] = {}
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
         self._keys: dict[str, NumberExpr] = {}
 
     # guards -----------------------------------------------------------------------------------------------------
-
-    def guard(self, kind: str, source: Source | None, value: Any) -> None:
-        """Require a fact, once."""
-        if kind == "condition":
-            known: Any = value[0].code(_identity)
-        elif kind in ("is", "tensor"):
-            known = id(value)
-        else:
-            known = repr(value) if type(value) in _UNHASHABLE else value
-        key = (kind, source, known)
-        if key not in self._seen:
-            self._seen.add(key)
-            self._keep.append(value)
-            self.guards.append(Guard(kind, source, value, self._location(), self._library_code()))
-
-    def _library_code(self) -> CodeType | None:
-        """The function of PyTorch's or the standard library's that is running, if it is one."""
-        if not self.frames or not self.frames[-1].is_library:
-            return None
-        return self.frames[-1].code
-
-    def guard_requires_grad(self, tensor: TensorProxy) -> None:
-        """Require that a tensor still takes part in autograd, or still does not."""
-        if tensor.source is not None and not is_function_class(tensor.cls):  # which would notice the question
-            self.guard("requires_grad", tensor.source, tensor.meta.requires_grad)
-
-    def guard_unique(self, kind: type) -> None:
-        """Require that the objects of one kind stay different objects: the captured code changes some of them, and
-        reads each as if it were not one of those."""
-        if kind is TensorProxy:
-            tensors = [p.source for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
-            sources = [source for source in tensors if ("attr", "grad") in source.children]
-        elif kind is ShadowDict:
-            sources = [s.source for s in self.dictionaries]
-        elif any(type(shadow.real) is kind for shadow in self.containers):
-            sources = [shadow.source for shadow in self.containers if type(shadow.real) is kind]
-        else:
-            sources = [s.source for s in self.known.values() if isinstance(s, FromOutside) and type(s.real) is kind]
-        if len(sources) > 1:
-            self.guard("unique", None, tuple(sources))
-
-    def guard_hashed(self) -> None:
-        """Require that what was hashed by identity stays different objects."""
-        if len(self.hashed) > 1:
-            self.guard("unique", None, tuple(self.hashed))
 
     def guard_function(self, function: FunctionType, source: Source) -> None:
         """Require that nobody gives a function of the user's another body or other defaults."""
@@ -182,17 +120,11 @@ class Outside:
             return value
         return self.wrap(value, source.attr(name).item(key), trusted)
 
-    def effect_count(self) -> int:
-        """How many changes of the user's objects were noted so far."""
-        contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
-        stores = len(self.changed_attributes) + len(self.variables) + len(self.context.tokens)
-        return stores + contents + sum(len(s.changes) for s in self.dictionaries)
-
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self._made,
-                      self.cached_calls, self.context.tokens):  # fmt: skip
+                      self.cached_calls, self.context.tokens, self.filters, self.draws, self.classes_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -551,39 +483,12 @@ class Outside:
         self.require(expr, outcome)
         return outcome
 
-    def require(self, expr: NumberExpr, outcome: bool) -> None:
-        """Require that an expression keeps its truth value."""
-        self.guard("condition", None, (expr, outcome))
-
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""
         expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
-        return self._keys.setdefault(expr.code(_identity), expr)
+        return self._keys.setdefault(expr.code(identity), expr)
 
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""
         known = self.known.get(id(value))
         return None if type(known) is Place else known
-
-    def assigned(self, place: Any, name: str = "") -> Assigned | None:
-        """What the captured code did to a variable, None if it left it alone: see `Assigned`."""
-        return next((v for v in self.variables if v.place is place and v.name == name), None)
-
-    def assign(self, place: Any, name: str, value: Any) -> None:
-        """Note that the captured code assigned a variable, or deleted it."""
-        known = self.assigned(place, name)
-        if known is None:
-            self.variables.append(Assigned(place, name, value))
-        else:
-            known.value = value
-
-    def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
-        """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""
-        if name not in owner.attributes:
-            self.changed_attributes.append((owner, name))
-        owner.attributes[name] = value
-
-
-def _identity(source: Source) -> str:
-    """What a source is in the text of an expression that is compared with others: paths may print alike."""
-    return str(id(source))

@@ -176,7 +176,7 @@ def probe(
         Unsupported: where the operator warns.
     """
     policy = _POLICIES.get(function)
-    if policy is None or device.type not in ("cpu", "cuda") or _asks_for_data(function, args, kwargs):
+    if policy is None or device.type not in ("cpu", "cuda") or _asks_for_data(function, args, kwargs, device):
         return None
     for axes in dict.fromkeys((policy.axes(function, args, kwargs, tensors), _no_axis)):
         lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
@@ -214,7 +214,7 @@ def run_empty(
     try:
         return _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
     except _Raised as raised:
-        if any(t.meta.numel for t in tensors) or _asks_for_data(function, args, kwargs):
+        if any(t.meta.numel for t in tensors) or _asks_for_data(function, args, kwargs, device):
             return None
         error = raised.__cause__
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
@@ -268,15 +268,19 @@ def _run(
         torch.set_num_threads(threads)
 
 
-def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-    """Forms of the operators above whose results do depend on the contents, or that draw random numbers."""
+def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> bool:
+    """Forms of the operators above whose results do depend on the contents, or that draw random numbers.
+
+    So do those that refuse contents, which on a CPU is an exception, and on a GPU the end of the process's use of it.
+    """
     name = str(getattr(function, "__name__", ""))
     if name == "one_hot":
         return max([-1, *(a for a in (*args[1:], kwargs.get("num_classes")) if type(a) is int)]) < 0
     if name == "repeat_interleave":
-        return "output_size" not in kwargs and any(type(a) is TensorProxy for a in (*args[1:], kwargs.get("repeats")))
+        counts = any(type(a) is TensorProxy for a in (*args[1:], kwargs.get("repeats")))
+        return counts and ("output_size" not in kwargs or device.type != "cpu")
     if name == "scaled_dot_product_attention":
-        return bool(kwargs.get("dropout_p") or (len(args) > 4 and args[4]))
+        return device.type != "cpu" or bool(kwargs.get("dropout_p") or (len(args) > 4 and args[4]))
     if name in ("getitem", "__getitem__"):
         return not _is_index_of_integers(args[1])
     if name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"):

@@ -21,8 +21,12 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+
+from ..errors import Unsupported
 from .interpreter import Interpreter
 from .plain import adopt, plain_copy
+from .symbolic import is_constant
 
 
 def _pure(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,4 +53,29 @@ FUNCTIONS: tuple[Any, ...] = (
     urllib.parse.urljoin,
 )  # fmt: skip
 
-HANDLERS: dict[Any, Callable[..., Any]] = {function: _pure(function) for function in FUNCTIONS}
+
+def _numpy(name: str) -> Callable[..., Any]:
+    """A function of NumPy's that gives a scalar for numbers, or a list or tuple of them, and does not warn of it."""
+    function = getattr(numpy, name)
+
+    def handler(i: Interpreter, *args: Any) -> Any:
+        plain = [plain_copy(i, a, f"numpy.{name}") for a in args]
+        with numpy.errstate(all="ignore"):
+            made = i.native(function, *plain)
+        if not is_constant(made):
+            raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
+        if not numpy.isfinite(made):
+            raise Unsupported(f"numpy.{name} of numbers for which it may warn")
+        return made
+
+    return handler
+
+
+#: Functions of NumPy's that shapes and factors are computed with.
+_NUMPY = ("sqrt exp log log2 log10 power floor ceil abs sin cos tan tanh minimum maximum add subtract multiply divide prod "
+          "sum mean max min cumprod isfinite isnan sign mod").split()
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    **{function: _pure(function) for function in FUNCTIONS},
+    **{getattr(numpy, name): _numpy(name) for name in _NUMPY},
+}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import warnings
+from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -59,6 +61,10 @@ def make_exception(
     return exception
 
 
+def with_traceback_of(exception: BaseException, other: BaseException) -> BaseException:
+    return exception.with_traceback(other.__traceback__)
+
+
 def call_with_keywords(function: Any, first: Any, keywords: dict[str, Any]) -> Any:
     """A function that another function makes of one, by options."""
     return function(first, **keywords)
@@ -66,3 +72,12 @@ def call_with_keywords(function: Any, first: Any, keywords: dict[str, Any]) -> A
 
 def call_with(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     return function(*args, **keywords)
+
+
+def enter_filters(calls: tuple[tuple[Callable[..., None], tuple[Any, ...]], ...]) -> warnings.catch_warnings[Any]:
+    """A `catch_warnings` that was entered, and the calls that added filters since."""
+    manager = warnings.catch_warnings()
+    manager.__enter__()
+    for function, arguments in calls:
+        function(*arguments)
+    return manager

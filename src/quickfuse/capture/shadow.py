@@ -9,14 +9,19 @@ import contextlib
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
+from ..ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
 from ..ir.modes import MODE_CHANGES
 from ..ir.values import NumberMeta, TensorMeta
 from .builder import Builder
+from .on_device import OnDevice
 from .results import check_plain, meta_of
-from .stand_ins import call, is_leaf, stand_in_for
+from .stand_ins import call, is_leaf, laid_out, stand_in_for
 from .symbolic import TensorProxy
+
+aten = torch.ops.aten
 
 _META = torch.device("meta")
 
@@ -41,7 +46,7 @@ class Shadow:
         ends, starts = self._of(graph, outputs), self._of(graph, inputs)
         given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
         try:
-            with torch.set_grad_enabled(graph.grad_enabled):
+            with torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
                 results = torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad raises: {error}") from error
@@ -81,19 +86,62 @@ class Shadow:
         args, kwargs = _moved(args), _moved(kwargs)
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
         surroundings = contextlib.nullcontext() if node.all_input_nodes else _META
+        device = meta.device if isinstance(meta, TensorMeta) else _META
         try:
-            with surroundings:
-                return call(function, args, kwargs, torch.is_grad_enabled())
+            with surroundings, _LayoutsOn(device):
+                made = call(function, args, kwargs, torch.is_grad_enabled())
         except Unsupported:
             raise
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad in a graph that does not run without data: {error}") from error
+        if type(made) is torch.Tensor and type(meta) is TensorMeta and made.shape == meta.shape:
+            return made if made._is_view() or made.stride() == meta.stride else laid_out(made, meta.stride)
+        return made
 
     def _placeholder(self, graph: Builder, node: torch.fx.Node, tensor: TensorProxy | None) -> Any:
         meta = node.meta["val"]
         if isinstance(meta, TensorMeta):
             return stand_in_for(meta, tensor is not None and is_leaf(tensor))
         return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
+
+
+class _LayoutsOn(TorchDispatchMode):
+    """Lays out the results of convolutions, and of their gradients, as the library for a device does: `meta` has none."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would make each call import PyTorch's compiler
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function is aten.convolution.default:
+            x, weight, bias, *settings = args
+            memory_format, _ = self._format(x, weight, bias, *settings, None)
+            return _restrided(made, stride_in_format(made.shape, memory_format))
+        if function is aten.convolution_backward.default:
+            _, x, weight, bias_sizes, *settings, _ = args
+            memory_format, backend = self._format(x, weight, None, *settings, bias_sizes)
+            of_input, of_weight, of_bias = made
+            if of_input is not None:
+                of_input = _restrided(of_input, stride_in_format(x.shape, memory_format))
+            if of_weight is not None:
+                of_weight = _restrided(of_weight, stride_of_weight_gradient(meta_of(weight), memory_format, backend))
+            return of_input, of_weight, of_bias
+        return made
+
+    def _format(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *settings: Any) -> Any:
+        axes = weight.ndim - 2
+        settings = tuple([v * axes if type(v) is list and len(v) == 1 else v for v in settings])
+        operands = [None if t is None else OnDevice(t.detach(), self._device) for t in (x, weight, bias)]
+        return memory_format_of_convolution(*operands, *settings)
+
+
+def _restrided(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(made.shape, stride, dtype=made.dtype, device=made.device)
 
 
 def _moved(value: Any) -> Any:

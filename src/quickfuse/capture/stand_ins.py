@@ -39,10 +39,10 @@ def run_without_data(
         OperatorFailed: where the operator raises.
         Unsupported: where the result depends on the tensors' contents, or PyTorch does not know it without.
     """
-    autocasts = bool(tensors) and torch._C._is_any_autocast_enabled()
-    operands = StandIns(on_device, device) if autocasts else StandIns(_without_data, _META)
+    placed = bool(tensors) and (torch._C._is_any_autocast_enabled() or _depends_on_device(function, device))
+    operands = StandIns(on_device, device) if placed else StandIns(_without_data, _META)
     meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
-    if meta_kwargs.get("device") is not None and not autocasts:
+    if meta_kwargs.get("device") is not None and not placed:
         meta_kwargs["device"] = _META
     if meta_kwargs.get("generator") is not None:
         del meta_kwargs["generator"]
@@ -57,6 +57,11 @@ def run_without_data(
             raise Unsupported(*reason_of(function, error)) from error
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
     return operands.result(returned, tensors, device)
+
+
+def _depends_on_device(function: Callable[..., Any], device: torch.device) -> bool:
+    """Attention has several kernels on a GPU, which PyTorch picks by types and sizes, and their results' layouts differ."""
+    return device.type == "cuda" and getattr(function, "__name__", "") == "scaled_dot_product_attention"
 
 
 def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> Any:
@@ -179,6 +184,11 @@ def stand_in_for(meta: TensorMeta, leaf: bool) -> torch.Tensor:
     return _like(_without_data(meta), meta, leaf)
 
 
+def laid_out(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """An operator's result with the strides that it has on its device, where those on `meta` are others."""
+    return _LaidOut.apply(made, stride)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def is_leaf(proxy: TensorProxy) -> bool:
     """Whether a tensor that requires gradients is a leaf of autograd's graph."""
     if proxy.real is not None:
@@ -212,6 +222,18 @@ class _Computed(torch.autograd.Function):
         if leaf.device != _META and type(leaf) is not OnDevice and leaf.numel():
             whole(made).copy_(whole(leaf))
         return made
+
+
+class _LaidOut(torch.autograd.Function):
+    """Gradients pass it as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty_strided(made.shape, stride, dtype=made.dtype, device=made.device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

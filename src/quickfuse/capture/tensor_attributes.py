@@ -180,6 +180,9 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
         i.outside.set_attribute(proxy, name, value)
         return
+    if name == "requires_grad" and (proxy.source is None or proxy.real is None):
+        i.call_now(TensorMethod(proxy, "requires_grad_"), (value,))
+        return
     if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")
     if value is not None and type(value) is not TensorProxy:

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.signatures import signature
-from . import checkpoints, custom_functions, gradients, mode_calls, torch_function, transforms
+from . import checkpoints, control_flow, custom_functions, gradients, mode_calls, tensor_checks, torch_function, transforms
 from .assertions import holds, is_unknown
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
@@ -22,7 +22,9 @@ from .symbolic import FromOutside, TensorProxy, type_of
 
 def is_compiling(i: Interpreter) -> bool:
     """True in the user's code. PyTorch's own code takes its eager branches, whose results are the reference."""
-    return not i.frames[-1].is_library
+    asked_by_user = not i.frames[-1].is_library
+    i.asked_compiling |= asked_by_user
+    return asked_by_user
 
 
 def _is_tensor(i: Interpreter, value: Any) -> bool:
@@ -208,7 +210,9 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
+    **control_flow.HANDLERS,
     **mode_calls.HANDLERS,
+    **tensor_checks.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
     **torch_function.HANDLERS,

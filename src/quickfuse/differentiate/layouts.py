@@ -6,12 +6,13 @@ The layout of their results depends on the device, and PyTorch's own rules for t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
+from ..ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
 from ..ir.values import TensorMeta, contiguous_stride
 
 aten = torch.ops.aten
@@ -56,7 +57,7 @@ def _convolution(
         ]
         channels = weight.meta.shape[0]
     settings = (stride, padding, dilation, transposed, output_padding, groups, None)
-    memory_format, _ = _memory_format(x, weight, bias, *settings)
+    memory_format, _ = memory_format_of_convolution(x, weight, bias, *settings)
     return laid_out((x.meta.shape[0], channels, *sizes), memory_format, x.meta)
 
 
@@ -67,50 +68,23 @@ def _convolution_backward(
     count = len(weight.meta.shape) - 2
     settings = [_repeat(v, count) for v in (stride, padding, dilation)]
     more = (transposed, _repeat(output_padding, count), groups, bias_sizes)
-    memory_format, backend = _memory_format(x, weight, None, *settings, *more)
+    memory_format, backend = memory_format_of_convolution(x, weight, None, *settings, *more)
+    weight_stride = stride_of_weight_gradient(weight.meta, memory_format, backend)
     return (
         laid_out(x.meta.shape, memory_format, grad.meta) if mask[0] else None,
-        _weight_gradient(weight.meta, memory_format, backend, grad.meta) if mask[1] else None,
+        Out(replace(grad.meta, shape=weight.meta.shape, stride=weight_stride), 0) if mask[1] else None,
         laid_out((grad.meta.shape[1],), None, grad.meta) if mask[2] else None,
     )
-
-
-def _weight_gradient(weight: TensorMeta, memory_format: torch.memory_format, backend: Any, like: TensorMeta) -> Out:
-    """PyTorch's own convolutions lay it out like the weight that they use, which is the weight itself where that has the
-    memory format already: its strides along axes of one element stay as they are."""
-    if backend in _LAID_OUT_LIKE_WEIGHT:
-        tensor = torch.empty_strided(weight.shape, weight.stride, device=_META)
-        if tensor.is_contiguous(memory_format=memory_format):
-            return Out(TensorMeta(like.dtype, weight.shape, weight.stride, like.device), 0)
-    return laid_out(weight.shape, memory_format, like)
 
 
 def _repeat(value: Any, count: int) -> list[int]:
     return list(value) * count if len(value) == 1 else list(value)
 
 
-_LAID_OUT_LIKE_WEIGHT = (torch._C._ConvBackend.Slow2d, torch._C._ConvBackend.SlowTranspose2d)
-
-
-def _memory_format(x: Any, weight: Any, bias: Any, *settings: Any) -> tuple[torch.memory_format, Any]:
-    """The memory format of a convolution's results, as the library that PyTorch picks makes them, and that library."""
-    if len(weight.meta.shape) == 3:  # without strides of its own: a two-dimensional one of one row
-        return torch.contiguous_format, None
-    backend = torch._C._select_conv_backend(x, weight, bias, *settings)
-    return torch._C._conv_determine_backend_memory_format(x, weight, backend), backend
-
-
 def laid_out(shape: Any, memory_format: Any, like: TensorMeta) -> Out:
     """A new tensor of the type of `like`."""
     shape = tuple(shape)
-    if memory_format in (None, torch.contiguous_format):
-        stride = contiguous_stride(shape)
-    elif len(shape) == 3:
-        image = (shape[0], shape[1], 1, shape[2])
-        stride = torch.empty(image, device=_META, memory_format=memory_format).squeeze(2).stride()
-    else:
-        stride = torch.empty(shape, device=_META, memory_format=memory_format).stride()
-    return Out(TensorMeta(like.dtype, shape, stride, like.device), 0)
+    return Out(TensorMeta(like.dtype, shape, stride_in_format(shape, memory_format), like.device), 0)
 
 
 def _as_strided(x: Any, size: Any, stride: Any, offset: int | None = None) -> Spec:

@@ -64,12 +64,17 @@ class Marks:
 def check_use(node: Node, differentiated: bool) -> None:
     """See to it that an operator on tensors which takes a number that changes is plain arithmetic; `differentiated`: the
     formulas of gradients see the number, too."""
-    name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
-    if name in _ARITHMETIC or (not differentiated and name in _ARITHMETIC_ONCE):
+    if takes_any_number(node, differentiated):
         return
     for operand in node.all_input_nodes:
         if isinstance(operand.meta.get("val"), NumberMeta):
             raise Unsupported(f"a number that changes in {getattr(node.target, '__name__', node.target)}")
+
+
+def takes_any_number(node: Node, differentiated: bool) -> bool:
+    """Whether an operator is plain arithmetic, which does the same with each number."""
+    name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
+    return name in _ARITHMETIC or (not differentiated and name in _ARITHMETIC_ONCE)
 
 
 def reconcile(first: Graph, marks: Marks, second: Graph, other_marks: Marks) -> None:

@@ -49,6 +49,8 @@ class Recorder(TorchDispatchMode):
         self.in_backward = False
         self.draws = False
         self._number_node = number_node
+        #: Gives the number in a tensor that is an operand in place of one; None: there is no such.
+        self.number_in: Callable[[Node], Any] | None = None
         self._elements: dict[tuple[Node, int], Node] = {}
         #: The masks that select where values are assigned to -> whether the same values go to each selected element.
         self._spread: dict[Node, bool] = {}
@@ -126,7 +128,7 @@ class Recorder(TorchDispatchMode):
 
     def _constant(self, value: torch.Tensor) -> Node:
         """A tensor that PyTorch or the program made of plain values."""
-        if type(value) is not torch.Tensor or value.numel() > _LARGEST_CONSTANT or value.device.type != "cpu":
+        if type(value) is not torch.Tensor or value.numel() > _LARGEST_CONSTANT:
             raise Unsupported("a tensor that is no input")
         if value.is_complex():
             raise Unsupported("complex numbers")
@@ -180,7 +182,11 @@ class Recorder(TorchDispatchMode):
         return None if function._schema.is_mutable and not function._schema.returns else made
 
     def _looked_at(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """An operator that answers in Python from tensors' contents: PyTorch asks it of tensors that it made itself."""
+        """An operator that answers in Python from tensors' contents: PyTorch asks it of tensors that it made itself, or of
+        one that stands for a number."""
+        if function is aten._local_scalar_dense.default and self.number_in is not None:
+            node = self.node_of(args[0])
+            return self.number_in(node) if (value := value_of(node)) is None else value.item()
 
         def contents(tensor: TracedTensor) -> torch.Tensor:
             value = value_of(self.node_of(tensor))

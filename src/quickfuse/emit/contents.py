@@ -33,17 +33,17 @@ class ContentsGuards:
         self._singles: dict[Source, str] = {}
         self._statements: list[str] = []
         found: list[tuple[Guard, list[Source]]] = []
-        apart: Guard | None = None
+        apart: list[Guard] = []
         for guard in prologue.guards:
             if guard.kind == "tensor" and guard.source is not None:
                 self._dtypes[guard.source] = guard.value[1].dtype
             elif guard.kind == "condition" and (sources := contents_in(guard.value[0])):
                 found.append((guard, sources))
             elif guard.kind == "apart":
-                apart = guard
+                apart.append(guard)
         self._write_conditions(found)
-        if apart is not None:
-            positions = [[self._position[source] for source in sources] for sources in apart.value]
+        for guard in apart:
+            positions = [[self._position[source] for source in sources] for sources in guard.value]
             self._statements.append(f"_fits0 = _fits0 and {self._reader('apart_check', positions)}(_state)")
         self.lines = self._guarded() if self._statements else []
 

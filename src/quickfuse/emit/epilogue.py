@@ -13,6 +13,7 @@ from ..ir.segment import (
     Cell,
     Computed,
     Constant,
+    Draw,
     Effect,
     Existing,
     FrameRecipe,
@@ -66,6 +67,11 @@ class Epilogue:
             # Elements of the user's lists are read by their index, and the effects change lists.
             self.lines[:0] = [f"{name} = [*{name}]" for name in self._prologue.lists_of_elements()]
         return result
+
+    def draw(self, draw: Draw) -> str:
+        """The statement that makes a draw of a generator of random numbers."""
+        call = self._call_expression(draw.call)
+        return call if draw.tensor is None else f"{self._prologue.constant(draw.tensor.fill_, 'fill')}({call})"
 
     def _frame(self, frame: FrameRecipe) -> str:
         """The expression of a suspended frame."""
@@ -268,6 +274,7 @@ def set_attribute(target: str, name: str, value: str) -> str:
 def segment_recipes(segment: Segment) -> Iterator[Any]:
     """Every recipe that a segment's end needs, but for the parts of recipes."""
     yield segment.result
+    yield from [draw.call for draw in segment.draws]
     untouched = untouched_frames(segment)
     for index, frame in enumerate(segment.frames):
         if index not in untouched:

@@ -72,9 +72,9 @@ class _Recording(Compiled):
         self.notes.append(f"{frame.code.co_name} at {frame.location}: {reason}")
         super()._log_at(reason, frame)
 
-    def _log_native(self, reason: str, location: str = "") -> None:
+    def say_native(self, reason: str, location: str = "") -> None:
         self.notes.append(f"the whole function, because of {reason}")
-        super()._log_native(reason, location)
+        super().say_native(reason, location)
 
     def explanation(self, name: str, times: dict[str, float]) -> Explanation:
         with_operators = [made for made in self.made if made.segment.operators]

@@ -7,23 +7,25 @@ from typing import Any
 
 import torch
 
+from ..errors import ExportError
 from ..ir.guard import Guard
 from ..ir.segment import Segment
 from ..ir.source import Source
 from ..ir.values import TensorMeta
+from .checks import AUTOCAST, GRAD_MODE, SETTINGS
 from .nesting import PLAIN
 from .numbers import Ref, Unknown, depends, expression_of, text_of
 from .program import Assumption, Check, Condition
 from .sources import Call, Unreachable
 
+_ANY_AUTOCAST = "torch._C._is_any_autocast_enabled()"
 #: Settings that every capture looks at, and that say nothing about a program which was exported in their usual state.
 _USUAL = {
-    "torch.is_inference_mode_enabled()": False, "torch._C._is_any_autocast_enabled()": False,
+    "torch.is_inference_mode_enabled()": False, AUTOCAST: False,
     "torch._C._len_torch_function_stack()": 0, "torch._C._len_torch_dispatch_stack()": 0,
     "torch.autograd.forward_ad._current_level": -1, "torch.get_default_dtype()": torch.float32,
-    "torch._C._autograd._top_saved_tensors_default_hooks(True)": None, "torch.is_grad_enabled()": True,
+    "torch._C._autograd._top_saved_tensors_default_hooks(True)": None, "torch.is_autocast_cache_enabled()": True,
 }  # fmt: skip
-GRAD_MODE = "torch.is_grad_enabled()"
 
 
 class Relied:
@@ -90,6 +92,8 @@ class Relied:
         if path is not None and path in self.values:
             return self.fixed[path] if path in self.fixed else Ref(path, source.kind == "contents")
         name = self.names.get(id(self.call.value_at(inner))) if source.kind == "contents" else None
+        if name in self.values:
+            raise ExportError(f"{name} is an argument of the program as well as a tensor whose contents it looks at")
         return Ref(name, True) if name is not None else self.call.value_at(source)
 
     # guards -----------------------------------------------------------------------------------------------------
@@ -139,22 +143,40 @@ class Relied:
 
     def _state(self, guard: Guard) -> None:
         name, value = guard.value
-        if name == GRAD_MODE or (name in _USUAL and _USUAL[name] == value):
-            return
-        self.assumptions.append(Assumption(f"{name} == {value!r}", guard.location))
+        name = AUTOCAST if name == _ANY_AUTOCAST else name
+        checked = name in SETTINGS and name != GRAD_MODE
+        if checked:
+            self.settings[name] = value
+        if name != GRAD_MODE and not (name in _USUAL and _USUAL[name] == value):
+            self.assumptions.append(Assumption(f"{name} == {value!r}", guard.location, checked))
+
+    def note_gradients(self, state: dict[str, torch.Tensor]) -> None:
+        """The program takes gradients itself: of whatever needs them among its arguments and in its state."""
+        self._note_autograd(None)
+        for name, tensor in state.items():
+            self._note_needs("state_requires_grad", name, tensor)
 
     def _note_autograd(self, source: Source | None) -> None:
+        """The program asked whether the tensor at a source needs gradients; None: whether anything does."""
         if source is None:
-            self.settings[GRAD_MODE] = torch.is_grad_enabled()
-            self.assumptions.append(Assumption(f"{GRAD_MODE} == {torch.is_grad_enabled()}", "", True))
+            if GRAD_MODE not in self.settings:
+                self.settings[GRAD_MODE] = torch.is_grad_enabled()
+                self.assumptions.append(Assumption(f"{GRAD_MODE} == {torch.is_grad_enabled()}", "", True))
             paths = [path for path, value in self.values.items() if isinstance(value, torch.Tensor)]
         else:
             path = self._path(source)
             paths = [] if path is None else [path]
+            tensor = self.call.value_at(source)
+            if path is None and id(tensor) in self.names:
+                self._note_needs("state_requires_grad", self.names[id(tensor)], tensor)
         for path in paths:
-            needs = self.values[path].requires_grad
-            self.more.append(Check("requires_grad", path, needs))
-            self.assumptions.append(Assumption(f"{path}.requires_grad is {needs}", "", True))
+            self._note_needs("requires_grad", path, self.values[path])
+
+    def _note_needs(self, kind: str, path: str, tensor: torch.Tensor) -> None:
+        check = Check(kind, path, tensor.requires_grad)
+        if check not in self.more:
+            self.more.append(check)
+            self.assumptions.append(Assumption(f"{path}.requires_grad is {tensor.requires_grad}", "", True))
 
     def _path(self, source: Source | None) -> str | None:
         path = None if source is None else self.call.argument(source)

@@ -29,10 +29,12 @@ from .arguments import arguments_of
 from .assumptions import Relied
 from .effects import Changes
 from .first_step import make_state
+from .module import is_taken
 from .nesting import Container, leaves_of
 from .program import Program, Returned
 from .results import Results
-from .signature import GraphSignature, InputKind, InputSpec, OutputSpec
+from .running import shared_memory
+from .signature import STATE, GraphSignature, InputKind, InputSpec, OutputSpec
 from .sources import Call
 from .tracing import Traced, simplify, trace
 
@@ -58,6 +60,8 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if make_state(call, segment.effects):
         call = Call(plain, (*bound, *args), kwargs, len(bound), paths)
         segment = _captured(plain, (*bound, *args), kwargs)
+    if segment.draws:
+        raise ExportError("Python's random numbers, which a graph does not draw")
     building = _Building(segment, call, dict(zip(arguments.leaves, values, strict=True)))
     with logs.stage("export"):
         try:
@@ -180,7 +184,8 @@ class _Building:
             return "gradient", self.names.get(id(parameter)) or self.call.name_of(source.base, self.names), True
         known = self.names.get(id(tensor))
         if known is None:
-            known = name = self.call.name_of(source, self.names)
+            parts = self.call.name_of(source, self.names).split(".")
+            known = name = ".".join(f"{part}_" if is_taken(part) else part for part in parts)
             count = 1
             while known in self._taken or any(other.startswith(f"{known}.") for other in self._taken):
                 known, count = f"{name}_{count}", count + 1
@@ -210,6 +215,8 @@ class _Building:
             for spec in specs
         ]  # fmt: skip
         relied.note(self.segment)
+        if any(node.target is torch.autograd.grad for node in self.segment.graph.nodes):
+            relied.note_gradients({s.target: self.state[s.target] for s in specs if s.kind in STATE and s.target})
         traced, fixed = self._traced(specs, relied)
         relied.finish()
         results = Results(self.call, self.names, self.values, arguments, self.state, relied.resolve)
@@ -219,9 +226,10 @@ class _Building:
         signature.inputs = self._ordered(traced, [spec for spec in specs if spec.name not in fixed])
         nodes = self._outputs(traced, signature, results, changes, tree)
         _close(traced, nodes)
+        _leave_out_unused(traced, signature)
         relied.assumptions += changes.assumptions
         numbers = {path: value for path, value in self.values.items() if isinstance(value, (int, float, bool))}
-        return Program(
+        program = Program(
             name, traced.graph, signature, arguments, relied.checks(), relied.conditions, relied.settings, tree, self.state,
             {alias: target for alias, target in self.aliases.items() if target in self.state}, signature.changed_inputs,
             relied.assumptions, examples=numbers, made_with=versions(),
@@ -230,6 +238,12 @@ class _Building:
                 if name in changes.attributes or not self.kinds.get(id(tensor), ("", True))[1]
             ],
         )  # fmt: skip
+        for taken in (n for n in (*program.state, *program.aliases) if any(map(is_taken, n.split(".")))):
+            raise ExportError(f"{taken}: modules have an attribute of that name, so an exported one can have no such tensor")
+        problem = shared_memory(program, self.values)
+        if problem:
+            raise ExportError(f"{problem}. Give them memory of their own: clone()")
+        return program
 
     def _by_name(self, examples: list[Any]) -> list[tuple[GraphInput, Any]]:
         """The graph's inputs with their values: parameters first, by whose names others are named."""
@@ -360,6 +374,14 @@ def _close(traced: Traced, nodes: list[Node]) -> None:
     """Let the graph return these nodes, and take out what nothing needs."""
     traced.graph.output(tuple(nodes)).meta["val"] = None
     simplify(traced.graph, set(nodes))
+
+
+def _leave_out_unused(traced: Traced, signature: GraphSignature) -> None:
+    """Take out inputs for tensors of the program's own that it only asked what they are like. They stay in its state."""
+    unused = {node.name: node for node in traced.graph.nodes if node.op == "placeholder" and not node.users}
+    for spec in [spec for spec in signature.inputs if spec.kind in STATE and spec.name in unused]:
+        signature.inputs.remove(spec)
+        traced.graph.erase_node(unused[spec.name])
 
 
 def versions() -> dict[str, str]:

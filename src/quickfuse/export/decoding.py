@@ -12,7 +12,9 @@ from torch.fx import Graph, Node
 from ..errors import ExportFileError
 from ..ir.values import NumberMeta, TensorMeta
 from .arguments import Arguments
+from .checks import SETTINGS
 from .fields import DEEPEST, NUMBERS, Field
+from .module import is_taken
 from .nesting import Container, is_field_name, leaves_of
 from .numbers import COUNTS, Arithmetic, Ref
 from .operators import function_named
@@ -47,7 +49,7 @@ def decoded(text: Any, weights: bytes, namespaces: Collection[str]) -> Program:
     graph = _graph(top["graph"], namespaces)
     signature = _signature(top["signature"], graph, state, arguments)
     check_types(graph)
-    checks = [_check(item, arguments) for item in top["checks"].items()]
+    checks = [_check(item, arguments, state) for item in top["checks"].items()]
     aliases = {name: target.text() for name, target in top["aliases"].entries()}
     refs = _numbers_of(checks, state)
     conditions = [
@@ -55,7 +57,7 @@ def decoded(text: Any, weights: bytes, namespaces: Collection[str]) -> Program:
     ]
     program = Program(
         top["name"].text(), graph, signature, arguments, checks, conditions,
-        {name: value.plain() for name, value in top["settings"].entries()},
+        {name: _setting(name, value) for name, value in top["settings"].entries()},
         _tree(top["result"], _Results(graph, signature, arguments, state, refs)), state, aliases, top["apart"].texts(),
         [_assumption(item) for item in top["assumptions"].items()], top["training"].flag(),
         examples={path: value.plain() for path, value in top["examples"].entries()},
@@ -71,9 +73,9 @@ def _check_names(program: Program) -> None:
     names = [*program.state, *program.aliases]
     for name in names:
         parts = name.split(".")
-        if not all(part and part.isprintable() for part in parts) or len(parts) > 2 * DEEPEST or parts[-1] == "training":
+        if not all(part and part.isprintable() for part in parts) or len(parts) > 2 * DEEPEST:
             raise ExportFileError(f"{name!r:.80} is no name of a tensor in a module")
-        if any(hasattr(torch.nn.Module, part) or part in ("training", *_OWN) for part in parts):
+        if any(map(is_taken, parts)):
             raise ExportFileError(f"{name!r:.80} is no name of a tensor in a module: modules have that attribute")
     taken = {*names}
     for name in names:
@@ -86,15 +88,6 @@ def _check_names(program: Program) -> None:
     for path in program.apart:
         if path not in program.input_metas():
             raise ExportFileError(f"{path!r:.80} is no tensor among the arguments")
-
-
-#: Attributes of `ExportedModule`.
-_OWN = (
-    "_program", "_function", "_places", "_inputs", "_relies_on_mode", "_changed_inside", "_changed_arguments",
-    "_kept_for_backward", "tensor",
-    "_register", "_place", "_input", "_check", "_check_apart", "_number", "_change", "_returned", "_parameters", "_buffers",
-    "_modules",
-)  # fmt: skip
 
 
 # the graph ------------------------------------------------------------------------------------------------------
@@ -259,9 +252,13 @@ def _may_be_a_size(leaf: Returned) -> bool:
     return type(leaf.value) is int if leaf.kind == "constant" else leaf.kind in ("item", "argument", "number")
 
 
-def _check(field: Field, arguments: Arguments) -> Check:
-    kind = field["kind"].one_of("tensor", "requires_grad", "number", "equal", "same", "any")
+def _check(field: Field, arguments: Arguments, state: dict[str, torch.Tensor]) -> Check:
+    kind = field["kind"].one_of("tensor", "requires_grad", "state_requires_grad", "number", "equal", "same", "any")
     path, value = field["path"].text(), field["value"]
+    if kind == "state_requires_grad":
+        if path not in state:
+            raise field["path"].fail("the name of a tensor in the state")
+        return Check(kind, path, value.flag())
     if path not in arguments.leaves or (kind == "same" and value.text() not in arguments.leaves):
         raise field["path"].fail("the path of an argument")
     if kind == "tensor":
@@ -353,6 +350,12 @@ def _check_changed(
     known = isinstance(old, TensorMeta) and isinstance(new, TensorMeta)
     if not known or (old.dtype, old.shape) != (new.dtype, new.shape):  # type: ignore[union-attr]
         raise item["target"].fail("something of the same dtype and shape")
+
+
+def _setting(name: str, field: Field) -> Any:
+    if name not in SETTINGS:
+        raise ExportFileError(f"{name!r:.80} is no setting that a program can rely on")
+    return field.plain()
 
 
 def _assumption(field: Field) -> Assumption:

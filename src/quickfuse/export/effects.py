@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import ExportError
 from ..ir.modes import leave_autocast
@@ -17,9 +18,10 @@ from .first_step import optimizer_of
 from .program import Assumption
 from .sources import Call, Unreachable
 
-#: What ends a block of autocast: the function, and what tells the setting that was there before.
+#: What begins and ends a block of autocast: the function, and what tells the setting that was there before. (A block that is
+#: left open changes that setting.)
 _RESTORING: dict[Any, Any] = {
-    leave_autocast: lambda: None, torch.clear_autocast_cache: lambda: None,
+    torch.autocast_increment_nesting: lambda: None, leave_autocast: lambda: None, torch.clear_autocast_cache: lambda: None,
     torch.set_autocast_enabled: torch.is_autocast_enabled, torch.set_autocast_dtype: torch.get_autocast_dtype,
     torch.set_autocast_cache_enabled: torch.is_autocast_cache_enabled,
 }  # fmt: skip
@@ -39,6 +41,10 @@ def _leaves_no_trace(recipe: CallRecipe) -> bool:
 _HINT = (
     "A graph alone cannot do that. Return the value instead, or keep it in a buffer (register_buffer). If it is a cache "
     "that the first call fills, make one call before. strict=False leaves it out of the exported program"
+)
+_SCHEDULER = (
+    "Call the scheduler's step() outside of what is exported, and make the learning rate a tensor, which is in the exported "
+    "program's state: the scheduler changes it there"
 )
 _FIRST_STEP = "If it is the first step that makes an optimizer's state, take one step of the optimizer before"
 
@@ -75,9 +81,27 @@ class Changes:
         texts = list(dict.fromkeys(map(self._described, refused)))
         if self.strict and refused:
             first_step = any(optimizer_of(self.call, effect) is not None for effect in refused)
-            hint = _FIRST_STEP if first_step else _HINT
+            hint = _FIRST_STEP if first_step else _SCHEDULER if any(map(self._of_scheduler, refused)) else _HINT
             raise ExportError(f"the program changes Python objects: {'; '.join(texts)}. {hint}")
         self.assumptions += [Assumption(f"left out: {text}") for text in texts]
+
+    def _of_scheduler(self, effect: Effect) -> bool:
+        """Whether an effect changes a scheduler of learning rates."""
+        return isinstance(self._owner(effect), LRScheduler)
+
+    def _is_counted(self, effect: Effect) -> bool:
+        """Whether an effect notes on an optimizer that it took a step, for a warning of its schedulers."""
+        key = effect.key.value if isinstance(effect.key, Constant) else effect.key
+        return key == "_opt_called" and isinstance(self._owner(effect), torch.optim.Optimizer)
+
+    def _owner(self, effect: Effect) -> Any:
+        """The object whose attribute an effect sets; None where it does something else."""
+        source = effect.target.source if isinstance(effect.target, Existing) else None
+        source = source.base if source is not None and source.key == "__dict__" else source
+        try:
+            return None if source is None else self.call.value_at(source)
+        except Unreachable:
+            return None
 
     def _changes_nothing(self, effect: Effect) -> bool:
         """Whether an effect stores what is there already."""
@@ -98,7 +122,7 @@ class Changes:
             return False
 
     def _as_output(self, effect: Effect) -> bool:
-        if self._changes_nothing(effect):
+        if self._changes_nothing(effect) or self._is_counted(effect):
             return True
         if effect.kind == "setattr" and effect.key == "grad" and isinstance(effect.target, Existing):
             return self._gradient(effect.target.source, effect.value)

@@ -41,10 +41,11 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a value of a call's arguments has to be. `kind` is one of
+    """What a value of a call's arguments has to be, or a tensor of the program. `kind` is one of
 
     * "tensor": a tensor as `value` (a `TensorMeta`) says, but for its `requires_grad`
     * "requires_grad": a tensor whose `requires_grad` is `value`
+    * "state_requires_grad": so is that of the tensor in the program's state whose name is `path`
     * "number": a number of the type `value` (int or float), which the program takes as it is
     * "equal": `value` itself, of the same type
     * "same": the very object that is at the path `value`

@@ -33,7 +33,8 @@ WHOLE = frozenset({
 _CONVOLUTIONS = {aten.conv1d.default: 1, aten.conv2d.default: 2, aten.conv3d.default: 3}
 #: Forms of operators that PyTorch chooses where nothing needs gradients -> those that have derivatives.
 _DIFFERENTIABLE = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default}
-_DETACHING = frozenset({aten.detach.default, aten.detach_.default})
+#: What keeps a tensor from autograd.
+DETACHING = frozenset({aten.detach.default, aten.detach_.default})
 
 
 class ProgramRecorder(Recorder):
@@ -121,7 +122,7 @@ class ProgramRecorder(Recorder):
 
     def write(self, tensor: TracedTensor, node: Node, declared: bool = True) -> None:
         memory = tensor.memory
-        apart = not self.grad or any(step.function in _DETACHING for step in tensor.path)
+        apart = not self.grad or any(step.function in DETACHING for step in tensor.path)
         if apart and self._needs_gradients(memory.node):
             self._cut.add(id(memory))
             self._cut_memories.append(memory)  # so that no other gets its identity
@@ -143,11 +144,11 @@ class ProgramRecorder(Recorder):
         return False
 
     def _step(self, step: Any, node: Node) -> Node:
-        return self.detached(node) if step.function in _DETACHING else super()._step(step, node)
+        return self.detached(node) if step.function in DETACHING else super()._step(step, node)
 
     def _same(self, function: Any, tensor: Any) -> TracedTensor:
         made = super()._same(function, tensor)
-        if function in _DETACHING and type(tensor) is TracedTensor:
+        if function in DETACHING and type(tensor) is TracedTensor:
             made.known = self.detached(made.known)
         return made
 
@@ -236,6 +237,11 @@ def _explicit(function: Any, args: Any, kwargs: Any, spec: Spec) -> Any:
     if not names or type(spec) is not Out:
         return kwargs
     return {"dtype": spec.meta.dtype, "device": spec.meta.device, **kwargs}
+
+
+def makes_tensors(graph: Graph) -> bool:
+    """Whether a program makes tensors out of nothing, which eager mode would make on the default device."""
+    return any(node.target is torch.tensor or _factory_options(node.target) for node in graph.nodes)
 
 
 _factories: dict[Any, bool] = {}

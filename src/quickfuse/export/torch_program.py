@@ -18,6 +18,7 @@ from .nesting import Container, built, leaves_of
 from .numbers import NAMES, OPERATIONS, evaluate, item
 from .program import Program, Returned
 from .signature import InputSpec
+from .tensor_numbers import TensorNumbers
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -50,6 +51,8 @@ class _Conversion:
         self.constants: dict[str, Any] = {}
         self.inputs: list[Any] = []
         self.placeholders: dict[tuple[str, str], Node] = {}
+        self.numbers = TensorNumbers(self._emit)
+        self._stack_trace = ""
         self._taken: set[str] = set()
 
     def run(self) -> Any:
@@ -154,14 +157,20 @@ class _Conversion:
     def _call(self, node: Node) -> Any:
         args, kwargs = self._operands(tuple(node.args)), self._operands(dict(node.kwargs))
         target: Any = node.target
-        if target is item:
-            raise ExportError("the program reads a number out of a tensor (item()), which torch.export has no form of")
+        self._stack_trace = node.meta.get("stack_trace", "")
+        if target is item or (target in NAMES and self.numbers.takes_any(args, kwargs)):
+            return self.numbers.made(node, args)
         if target in NAMES and target is not operator.getitem:
             return OPERATIONS[NAMES[target]][0](*args)
+        if self.numbers.takes_any(args, kwargs):
+            return self.numbers.taken(target, args, kwargs, node.meta["val"])
+        return self._emit(target, args, kwargs, node.meta["val"])
+
+    def _emit(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any) -> Node:
         made = self.graph.call_function(target, args, kwargs)
-        made.meta["val"] = self._faked(node.meta["val"])
-        if "stack_trace" in node.meta:
-            made.meta["stack_trace"] = node.meta["stack_trace"]
+        made.meta["val"] = self._faked(meta)
+        if self._stack_trace:
+            made.meta["stack_trace"] = self._stack_trace
         return made
 
     def _operands(self, value: Any) -> Any:

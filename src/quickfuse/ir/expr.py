@@ -232,17 +232,29 @@ def conjuncts(condition: Expr) -> list[Expr]:
 def walk(*exprs: Expr) -> list[Expr]:
     """The distinct nodes of some expressions, arguments before their users."""
     done: dict[int, Expr] = {}
-    stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(exprs)]
+    stack = list(reversed(exprs))
     while stack:
-        node, ready = stack.pop()
+        node = stack.pop()
         if id(node) in done:
             continue
-        if ready or not isinstance(node, Op):
+        if type(node) is Op:
+            for arg in node.args:
+                if id(arg) not in done:
+                    if type(arg) is Op:
+                        stack += (node, arg)
+                        break
+                    done[id(arg)] = arg
+            else:
+                done[id(node)] = node
+        else:
             done[id(node)] = node
-            continue
-        stack.append((node, True))
-        stack.extend((arg, False) for arg in reversed(node.args))
     return list(done.values())
+
+
+def main_strides(value: Expr, ndim: int) -> tuple[int, ...]:
+    """The strides of the load that moves along the most axes."""
+    loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
+    return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)
 
 
 def statements(stores: Iterable[tuple[str, Expr]]) -> list[str]:

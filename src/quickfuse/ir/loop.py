@@ -206,7 +206,8 @@ class Program:
     the loops computed is used: the graph runs in eager mode. No input is stored to before. `versions` are the positions
     of new tensors that the graph changed in place before it returned them, and how often: PyTorch counts that. `chooses`:
     there are values that are different formulas on different parts of their index space. `optional`: the temporaries that
-    may as well be computed by each loop that reads them.
+    may as well be computed by each loop that reads them. `parts`: those that are reductions of parts of rows, which are not
+    cut once more.
     """
 
     inputs: list[Buffer | None] = field(default_factory=list)
@@ -217,6 +218,7 @@ class Program:
     versions: list[tuple[int, int]] = field(default_factory=list)
     chooses: bool = False
     optional: set[Buffer] = field(default_factory=set)
+    parts: set[Buffer] = field(default_factory=set)
 
     def __str__(self) -> str:
         head = [f"# {b} : {b.meta}" for b in self.inputs if b is not None]

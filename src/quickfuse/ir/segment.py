@@ -177,6 +177,15 @@ class Effect:
     value: Recipe | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """A call of a generator of Python's random numbers, made once all guards hold and before the graph runs. `tensor` gets
+    the number, None where the call gives none."""
+
+    tensor: torch.Tensor | None
+    call: Call
+
+
 @dataclass(eq=False, slots=True)
 class Segment:
     """A part of the program that runs without Python: from a call or from suspended frames, to the return or a break.
@@ -192,7 +201,8 @@ class Segment:
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
-    where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph.
+    where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph. `draws` are
+    calls that come before the graph, in order. `asks_compiling`: the user's code asked whether it is being compiled.
     """
 
     code: CodeType
@@ -216,6 +226,8 @@ class Segment:
     labels: tuple[str, ...] = ()
     autograd_asked: frozenset[Source | None] = frozenset()
     recorded: bool = False
+    draws: list[Draw] = field(default_factory=list)
+    asks_compiling: bool = False
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 
@@ -225,6 +237,12 @@ class Segment:
         if self._module is None:
             self._module = graph_module(self.graph)
         return self._module
+
+    @property
+    def changes_inputs(self) -> bool:
+        """Whether the graph itself changes tensors that it is given: others are those that numbers are drawn into."""
+        drawn = {id(draw.tensor) for draw in self.draws}
+        return any(i.name in self.mutated and id(i.source.owner) not in drawn for i in self.inputs)
 
     def run(self, *inputs: Any) -> Any:
         """Run the graph operator by operator; `inputs` are the placeholders' values."""

@@ -2,7 +2,7 @@
 
 `targets.py` finds the rule of a node, `aten.py` that of an operator of ATen, `rules.py` and `calls.py` say what a rule is.
 The families of operators hold them: `arithmetic`, `elementary`, `activations`, `reductions`, `normalisation`, `losses`,
-`views`, `joining` and so on; `native_forms` and `*_gradients` those that exist in ATen only. `extern.py` is for the rest.
+`views`, `joining` and so on; `formulas` and `compositions` say in PyTorch calls what others are; `extern` calls the rest.
 """
 
 from __future__ import annotations

@@ -6,18 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .arithmetic import clamp_both
-from .calls import optional, rule, several
 from .context import Context
-from .promotion import is_float
 from .rules import NoRule, evaluator, pointwise
-from .symbolic import Tensor
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -149,49 +144,6 @@ def _within(x: Expr, limit: Expr) -> Expr:
     return ops.bit_and(ops.ge(x, ops.neg(limit)), ops.le(x, limit))
 
 
-@rule("log_sigmoid_forward", "input")
-def log_sigmoid(ctx: Context, meta: Any, input: Any) -> list[Tensor | None]:
-    """The second result is what the gradient's formula uses on the CPU: exp(-|x|)."""
-    metas = several(meta, 2)
-    if not is_float(input.dtype) or metas[1] is None or metas[1].shape != input.meta.shape:
-        raise NoRule
-    compute = torch.float64 if input.dtype is torch.float64 else torch.float32
-    x = ops.via(ctx.read(input), compute)
-    small = ops.exp(ops.neg(ops.absolute(x)))
-    value = ops.sub(ops.minimum(ops.like(x, 0), x), ops.log1p(small))
-    return [optional(ctx, meta, v) for meta, v in zip(metas, (value, small), strict=True)]
-
-
-# --- gradients ---
-
-#: What eager's kernel multiplies by, in double precision, too: a float32.
-_SIXTH = 0.1666666716337204
-
-
-@pointwise("sigmoid_backward", operands="grad_output output")
-def sigmoid_backward(grad: Expr, y: Expr) -> Expr:
-    return ops.mul(ops.mul(grad, ops.sub(ops.like(y, 1), y)), y)
-
-
-@pointwise("tanh_backward", operands="grad_output output")
-def tanh_backward(grad: Expr, y: Expr) -> Expr:
-    return ops.mul(grad, ops.sub(ops.like(y, 1), ops.mul(y, y)))
-
-
 @pointwise("threshold_backward", operands="grad_output self", numbers={"threshold": None})
 def threshold_backward(grad: Expr, x: Expr, limit: Expr) -> Expr:
     return ops.where(ops.le(x, limit), ops.like(grad, 0), grad)
-
-
-@pointwise("hardsigmoid_backward", operands="grad_output self")
-def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
-    inside = ops.bit_and(ops.gt(x, ops.like(x, -3)), ops.lt(x, ops.like(x, 3)))
-    return ops.where(inside, ops.mul(grad, ops.like(x, _SIXTH)), ops.like(grad, 0))
-
-
-@pointwise("softshrink_backward", operands="grad_output self", numbers={"lambd": None})
-def shrink_backward(grad: Expr, x: Expr, limit: Expr) -> Expr:
-    return ops.where(_within(x, limit), ops.like(grad, 0), grad)
-
-
-pointwise("hardshrink_backward", operands="grad_out self", numbers={"lambd": None})(shrink_backward.compute)

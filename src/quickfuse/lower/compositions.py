@@ -21,6 +21,10 @@ def _nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
     return torch.where(torch.isnan(input), 0, input).sum(dim, keepdim, dtype=dtype)
 
 
+def _count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
+    return (input != 0).sum(dim)
+
+
 def _aminmax(input: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
     axes = () if dim is None else dim
     return torch.amin(input, axes, keepdim), torch.amax(input, axes, keepdim)
@@ -137,8 +141,8 @@ def _safe_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 #: Name of a function of `torch` or of an operator of ATen -> what it is composed of.
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
-    "nansum": _nansum, "ldexp": _ldexp, "channel_shuffle": _channel_shuffle, "trace": _trace,
-    "masked_scatter": _masked_scatter, "isin": _isin, "_safe_softmax": _safe_softmax,
+    "count_nonzero": _count_nonzero, "nansum": _nansum, "ldexp": _ldexp, "channel_shuffle": _channel_shuffle,
+    "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "_safe_softmax": _safe_softmax,
     "aminmax": _aminmax, "block_diag": _block_diag, "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
     "rot90": _rot90,
     "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,

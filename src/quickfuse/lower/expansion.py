@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph
 
 from quickfuse.ir.arguments import map_leaves
-from quickfuse.ir.expr import Scalar
+from quickfuse.ir.expr import HALF_TYPES, Scalar
 from quickfuse.ir.nodes import is_view, outputs_of
 from quickfuse.ir.values import TensorMeta
 
@@ -120,9 +120,14 @@ def _is_worth_it(graph: Graph) -> bool:
 
 
 def _gives(graph: Graph, meta: Any) -> bool:
-    """Whether a graph returns tensors as capture has seen them, but for how they lie in memory."""
+    """Whether a graph returns tensors as capture has seen them, but for how they lie in memory. They may be of a wider type:
+    then they are rounded at the end."""
     made, wanted = outputs_of(graph), [meta] if isinstance(meta, TensorMeta) else [m for m in meta if m is not None]
     return len(wanted) == len(made) and all(
-        isinstance(one, TensorMeta) and (one.dtype, one.shape, one.device) == (two.dtype, two.shape, two.device)
+        isinstance(two, TensorMeta) and (one.shape, one.device) == (two.shape, two.device) and _rounds(two.dtype, one.dtype)
         for one, two in zip(wanted, [node.meta["val"] for node in made], strict=True)
     )
+
+
+def _rounds(made: torch.dtype, wanted: torch.dtype) -> bool:
+    return made is wanted or (wanted in HALF_TYPES and made is torch.float32)

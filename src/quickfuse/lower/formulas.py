@@ -22,24 +22,21 @@ FORMULAS: dict[str, Callable[..., Any]] = {}
 
 
 def formula(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function of the operator's arguments."""
+    """Register a function of the operator's arguments, which is computed in 32 bits at least."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def composed(first: X, *others: Any, **options: Any) -> Any:
-            dtype = first.dtype
-            if dtype not in _HALF:
-                return function(first, *others, **options)
-            wide = [a.float() if isinstance(a, X) and a.dtype in _HALF else a for a in (first, *others)]
-            made = function(*wide, **options)
-            results = made if isinstance(made, tuple) else (made,)
-            rounded = tuple([r.to(dtype) if isinstance(r, X) and r.dtype is torch.float32 else r for r in results])
-            return rounded if isinstance(made, tuple) else rounded[0]
+        def composed(*args: Any, **options: Any) -> Any:
+            return function(*[_computed(a) if isinstance(a, X) else a for a in args], **options)
 
         FORMULAS.update(dict.fromkeys(names.split(), composed))
         return composed
 
     return register
+
+
+def _computed(x: X) -> X:
+    return x.float() if x.dtype in _HALF else x
 
 
 # --- functions of elements ---
@@ -87,6 +84,9 @@ def _logaddexp2(x: X, y: X) -> X:
 
 # --- activations and their gradients ---
 
+#: What eager's kernel multiplies by, in double precision, too: a float32.
+_SIXTH = 0.1666666716337204
+
 
 @formula("glu")
 def _glu(x: X, dim: int = -1) -> X:
@@ -101,6 +101,12 @@ def _glu_backward(grad: X, x: X, dim: int) -> X:
     return torch.cat([share * grad, (1 - share) * share * grad * first], dim)
 
 
+formula("sigmoid_backward")(lambda grad, y: grad * (1 - y) * y)
+formula("tanh_backward")(lambda grad, y: grad * (1 - y * y))
+formula("hardsigmoid_backward")(lambda grad, x: torch.where((x > -3) & (x < 3), grad * _SIXTH, 0))
+formula("softshrink_backward hardshrink_backward")(
+    lambda grad, x, limit: torch.where((x >= -limit) & (x <= limit), 0, grad)
+)
 formula("hardtanh_backward")(lambda grad, x, low, high: torch.where((x <= low) | (x >= high), 0, grad))
 formula("leaky_relu_backward")(lambda grad, x, slope, of_result: torch.where(x > 0, grad, grad * slope))
 formula("_prelu_kernel")(lambda x, weight: torch.where(x > 0, x, weight * x))
@@ -151,6 +157,13 @@ def _softplus_backward(grad: X, x: X, beta: float, threshold: float) -> X:
     return torch.where(x * beta > threshold, grad, grad * power / (power + 1))
 
 
+@formula("log_sigmoid_forward")
+def _log_sigmoid(x: X) -> tuple[X, X]:
+    """The second result is what the gradient's formula uses on the CPU."""
+    small = (-x.abs()).exp()
+    return x.clamp_max(0) - small.log1p(), small
+
+
 @formula("log_sigmoid_backward")
 def _log_sigmoid_backward(grad: X, x: X, small: X) -> X:
     """`small` is exp(-|x|)."""
@@ -169,12 +182,15 @@ def _logit_backward(grad: X, x: X, eps: float | None = None) -> X:
 # --- losses and their gradients: `reduction` is 0 for none, 1 for the mean, 2 for the sum ---
 
 
-def _loss(name: str, of_difference: Callable[..., X]) -> None:
-    def loss(x: X, target: X, reduction: int = 1, *numbers: float, **options: float) -> Any:
-        losses = of_difference(x - target, *numbers, **options)
-        return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
+def _reduced(losses: X, reduction: int) -> X:
+    return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
 
-    FORMULAS[name] = loss  # eager stores the losses, in 16 bits where those are the operands
+
+def _loss(name: str, of_difference: Callable[..., X]) -> None:
+    def loss(x: X, target: X, reduction: int = 1, *numbers: float, **options: float) -> X:
+        return _reduced(of_difference(x - target, *numbers, **options), reduction)
+
+    FORMULAS[name] = loss  # not by `formula`: eager stores the losses, in 16 bits where those are the operands
 
 
 def _smooth(difference: X, beta: float = 1.0) -> X:
@@ -187,6 +203,18 @@ def _huber(difference: X, delta: float = 1.0) -> X:
     return torch.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
 
+def _bce_with_logits(
+    x: X, target: X, weight: X | None = None, pos_weight: X | None = None, reduction: int = 1
+) -> X | None:
+    if x.dtype is not target.dtype:
+        return None
+    log_sigmoid = torch.nn.functional.logsigmoid(x)
+    positive = log_sigmoid if pos_weight is None else ((pos_weight - 1) * target + 1) * log_sigmoid
+    losses = (1 - target) * x - positive
+    return _reduced(losses if weight is None else losses * weight, reduction)
+
+
+FORMULAS["binary_cross_entropy_with_logits"] = _bce_with_logits
 _loss("mse_loss", lambda difference: difference * difference)
 _loss("smooth_l1_loss", _smooth)
 _loss("huber_loss", _huber)
@@ -269,8 +297,115 @@ def _rms_norm_backward(grad: X, x: X, shape: Any, scale: X, weight: X | None, ma
     return of_input if mask[0] else None, of_weight if mask[1] and weight is not None else None
 
 
-# --- elements in other places ---
+# --- normalisations and their gradients, in 32 bits at least, which are rounded at the end ---
+# `mask` says which gradients are wanted.
+
+
+def _standardised(x: X, axes: list[int], eps: float) -> tuple[X, X, X]:
+    """The elements with mean 0 and variance 1 along some axes; what was taken away for it, and by what they were scaled."""
+    x = _computed(x)
+    if x.device.type == "cpu":
+        mean = x.mean(axes, keepdim=True)
+        variance = (x - mean).square().mean(axes, keepdim=True)
+    else:
+        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    scale = (variance + eps).rsqrt()
+    return (x - mean) * scale, mean, scale
+
+
+def _affine(value: X, weight: X | None, bias: X | None) -> X:
+    value = value if weight is None else value * weight
+    return value if bias is None else value + bias
+
+
+def _gradient(grad: X, value: X, scale: X, weight: X | None, axes: list[int]) -> X:
+    """With respect to the elements that were standardised to `value`: what would change mean or scale has no effect."""
+    grad = grad if weight is None else grad * weight
+    along_value = (grad * value).mean(axes, keepdim=True)
+    return (grad - value * along_value - grad.mean(axes, keepdim=True)) * scale
+
+
+def _wanted(found: list[X | None], mask: Any) -> tuple[X | None, ...]:
+    return tuple([gradient if wanted else None for gradient, wanted in zip(found, mask, strict=True)])
+
+
+def _layer_norm(x: X, shape: Any, weight: X | None, bias: X | None, eps: float) -> tuple[X, X, X]:
+    value, mean, scale = _standardised(x, [*range(-len(shape), 0)], eps)
+    return _affine(value, weight, bias), mean, scale
+
+
+def _layer_norm_backward(
+    grad: X, x: X, shape: Any, mean: X, scale: X, weight: X | None, bias: X | None, mask: Any
+) -> tuple[X | None, ...]:
+    grad, value, outer = _computed(grad), (_computed(x) - mean) * scale, [*range(x.ndim - len(shape))]
+    of_input = _gradient(grad, value, scale, weight, [*range(-len(shape), 0)])
+    of_weight, of_bias = ((g.sum(outer) if outer else g) for g in (grad * value, grad))
+    return _wanted([of_input, of_weight if weight is not None else None, of_bias if bias is not None else None], mask)
+
+
+def _grouped(x: X, groups: int) -> X:
+    """(N, C, ...) as (N, groups, C / groups, ...)"""
+    return x.unflatten(1, (groups, -1))
+
+
+def _by_channel(parameter: X | None, groups: int, ndim: int) -> X | None:
+    return None if parameter is None else parameter.view(groups, -1, *[1] * (ndim - 2))
+
+
+def _group_norm(
+    x: X, weight: X | None, bias: X | None, N: int, C: int, HxW: int, groups: int, eps: float
+) -> tuple[X, X, X]:
+    value, mean, scale = _standardised(_grouped(x, groups), [*range(2, x.ndim + 1)], eps)
+    value = _affine(value, *[_by_channel(p, groups, x.ndim) for p in (weight, bias)])
+    return value.flatten(1, 2), mean.flatten(1), scale.flatten(1)
+
+
+def _group_norm_backward(
+    grad: X, x: X, mean: X, scale: X, weight: X | None, N: int, C: int, HxW: int, groups: int, mask: Any
+) -> tuple[X | None, ...]:
+    mean, scale = (s.view(*s.shape, *[1] * (x.ndim - 1)) for s in (mean, scale))
+    grad, value = _computed(_grouped(grad, groups)), (_computed(_grouped(x, groups)) - mean) * scale
+    axes, others = [*range(2, x.ndim + 1)], [0, *range(3, x.ndim + 1)]
+    of_input = _gradient(grad, value, scale, _by_channel(weight, groups, x.ndim), axes).flatten(1, 2)
+    return _wanted([of_input, *[g.sum(others).flatten() for g in (grad * value, grad)]], mask)
+
+
+def _batch_norm_backward(
+    grad: X, x: X, weight: X | None, running_mean: X | None, running_var: X | None, mean: X | None, scale: X | None,
+    train: bool, eps: float, mask: Any,
+) -> tuple[X | None, ...]:  # fmt: skip
+    axes, shape = [0, *range(2, x.ndim)], (-1, *[1] * (x.ndim - 2))
+    if not train:
+        assert running_mean is not None and running_var is not None
+        mean, scale = running_mean, 1 / (_computed(running_var) + eps).sqrt()
+    assert mean is not None and scale is not None
+    scale, grad = _computed(scale).view(shape), _computed(grad)
+    value = (_computed(x) - mean.view(shape)) * scale
+    product, rest = grad * value, grad
+    if train:
+        rest = grad - value * product.mean(axes, keepdim=True) - grad.mean(axes, keepdim=True)
+    of_input = rest * scale if weight is None else rest * scale * weight.view(shape)
+    return _wanted([of_input, product.sum(axes), grad.sum(axes)], mask)
+
+
+FORMULAS.update({
+    "native_layer_norm": _layer_norm, "native_layer_norm_backward": _layer_norm_backward,
+    "native_group_norm": _group_norm, "native_group_norm_backward": _group_norm_backward,
+    "native_batch_norm_backward": _batch_norm_backward,
+})  # fmt: skip
+
+# --- elements in other places, and parts that are kept ---
 
 FORMULAS["slice_backward"] = lambda grad, sizes, *place: torch.slice_scatter(grad.new_zeros(sizes), grad, *place)
 FORMULAS["select_backward"] = lambda grad, sizes, *place: torch.select_scatter(grad.new_zeros(sizes), grad, *place)
 FORMULAS["diagonal_backward"] = lambda grad, sizes, *place: torch.diagonal_scatter(grad.new_zeros(sizes), grad, *place)
+
+
+def _away(x: X) -> X:
+    """How far each element of a matrix is to the right of the diagonal."""
+    rows, columns = (torch.arange(n, device=x.device) for n in x.shape[-2:])
+    return columns - rows.unsqueeze(1)
+
+
+FORMULAS["tril"] = lambda x, diagonal=0: torch.where(_away(x) <= diagonal, x, 0)
+FORMULAS["triu"] = lambda x, diagonal=0: torch.where(_away(x) >= diagonal, x, 0)

@@ -24,7 +24,7 @@ from .rules import NoRule, operand, promotion_key
 from .space import Space
 from .symbolic import Tensor
 
-F64, I64 = torch.float64, torch.int64
+I64 = torch.int64
 
 #: What ATen's losses take for `reduction`.
 NONE, MEAN, SUM = range(3)
@@ -56,21 +56,6 @@ def _operands(ctx: Context, *tensors: Any) -> tuple[list[Expr], Shape, torch.dty
     if not is_float(common):
         raise NoRule
     return [operand(ctx, t, shape, device, common, compute, True) for t in tensors], shape, common
-
-
-@rule("binary_cross_entropy_with_logits", "input target weight=None pos_weight=None reduction=1")
-def bce_with_logits(
-    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, pos_weight: Any, reduction: Any
-) -> Tensor:
-    if weight is not None or pos_weight is not None:
-        raise NoRule
-    (x, y), shape, common = _operands(ctx, input, target)
-    if common is not input.dtype or COMPUTE[common] is not common:
-        raise NoRule  # eager rounds several intermediate tensors to 16 bits
-    zero = ops.like(x, 0)
-    log_sigmoid = ops.sub(ops.minimum(x, zero), ops.log1p(ops.exp(ops.neg(ops.absolute(x)))))
-    losses = ops.sub(ops.mul(ops.sub(ops.like(y, 1), y), x), log_sigmoid)
-    return _reduced(ctx, meta, losses, shape, common, reduction)
 
 
 @rule("binary_cross_entropy", "input target weight=None reduction=1")
@@ -194,3 +179,24 @@ def nll_loss(
     losses = classes.negative(classes.of_target(classes.value))
     total = ops.const(0, metas[1].dtype) if reduction == NONE else classes.total_weight()
     return [classes.reduced(metas[0], losses, reduction), optional(ctx, metas[1], total)]
+
+
+@rule("nll_loss_backward nll_loss2d_backward", "grad_output input target weight reduction ignore_index total_weight")
+def nll_loss_backward(
+    ctx: Context, meta: Any, grad_output: Any, input: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any,
+    total_weight: Any,
+) -> Tensor:  # fmt: skip
+    classes = Classes(ctx, input, target, weight, ignore_index, checked=False)
+    compute, shape, device = classes.compute, classes.shape, classes.space.device
+    grad = classes.of_rows(grad_output) if reduction == NONE else _number(ctx, grad_output, shape, device, compute)
+    factor = ops.neg(grad if classes.weight is None else ops.mul(grad, classes.weight))
+    if reduction == MEAN:
+        factor = ops.div(factor, _number(ctx, total_weight, shape, device, compute))
+    here = ops.bit_and(classes.is_target, ops.bit_not(classes.is_ignored))
+    return made(ctx, meta, ops.via(ops.where(here, factor, ops.like(factor, 0)), meta.dtype))
+
+
+def _number(ctx: Context, tensor: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Expr:
+    if type(tensor) is not Tensor or tensor.meta.shape:
+        raise NoRule
+    return ops.via(ctx.read_as(tensor, shape, device), dtype)

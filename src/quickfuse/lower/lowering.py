@@ -16,6 +16,7 @@ from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind
 from quickfuse.ir.values import NumberMeta, TensorMeta
 
+from . import ops
 from .aten import native_handler, overload_handler
 from .batches import batch_products
 from .chunked_products import chunk_products
@@ -29,6 +30,7 @@ from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
 from .products import Activation, activation_after
+from .rematerialised import rematerialise
 from .rules import NoRule
 from .shared_concatenations import SharedConcatenations
 from .symbolic import Storage, Tensor, whole_load
@@ -226,9 +228,9 @@ class _Lowering:
         return [None if m is None else self._laid_out(next(given), m) for m in meta]  # what is not asked for is not there
 
     def _laid_out(self, tensor: Tensor, meta: TensorMeta) -> Tensor:
-        """A result with the strides that it has where the call is one."""
+        """A result with the strides and the type that it has where the call is one."""
         if not tensor.meta.looks_like(meta):
-            return self.ctx.fresh(meta, self.ctx.read(tensor))
+            return self.ctx.fresh(meta, ops.via(self.ctx.read(tensor), meta.dtype))
         return _looking_like(tensor, meta)
 
     def _with_activation(
@@ -281,6 +283,7 @@ class _Lowering:
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
         chunk_products(self.ctx.program)
+        rematerialise(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

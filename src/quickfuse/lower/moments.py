@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import math
 
-from quickfuse.ir.expr import Count, Expr, Load
+from quickfuse.ir.expr import Count, Expr, Load, main_strides
 from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, reindex
-from quickfuse.ir.target import CUDA
+from quickfuse.ir.target import CUDA, costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .layout import Shape
-from .space import Space, main_strides
+from .space import Space
 
 
-def moments(space: Space, value: Expr) -> tuple[Expr, Expr]:
-    """The mean and the variance (of all elements, not of a sample) of each row, in the type of sums."""
+def moments(space: Space, value: Expr, *, exactly: bool = False) -> tuple[Expr, Expr]:
+    """The mean and the variance (of all elements, not of a sample) of each row, in the type of sums. `exactly`: with an
+    exact mean, as it must be where rows lie far away from zero."""
     split = _split(space, value) if space.device.type == "cuda" else None
     if split is not None:
         return _by_parts(space, value, *split)
     mean = space.mean(value)
-    centred = ops.sub(value, ops.via(mean, value.dtype))
+    dtype = mean.dtype if exactly else value.dtype
+    centred = ops.sub(ops.via(value, dtype), ops.via(mean, dtype))
     return mean, space.mean(ops.mul(centred, centred))
 
 
@@ -35,15 +37,15 @@ def _split(space: Space, value: Expr) -> tuple[Shape, int, int] | None:
     None for rows that are short, or have no equal parts."""
     if not math.prod(space.shape) or space.count < CUDA.least_row_by_parts:
         return None
-    strides = main_strides(value, len(space.shape))
+    costs, strides = costs_on(space.device), main_strides(value, len(space.shape))
     moving = [k for k, size in enumerate(space.shape) if size > 1]
     rows = math.prod(space.shape[k] for k in moving if k not in space.axes)
     inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
     if inner in space.axes:
         wanted = max(-(-space.count // CUDA.whole_row_of_many), 2)
     else:  # neighbours belong to different rows, of which a tile has many
-        units = -(-rows // space.costs.columns_a_row)
-        wanted = max(min(space.costs.most_parts, -(-space.costs.most_units // units)), 2)
+        units = -(-rows // costs.columns_a_row)
+        wanted = max(min(costs.most_parts, -(-costs.most_units // units)), 2)
     count = 1
     whole: list[int] = []
     for axis in sorted((k for k in moving if k in space.axes), key=lambda k: -abs(strides[k])):
@@ -106,7 +108,7 @@ def _of_part(space: Space, value: Expr) -> tuple[Load, Load]:
 
 def _mean(space: Space, value: Expr) -> Expr:
     wide = space.wide(value.dtype)
-    return ops.div(space.in_one_stage(ops.via(value, wide), "add"), ops.via(Count(space.count), wide))
+    return ops.div(space.reduce_part(ops.via(value, wide), "add"), ops.via(Count(space.count), wide))
 
 
 def _without_axis(load: Load, axis: int) -> Load:

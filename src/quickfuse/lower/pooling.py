@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ from .computed_indices import I64, at, source
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
+from .reductions import mean
 from .rules import NoRule
-from .space import Space
 from .symbolic import Tensor
 
 
@@ -119,15 +120,15 @@ def numbers_for(value: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _max_pool(
-    ctx: Context, meta: Any, ndim: int, with_indices: bool, input: Any, kernel_size: Any, stride: Any, padding: Any,
-    dilation: Any,
+    ctx: Context, meta: Any, *, ndim: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    dilation: Any = 1, return_indices: Any = False, **others: Any,
 ) -> Any:  # fmt: skip
     metas = meta if isinstance(meta, (list, tuple)) else [meta]
-    if with_indices != (len(metas) == 2):
+    if bool(return_indices) != (len(metas) == 2):
         raise NoRule
     windows = Windows(ctx, input, metas[0], kernel_size, stride, padding, dilation, ndim)
     dtype = COMPUTE[input.dtype]
-    if not with_indices:
+    if not return_indices:
         best = functools.reduce(ops.maximum, windows.elements_or(identity("maximum", dtype), dtype))
         return _kept(ctx, made(ctx, meta, ops.via(best, meta.dtype)))
     elements = ((element, inside, windows.position(place)) for element, inside, place in windows.elements())
@@ -151,25 +152,6 @@ def _best_with_index(
     return best, found
 
 
-def _register_max_pool(ndim: int) -> None:
-    @rule(f"max_pool{ndim}d", "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False return_indices=False",
-          [getattr(functional, f"max_pool{ndim}d"), getattr(functional, f"_max_pool{ndim}d")])  # fmt: skip
-    def max_pool(
-        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any,
-        return_indices: Any,
-    ) -> Any:  # fmt: skip
-        return _max_pool(ctx, meta, ndim, bool(return_indices), input, kernel_size, stride, padding, dilation)
-
-    @rule(f"max_pool{ndim}d_with_indices",
-          "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False return_indices=True",
-          [getattr(functional, f"max_pool{ndim}d_with_indices")])  # fmt: skip
-    def max_pool_with_indices(
-        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any,
-        return_indices: Any,
-    ) -> Any:  # fmt: skip
-        return _max_pool(ctx, meta, ndim, True, input, kernel_size, stride, padding, dilation)
-
-
 def _kept(ctx: Context, result: Tensor) -> Tensor:
     """A result that is stored before it is used, for it is read from many elements: users would each read all of them."""
     ctx.materialize(result.storage)
@@ -179,26 +161,20 @@ def _kept(ctx: Context, result: Tensor) -> Tensor:
 # --- averages ---
 
 
-def _register_avg_pool(ndim: int) -> None:
-    @rule(f"avg_pool{ndim}d",
-          "input kernel_size stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None",
-          [getattr(functional, f"avg_pool{ndim}d")])  # fmt: skip
-    def avg_pool(
-        ctx: Context, meta: Any, input: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: Any,
-        count_include_pad: Any, divisor_override: Any,
-    ) -> Tensor:  # fmt: skip
-        if type(input) is not Tensor or not is_float(input.dtype):
-            raise NoRule
-        windows = Windows(ctx, input, meta, kernel_size, stride, padding, 1, ndim)
-        dtype = COMPUTE[input.dtype]
-        total = sum_of(windows, dtype)
-        if divisor_override is not None:
-            if type(divisor_override) is not int:
-                raise NoRule
-            count: Expr = ops.const(divisor_override, dtype)
-        else:
-            count = _count(windows, dtype, bool(count_include_pad))
-        return _kept(ctx, made(ctx, meta, ops.via(ops.div(total, count), meta.dtype)))
+def _avg_pool(
+    ctx: Context, meta: Any, *, ndim: int, input: Any, kernel_size: Any, stride: Any, padding: Any, count_include_pad: Any,
+    divisor_override: Any, **others: Any,
+) -> Tensor:  # fmt: skip
+    if type(input) is not Tensor or not is_float(input.dtype) or type(divisor_override) not in (int, type(None)):
+        raise NoRule
+    windows = Windows(ctx, input, meta, kernel_size, stride, padding, 1, ndim)
+    dtype = COMPUTE[input.dtype]
+    total = sum_of(windows, dtype)
+    if divisor_override is not None:
+        count: Expr = ops.const(divisor_override, dtype)
+    else:
+        count = _count(windows, dtype, bool(count_include_pad))
+    return _kept(ctx, made(ctx, meta, ops.via(ops.div(total, count), meta.dtype)))
 
 
 def sum_of(windows: Windows, dtype: torch.dtype) -> Expr:
@@ -228,7 +204,7 @@ def part_within(begin: Expr, size: int, low: int, high: int) -> Expr:
     return ops.sub(end, ops.maximum(begin, ops.const(low, I64)))
 
 
-def _adaptive_avg_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Tensor:
+def _adaptive_avg_pool(ctx: Context, meta: Any, *, ndim: int, input: Any, output_size: Any) -> Tensor:
     if type(input) is not Tensor or type(meta) is not TensorMeta or not is_float(input.dtype) or not input.meta.numel:
         raise NoRule
     shape = input.meta.shape
@@ -237,21 +213,13 @@ def _adaptive_avg_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Tensor
         raise NoRule
     pairs = list(zip(shape[first:], meta.shape[first:], strict=True))
     if all(small == 1 for _, small in pairs):
-        return _mean(ctx, meta, input, tuple(range(first, len(shape))))
+        return mean(ctx, meta, input, list(range(first, len(shape))), True, None)
     if all(large % small == 0 for large, small in pairs):
         windows = Windows(ctx, input, meta, [large // small for large, small in pairs], None, 0, 1, ndim)
         dtype = COMPUTE[input.dtype]
         total = ops.div(sum_of(windows, dtype), ops.const(math.prod(windows.sizes), dtype))
         return made(ctx, meta, ops.via(total, meta.dtype))
     return _uneven_average(ctx, meta, input, first)
-
-
-def _mean(ctx: Context, meta: TensorMeta, input: Tensor, axes: Shape) -> Tensor:
-    dtype = COMPUTE[input.dtype]
-    space = Space(ctx, input.meta.shape, axes, input.meta.device)
-    summed = ops.via(space.sum(ops.via(ctx.read(input), dtype)), dtype)
-    mean = ops.div(summed, space.number_of_elements(dtype))
-    return made(ctx, meta, ops.via(space.result(mean, True), meta.dtype))
 
 
 class _Uneven:
@@ -302,7 +270,7 @@ def _uneven_average(ctx: Context, meta: TensorMeta, input: Tensor, first: int) -
     return made(ctx, meta, ops.via(total, meta.dtype))
 
 
-def _adaptive_max_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Any:
+def _adaptive_max_pool(ctx: Context, meta: Any, *, ndim: int, input: Any, output_size: Any) -> Any:
     metas = list(meta) if isinstance(meta, (list, tuple)) else [meta]
     if type(input) is not Tensor or type(metas[0]) is not TensorMeta or not input.meta.numel or not metas[0].numel:
         raise NoRule
@@ -313,7 +281,7 @@ def _adaptive_max_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Any:
     pairs = list(zip(shape[first:], result[first:], strict=True))
     if all(large % small == 0 for large, small in pairs):
         sizes = [large // small for large, small in pairs]
-        return _max_pool(ctx, meta, ndim, len(metas) == 2, input, sizes, None, 0, 1)
+        return _max_pool(ctx, meta, ndim=ndim, input=input, kernel_size=sizes, return_indices=len(metas) == 2)
     dtype, windows = COMPUTE[input.dtype], _Uneven(ctx, input, metas[0], first)
     elements = ((element, inside, windows.flat(indices)) for element, inside, indices in windows.elements())
     best, found = _best_with_index(elements, windows.flat(windows.begins), dtype)
@@ -321,17 +289,19 @@ def _adaptive_max_pool(ctx: Context, meta: Any, input: Any, ndim: int) -> Any:
     return values if len(metas) == 1 else [values, _kept(ctx, made(ctx, metas[1], found))]
 
 
-def _register_adaptive(ndim: int) -> None:
-    @rule(f"_adaptive_avg_pool{ndim}d adaptive_avg_pool{ndim}d", "input output_size")
-    def adaptive_avg_pool(ctx: Context, meta: Any, input: Any, output_size: Any) -> Tensor:
-        return _adaptive_avg_pool(ctx, meta, input, ndim)
-
-    @rule(f"adaptive_max_pool{ndim}d", "input output_size")
-    def adaptive_max_pool(ctx: Context, meta: Any, input: Any, output_size: Any) -> Any:
-        return _adaptive_max_pool(ctx, meta, input, ndim)
+def _register(ndim: int) -> None:
+    windows = "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False return_indices="
+    maximum, average = (partial(function, ndim=ndim) for function in (_max_pool, _avg_pool))
+    functions = [getattr(functional, name) for name in (f"max_pool{ndim}d", f"_max_pool{ndim}d")]
+    rule(f"max_pool{ndim}d", f"{windows}False", functions)(maximum)
+    name = f"max_pool{ndim}d_with_indices"
+    rule(name, f"{windows}True", [getattr(functional, name)])(maximum)
+    settings = "stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None"
+    rule(f"avg_pool{ndim}d", f"input kernel_size {settings}", [getattr(functional, f"avg_pool{ndim}d")])(average)
+    names = f"_adaptive_avg_pool{ndim}d adaptive_avg_pool{ndim}d"
+    rule(names, "input output_size")(partial(_adaptive_avg_pool, ndim=ndim))
+    rule(f"adaptive_max_pool{ndim}d", "input output_size")(partial(_adaptive_max_pool, ndim=ndim))
 
 
 for _ndim in (1, 2, 3):
-    _register_max_pool(_ndim)
-    _register_avg_pool(_ndim)
-    _register_adaptive(_ndim)
+    _register(_ndim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 from quickfuse.ir.cost_model import COSTS
@@ -32,12 +33,14 @@ def _image(grad: Any, meta: Any, ndim: int) -> int:
     return first
 
 
-def _avg_pool_backward(
-    ctx: Context, meta: Any, grad: Any, ndim: int, sizes: Any, strides: Any, padding: Any, with_padding: bool, divisor: Any
-) -> Tensor:
+def _avg_pool(
+    ctx: Context, meta: Any, *, ndim: int, grad_output: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    count_include_pad: Any = True, divisor_override: Any = None, **others: Any,
+) -> Tensor:  # fmt: skip
+    grad, divisor = grad_output, divisor_override
     first = _image(grad, meta, ndim)
-    sizes, padding = numbers_for(sizes, ndim), numbers_for(padding, ndim)
-    strides = numbers_for(strides, ndim) if strides else sizes
+    sizes, padding = numbers_for(kernel_size, ndim), numbers_for(padding, ndim)
+    strides = numbers_for(stride, ndim) if stride else sizes
     most = [-(-size // step) for size, step in zip(sizes, strides, strict=True)]
     if math.prod(most) > COSTS.most_window_elements or type(divisor) not in (int, type(None)):
         raise NoRule
@@ -54,7 +57,7 @@ def _avg_pool_backward(
             window = ops.sub(window, ops.const(n, I64)) if n else window
             axes.append(window)
             inside = both(inside, _is_in(window, here, n, size, step, shape[axis]))
-            low, high = (-pad, meta.shape[axis] + pad) if with_padding else (0, meta.shape[axis])
+            low, high = (-pad, meta.shape[axis] + pad) if count_include_pad else (0, meta.shape[axis])
             if -pad >= low and (shape[axis] - 1) * step - pad + size <= high:
                 fixed *= size
                 continue
@@ -115,46 +118,35 @@ def _is_in(window: Expr, here: Expr, n: int, size: int, step: int, count: int) -
     return inside
 
 
-def _register(ndim: int) -> None:
-    @rule(f"avg_pool{ndim}d_backward",
-          "grad_output input kernel_size stride padding ceil_mode count_include_pad divisor_override")  # fmt: skip
-    def avg_pool_backward(
-        ctx: Context, meta: Any, grad_output: Any, input: Any, kernel_size: Any, stride: Any, padding: Any,
-        ceil_mode: Any, count_include_pad: Any, divisor_override: Any,
-    ) -> Tensor:  # fmt: skip
-        return _avg_pool_backward(
-            ctx, meta, grad_output, ndim, kernel_size, stride, padding, bool(count_include_pad), divisor_override
-        )
+def _adaptive_avg_pool(ctx: Context, meta: Any, *, ndim: int, grad_output: Any, input: Any) -> Tensor:
+    first = _image(grad_output, meta, ndim)
+    pairs = list(zip(meta.shape[first:], grad_output.meta.shape[first:], strict=True))
+    if all(small == 1 for _, small in pairs):
+        axes: list[int | Expr] = [k if k < first else ops.const(0, I64) for k in range(len(meta.shape))]
+        dtype = COMPUTE[meta.dtype]
+        value = ops.via(at(source(ctx, grad_output), axes, len(meta.shape), None), dtype)
+        count = ops.const(math.prod(large for large, _ in pairs), dtype)
+        return made(ctx, meta, ops.via(ops.div(value, count), meta.dtype))
+    if any(large % small for large, small in pairs):
+        raise NoRule
+    return _avg_pool(ctx, meta, ndim=ndim, grad_output=grad_output, kernel_size=[large // small for large, small in pairs])
 
-    @rule(f"_adaptive_avg_pool{ndim}d_backward", "grad_output input")
-    def adaptive_backward(ctx: Context, meta: Any, grad_output: Any, input: Any) -> Tensor:
-        first = _image(grad_output, meta, ndim)
-        pairs = list(zip(meta.shape[first:], grad_output.meta.shape[first:], strict=True))
-        if all(small == 1 for _, small in pairs):
-            axes: list[int | Expr] = [k if k < first else ops.const(0, I64) for k in range(len(meta.shape))]
-            dtype = COMPUTE[meta.dtype]
-            value = ops.via(at(source(ctx, grad_output), axes, len(meta.shape), None), dtype)
-            count = ops.const(math.prod(large for large, _ in pairs), dtype)
-            return made(ctx, meta, ops.via(ops.div(value, count), meta.dtype))
-        if any(large % small for large, small in pairs):
+
+def _nearest(ctx: Context, meta: Any, *, ndim: int, grad_output: Any, scales: Any, **others: Any) -> Tensor:
+    first = _image(grad_output, meta, ndim)
+    pairs = list(zip(grad_output.meta.shape[first:], meta.shape[first:], strict=True))
+    factors = [large // small for large, small in pairs]
+    given = list(scales) or [None] * ndim
+    for (large, small), factor, scale in zip(pairs, factors, given, strict=True):
+        if large != small * factor or scale not in (None, factor):
             raise NoRule
-        sizes = [large // small for large, small in pairs]
-        return _avg_pool_backward(ctx, meta, grad_output, ndim, sizes, None, 0, True, None)
-
-    @rule(f"upsample_nearest{ndim}d_backward", "grad_output output_size input_size *scales")
-    def nearest_backward(
-        ctx: Context, meta: Any, grad_output: Any, output_size: Any, input_size: Any, scales: Any
-    ) -> Tensor:
-        first = _image(grad_output, meta, ndim)
-        pairs = list(zip(grad_output.meta.shape[first:], meta.shape[first:], strict=True))
-        factors = [large // small for large, small in pairs]
-        given = list(scales) or [None] * ndim
-        for (large, small), factor, scale in zip(pairs, factors, given, strict=True):
-            if large != small * factor or scale not in (None, factor):
-                raise NoRule
-        windows = Windows(ctx, grad_output, meta, factors, None, 0, 1, ndim)
-        return made(ctx, meta, ops.via(sum_of(windows, COMPUTE[meta.dtype]), meta.dtype))
+    windows = Windows(ctx, grad_output, meta, factors, None, 0, 1, ndim)
+    return made(ctx, meta, ops.via(sum_of(windows, COMPUTE[meta.dtype]), meta.dtype))
 
 
 for _ndim in (1, 2, 3):
-    _register(_ndim)
+    rule(f"avg_pool{_ndim}d_backward",
+         "grad_output input kernel_size stride padding ceil_mode count_include_pad divisor_override")(
+        partial(_avg_pool, ndim=_ndim))  # fmt: skip
+    rule(f"_adaptive_avg_pool{_ndim}d_backward", "grad_output input")(partial(_adaptive_avg_pool, ndim=_ndim))
+    rule(f"upsample_nearest{_ndim}d_backward", "grad_output output_size input_size *scales")(partial(_nearest, ndim=_ndim))

@@ -19,6 +19,7 @@ from . import ops
 from .calls import made, rule
 from .context import Context
 from .layout import Shape
+from .moments import moments
 from .promotion import COMPUTE, is_float
 from .rules import ALL_DEVICES, NoRule
 from .space import Space
@@ -85,12 +86,6 @@ def product(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: 
     return x.result(ctx, meta, x.space.reduce(x.value, "mul"), keepdim)
 
 
-@rule("count_nonzero", "input dim=None")
-def count_nonzero(ctx: Context, meta: Any, input: Any, dim: Any) -> Tensor:
-    x = Reading(ctx, input, dim)
-    return x.result(ctx, meta, x.space.sum(ops.via(x.value, BOOL)), False)
-
-
 def _logical(combine: str) -> Callable[..., Tensor]:
     def evaluate(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any) -> Tensor:
         x = Reading(ctx, input, dim, empty_is_all=not isinstance(dim, (list, tuple)))
@@ -151,19 +146,14 @@ _register_extrema("min", False)
 # --- moments ---
 
 
-def moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
-    """Mean and variance in the space's wide type: first the mean, then the squares of what is left.
-
-    An infinity makes both NaN, as in Welford's algorithm.
-    """
-    mean_ = space.mean(value)
-    wide = mean_.dtype
-    centred = ops.sub(ops.via(value, wide), mean_)
-    squares = space.reduce(ops.mul(centred, centred), "add")
-    freedom = space.number_of_elements(wide)
+def _corrected_moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
+    """Mean and variance in the space's wide type. An infinity makes both NaN, as in Welford's algorithm."""
+    mean_, variance = moments(space, value, exactly=True)
     if correction:
-        freedom = ops.maximum(ops.sub(freedom, ops.const(correction, wide)), ops.const(0, wide))
-    return ops.where(ops.isnan(squares), squares, mean_), ops.div(squares, freedom)
+        count = space.number_of_elements(mean_.dtype)
+        freedom = ops.maximum(ops.sub(count, ops.const(correction, mean_.dtype)), ops.const(0, mean_.dtype))
+        return ops.where(ops.isnan(variance), variance, mean_), ops.mul(variance, ops.div(count, freedom))
+    return ops.where(ops.isnan(variance), variance, mean_), variance
 
 
 def _register_moments(name: str, root: bool, with_mean: bool) -> None:
@@ -180,7 +170,7 @@ def _register_moments(name: str, root: bool, with_mean: bool) -> None:
         x = Reading(ctx, input, dim)
         if x.space.count <= correction:
             raise NoRule  # eager warns
-        mean_, spread = moments(x.space, x.value, correction)
+        mean_, spread = _corrected_moments(x.space, x.value, correction)
         result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
         return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
 

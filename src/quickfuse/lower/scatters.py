@@ -6,7 +6,10 @@ axes are independent.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -325,19 +328,24 @@ def embedding_dense_backward(
     return target.result()
 
 
-def _max_pool_backward(ctx: Context, meta: Any, grad_output: Any, indices: Any, ndim: int) -> Tensor:
+def _max_pool_backward(
+    ctx: Context, meta: Any, *, ndim: int, grad_output: Any, indices: Any, kernel_size: Any, stride: Any, padding: Any,
+    dilation: Any, **others: Any,
+) -> Tensor:  # fmt: skip
+    if type(meta) is TensorMeta and meta.device.type == "cuda":  # where adding in memory is slow
+        with contextlib.suppress(NoRule):
+            return max_pool_gathered(ctx, meta, grad_output, indices, ndim, kernel_size, stride, padding, dilation)
+    return _max_pool_scattered(ctx, meta, ndim, grad_output, indices)
+
+
+def _max_pool_scattered(ctx: Context, meta: Any, ndim: int, grad_output: Any, indices: Any) -> Tensor:
     """Windows may overlap, so one plane of an image is gone through in order."""
     if type(meta) is not TensorMeta or len(meta.shape) <= ndim or not meta.numel:
         raise NoRule
     shape, first = meta.shape, len(meta.shape) - ndim
-    count = 1
-    for n in grad_output.meta.shape[first:]:
-        count *= n
-    flat = (*shape[:first], count)
+    flat = (*shape[:first], math.prod(grad_output.meta.shape[first:]))
     value, place = ctx.read(_reshaped(ctx, grad_output, flat)), ctx.read(_reshaped(ctx, indices, flat))
-    size = 1
-    for n in shape[first:]:
-        size *= n
+    size = math.prod(shape[first:])
     inside = ops.bit_and(ops.ge(place, ops.const(0, I64)), ops.lt(place, ops.const(size, I64)))
     axes: list[int | Expr] = [*range(first)]
     rest = place
@@ -364,20 +372,7 @@ def _stride_as_read(value: Expr, flat: Shape, shape: Shape) -> Shape:
     return stride_in_order(shape, [axis for k in order for axis in (pixels if k == last else [k])])
 
 
-def _register_max_pool_backward(ndim: int) -> None:
-    @rule(f"max_pool{ndim}d_with_indices_backward",
-          "grad_output input kernel_size stride padding dilation ceil_mode indices")  # fmt: skip
-    def max_pool_backward(
-        ctx: Context, meta: Any, grad_output: Any, indices: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
-        **others: Any,
-    ) -> Tensor:  # fmt: skip
-        if type(meta) is TensorMeta and meta.device.type == "cuda":  # where adding in memory is slow
-            try:
-                return max_pool_gathered(ctx, meta, grad_output, indices, ndim, kernel_size, stride, padding, dilation)
-            except NoRule:
-                pass
-        return _max_pool_backward(ctx, meta, grad_output, indices, ndim)
-
-
-_register_max_pool_backward(2)
-_register_max_pool_backward(3)
+for _ndim in (2, 3):
+    rule(f"max_pool{_ndim}d_with_indices_backward",
+         "grad_output input kernel_size stride padding dilation ceil_mode indices")(
+        partial(_max_pool_backward, ndim=_ndim))  # fmt: skip

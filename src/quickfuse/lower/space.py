@@ -12,14 +12,12 @@ Whether a temporary is real memory is decided when loops are fused.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 
 from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, conjuncts, walk
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind, identity
 from quickfuse.ir.reindex import IndexMap, reindex
-from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -36,7 +34,6 @@ class Space:
         self.shape = shape
         self.axes = axes
         self.device = device
-        self.costs = costs_on(device)
         self.count = math.prod(shape[k] for k in axes)
 
     # --- reductions ---
@@ -127,86 +124,23 @@ class Space:
         if self.count == 1:
             is_sum = combine in ("add", "sum") and is_float(value.dtype)  # which begins with 0.0: -0.0 alone becomes 0.0
             return ops.add(value, ops.like(value, 0)) if is_sum else value
-        return self._in_two_stages(value, combine) or self._stored(value, combine, self.shape, self.axes)
-
-    def in_one_stage(self, value: Expr, combine: str) -> Expr:
-        """The same in one loop, however long the rows are."""
-        return self._stored(value, combine, self.shape, self.axes)
-
-    def _stored(self, value: Expr, combine: str, shape: Shape, axes: Shape) -> Expr:
-        key = (id(value), combine, shape, axes)
+        key = (id(value), combine, self.shape, self.axes)
         known = self.ctx.reduced.get(key)
         if known is None:
-            kept = tuple([1 if k in axes else size for k, size in enumerate(shape)])
+            kept = tuple([1 if k in self.axes else size for k, size in enumerate(self.shape)])
             stride = tuple([0 if n == 1 else s for n, s in zip(kept, contiguous_stride(kept), strict=True)])
             temp = self.ctx.temp(TensorMeta(value.dtype, kept, contiguous_stride(kept), self.device))
             access = Access(temp, 0, stride)
-            self.ctx.program.steps.append(Loop(shape, [Store(access, value, StoreKind.REDUCE, combine)], self.device))
+            self.ctx.program.steps.append(Loop(self.shape, [Store(access, value, StoreKind.REDUCE, combine)], self.device))
             known = self.ctx.reduced[key] = (value, Load(access, value.dtype))
         return known[1]
 
-    def _in_two_stages(self, value: Expr, combine: str) -> Expr | None:
-        """Parts of rows first, where whole rows would leave threads idle; None where they would not."""
-        if math.prod(self.shape) < self.costs.long_reduction:
-            return None
-        strides = main_strides(value, len(self.shape))
-        moving = [k for k, size in enumerate(self.shape) if size > 1]
-        rows = math.prod(self.shape[k] for k in moving if k not in self.axes)
-        inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
-        if inner not in self.axes:
-            rows = -(-rows // self.costs.columns_a_row)
-        if rows >= self.costs.few_rows:
-            return None
-        whole, axis = self._split_axes(sorted((k for k in moving if k in self.axes), key=lambda k: -abs(strides[k])))
-        if axis is None:
-            return None
-        size, times = self.shape[axis], math.prod(self.shape[k] for k in whole)
-        most = max(min(self.costs.most_parts, math.prod(self.shape) // self.costs.least_part), self.costs.least_parts)
-        most = min(most, -(-self.costs.most_units // max(rows, 1))) if self.costs.most_units else most
-        divisors = [d for d in range(1, max(most // times, 1) + 1) if size % d == 0]
-        parts = divisors[-1] if divisors[-1] * times >= self.costs.least_parts else self.costs.parts // times
-        total = self._parts(value, combine, whole, axis, parts)
-        if rest := size % parts:
-            left = reindex(value, self._shifted(axis, size - rest))
-            shape = (*self.shape[:axis], rest, *self.shape[axis + 1 :])
-            total = ops.binary("add" if combine == "sum" else combine, total, self._stored(left, combine, shape, self.axes))
-        return total
-
-    def _split_axes(self, axes: Sequence[int]) -> tuple[Sequence[int], int | None]:
-        """The outermost axes, each of whose indices is a part of its own, and the axis inside of them that is cut up.
-
-        So each part is as much in one place as can be: parts that lie all over the memory get in each other's way in caches.
-        """
-        count = 1
-        for number, axis in enumerate(axes):
-            if count * self.shape[axis] >= self.costs.parts:
-                return axes[:number], axis
-            count *= self.shape[axis]
-        return (), None
-
-    def _parts(self, value: Expr, combine: str, whole: Sequence[int], axis: int, parts: int) -> Expr:
-        """The reduction by parts: those of equal length of an axis, for each index of the axes `whole`."""
-        length = self.shape[axis] // parts
-        ndim = len(self.shape) + 1  # the axis becomes two: the part, and the place in it
-        rows = [[int(j == k + (k > axis)) for j in range(ndim)] for k in range(len(self.shape))]
-        rows[axis][axis], rows[axis][axis + 1] = length, 1
-        split = reindex(value, IndexMap((0,) * len(self.shape), tuple(map(tuple, rows)), ndim))
-        shape = (*self.shape[:axis], parts, length, *self.shape[axis + 1 :])
-        axes = tuple([k + (k >= axis) for k in self.axes if k not in whole])
-        partial = self._stored(split, combine, shape, axes)
-        assert isinstance(partial, Load)
-        access = partial.access
-        strides = access.strides[: axis + 1] + access.strides[axis + 2 :]
-        of_part = Load(Access(access.buffer, access.offset, strides), partial.dtype)
-        few = tuple([
-            parts if k == axis else 1 if k in self.axes and k not in whole else size for k, size in enumerate(self.shape)
-        ])  # fmt: skip
-        return self._stored(of_part, combine, few, (*whole, axis))
-
-    def _shifted(self, axis: int, distance: int) -> IndexMap:
-        ndim = len(self.shape)
-        rows = tuple([tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)])
-        return IndexMap(tuple([distance if k == axis else 0 for k in range(ndim)]), rows, ndim)
+    def reduce_part(self, value: Expr, combine: str) -> Expr:
+        """As `reduce`, for what is a part of longer rows: it is not cut once more."""
+        load = self.reduce(value, combine)
+        if isinstance(load, Load) and load.access.buffer.kind == "temp":
+            self.ctx.program.parts.add(load.access.buffer)
+        return load
 
     # --- results ---
 
@@ -224,9 +158,3 @@ class Space:
             size = ops.const(self.shape[axis], torch.int64)
             total = Index(axis) if total is None else ops.add(ops.mul(total, size), Index(axis))
         return ops.const(0, torch.int64) if total is None else total
-
-
-def main_strides(value: Expr, ndim: int) -> Shape:
-    """The strides of the load that moves along the most axes."""
-    loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
-    return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)

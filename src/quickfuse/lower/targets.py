@@ -36,7 +36,6 @@ from . import (  # noqa: F401
     pooling,
     pooling_gradients,
     products,
-    reduction_gradients,
     reductions,
     scans,
     scatters,

@@ -1,10 +1,10 @@
 """The schedule: a program of loops -> few kernels in order, each run for many members in one launch.
 
 In order: `parts` (a loop for each formula that a value chooses from), `materialize` (what is stored rather than computed
-again), `long_formulas` (cut), `hoisting` (what does not depend on all axes is computed once), `dependence` (what must come
-before what), `copies` (old and new values that are both needed), `fusion` (groups that run together), `order` (by what
-memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes and buffers), `launches` (equal
-bodies into one call), `shared_kernels` (one kernel in place of many that differ by constants alone).
+again), `long_formulas` (cut), `long_reductions` (in two stages), `hoisting` (what does not depend on all axes is computed
+once), `dependence` (what must come before what), `copies` (old and new values that are both needed), `fusion` (groups that
+run together), `order` (by what memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes
+and buffers), `launches` (equal bodies into one call), `shared_kernels` (one for many that differ by constants).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .fusion import fuse
 from .hoisting import hoist
 from .launches import group_into_launches
 from .long_formulas import cut_long_formulas
+from .long_reductions import split_long_reductions
 from .materialize import materialize
 from .order import order
 from .parts import cut_into_parts
@@ -31,6 +32,7 @@ def schedule(program: Program) -> Schedule:
     """
     cut_into_parts(program)
     cut_buffers = materialize(program) | cut_long_formulas(program)
+    split_long_reductions(program)
     hoist(program)
     nodes, together = make_copies(dependence_graph(program))
     fuse(nodes, together, cut_buffers)

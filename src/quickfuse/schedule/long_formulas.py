@@ -44,7 +44,8 @@ class _Cutting:
 
     def run(self) -> list[Loop]:
         """Shorten the loop's formulas. Returns the loops that store values for it."""
-        for node in walk(*(root for store in self.loop.stores for root in store.roots)):
+        nodes = walk(*[root for store in self.loop.stores for root in store.roots])
+        for node in nodes if len(nodes) > COSTS.longest_formula else ():
             is_operation = isinstance(node, Op)
             self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
         if self.before:

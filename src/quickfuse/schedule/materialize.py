@@ -52,15 +52,15 @@ class _Formula:
     """A value: what it costs for each of its `size` elements, the slowest operation in it, and the places in large buffers
     that it reads. What does not change along all axes is computed once for many elements, and does not count.
 
-    `formulas`: those of the values among its loads that are not stored.
+    `nodes`: those of the value, which is the last one. `formulas`: those of the values among its loads that are not stored.
     """
 
-    def __init__(self, value: Expr, shape: Shape, formulas: Mapping[Buffer, _Formula]) -> None:
+    def __init__(self, nodes: list[Expr], shape: Shape, formulas: Mapping[Buffer, _Formula]) -> None:
         self.size = math.prod(shape)
         self.large: set[tuple[Buffer, int]] = set()
         axes: dict[int, int] = {}
         costs: list[tuple[int, int, int]] = []
-        for node in walk(value):
+        for node in nodes:
             along = 0
             if isinstance(node, (Load, Place)):
                 access = node.access
@@ -78,7 +78,7 @@ class _Formula:
                 cost = _cost_of(node)
                 costs.append((along, cost, cost))
             axes[id(node)] = along
-        counted = [cost for cost in costs if cost[0] == axes[id(value)]]
+        counted = [cost for cost in costs if cost[0] == axes[id(nodes[-1])]]
         self.cost = sum([cost for _, cost, _ in counted])
         self.slowest = max([slowest for _, _, slowest in counted], default=0)
 
@@ -120,7 +120,8 @@ class _Materializing:
         #: How many loops after so many calls load from a buffer.
         self.loading: Counter[tuple[int, Buffer]] = Counter()
         self.cut: set[Buffer] = set()
-        #: What each store loads, by its id.
+        #: The nodes of each store's expressions, by its id, and what it loads.
+        self.nodes: dict[int, list[Expr]] = {}
         self.loads: dict[int, list[Load | Place]] = {}
 
     def run(self) -> frozenset[Buffer]:
@@ -155,7 +156,8 @@ class _Materializing:
 
     def _note_loop(self, loop: Loop) -> None:
         for store in loop.stores:
-            loads = self.loads[id(store)] = [node for node in walk(*store.roots) if isinstance(node, (Load, Place))]
+            nodes = self.nodes[id(store)] = walk(*store.roots)
+            loads = self.loads[id(store)] = [node for node in nodes if isinstance(node, (Load, Place))]
             passes = [self.known.get(node.access.buffer, _FIRST) for node in loads]
             needs, calls = max([n for n, _ in passes], default=0), max([c for _, c in passes], default=0)
             self.loading.update({(calls, node.access.buffer) for node in loads})
@@ -186,7 +188,8 @@ class _Materializing:
     # --- the decision ---
 
     def _measured(self, store: Store, shape: Shape) -> _Formula:
-        return _Formula(store.value, shape, {buffer: self.measured[buffer] for buffer in self._not_loaded(store)})
+        nodes = self.nodes[id(store)] if len(store.roots) == 1 else walk(store.value)
+        return _Formula(nodes, shape, {buffer: self.measured[buffer] for buffer in self._not_loaded(store)})
 
     def _is_computed_again(self, loop: Loop, value: _Formula) -> bool:
         """Whether what a loop stores is computed by its readers instead."""

@@ -20,14 +20,16 @@ class Made:
 
 class MadeException(Made):
     """An exception that the captured code raised: how it came by, which are the entries (frame, position) of its traceback,
-    innermost first; and what stands for its traceback, now and when that had fewer entries."""
+    innermost first; what stands for its traceback, now and when that had fewer entries; and the group that it was divided
+    from, if so, whose traceback it has until it is raised itself."""
 
-    __slots__ = ("trace", "tracebacks")
+    __slots__ = ("divided", "trace", "tracebacks")
 
     def __init__(self, value: BaseException) -> None:
         super().__init__(value)
         self.trace: list[tuple[Any, int]] = []
         self.tracebacks: list[MadeTraceback] = []
+        self.divided: BaseException | None = None
 
 
 class MadeTraceback(Made):

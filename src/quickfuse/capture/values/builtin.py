@@ -41,7 +41,7 @@ class CodeKind(ObjectKind):
         return value
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
-        return Constant(value)
+        return super().rebuild(book, value) if book.i.is_created(value) else Constant(value)
 
 
 class BuiltinKind(CodeKind):

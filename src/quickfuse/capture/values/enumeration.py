@@ -41,6 +41,9 @@ class EnumKind(ConstantKind):
         said = any(python_method(i, value, name) is not None for name in ("__bool__", "__len__"))
         return ObjectKind.truth(self, i, value) if said else bool(value)
 
+    def native_truth(self, i: Interpreter, value: enum.Enum) -> bool:
+        return bool(value)
+
     def item(self, i: Interpreter, base: enum.Enum, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, base, as_index(i, concrete_key(i, key))))
 

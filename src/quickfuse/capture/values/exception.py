@@ -8,7 +8,7 @@ from ...ir.segment import Call, Constant, Recipe, Traced
 from .. import attributes
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..revival import make_exception
+from ..revival import make_exception, with_traceback_of
 from ..unwinding import set_traceback, traceback_of
 from .kind import Then
 from .object import ObjectKind
@@ -39,9 +39,12 @@ class ExceptionKind(ObjectKind):
         made = Call(make_exception, [Constant(type(value)), *map(book.recipe, parts), Constant(value.__suppress_context__)])
         if isinstance(value, AttributeError):
             made.args.append(book.recipe({"name": value.name, "obj": value.obj}))
-        trace = book.i.outside.note_exception(value).trace
+        known = book.i.outside.note_exception(value)
+        trace = known.trace
         if not trace:
             return made
+        if known.divided is not None and trace == book.i.outside.note_exception(known.divided).trace:
+            return Call(with_traceback_of, [made, book.recipe(known.divided)])
         entries = tuple([(frame.code, frame.globals, position) for frame, position in trace])
         running = {id(frame): index for index, frame in enumerate(book.i.frames)}
         return Traced(made, entries, tuple([running.get(id(frame)) for frame, _ in trace]))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import types
 from types import CellType
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Cell, Constant, Recipe
-from ..context_changes import ContextToken, token_recipe
+from ..context_changes import ContextToken, filters_recipe, token_recipe
 from ..effects import RecipeBook
+from ..random_numbers import of_generator
 from ..revival import call_with
 from .kind import Kind
 from .object import ObjectKind
@@ -34,6 +36,23 @@ class TokenKind(ObjectKind):
         if not isinstance(value, ContextToken) or value not in book.i.outside.context.tokens:
             raise Unsupported("a token of a context variable that outlives the captured code")
         return token_recipe(value, book.recipe)
+
+
+class FiltersKind(ObjectKind):
+    """What `warnings.catch_warnings()` gives."""
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        scope = next((scope for scope in book.i.outside.filters if scope.manager is value), None)
+        if scope is None:
+            raise Unsupported("a warnings.catch_warnings that was not entered")
+        return filters_recipe(scope)
+
+
+class RandomKind(ObjectKind):
+    """`random.Random(seed)`."""
+
+    def rebuild(self, book: RecipeBook, value: random.Random) -> Recipe:
+        return of_generator(value) if book.i.is_created(value) else super().rebuild(book, value)
 
 
 class NamespaceKind(ObjectKind):

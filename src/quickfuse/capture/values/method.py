@@ -11,6 +11,7 @@ from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..iterators import ITERATORS
 from ..kinds import is_trusted_module
+from ..library import CatchWarnings
 from ..symbolic import ContainerMethod, TensorMethod, TensorProxy
 from ..tensor_subclasses import own_member
 from .kind import Then
@@ -35,8 +36,9 @@ class MethodKind(ObjectKind):
             i.call(called, (instance, *args), kwargs, then)
 
     def rebuild(self, book: RecipeBook, value: MethodType) -> Recipe:
-        if isinstance(value.__self__, ITERATORS) and not isinstance(value.__func__, FunctionType):
-            name = Constant(value.__func__.__name__)  # of what will be an iterator of another type
+        of_iterator = isinstance(value.__self__, ITERATORS) and not isinstance(value.__func__, FunctionType)
+        if of_iterator or isinstance(value.__self__, CatchWarnings):
+            name = Constant(value.__func__.__name__)  # of what will be an object of another type
             return Call(getattr, [book.recipe(value.__self__), name])
         return book.build(MethodType, [value.__func__, value.__self__])
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
-from .. import torch_calls
+from .. import torch_calls, variables
 from ..class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
 from ..interpreter import Interpreter
 from ..kinds import is_trusted_module
 from ..peer import PeerModule, torch_lazy_module
 from ..raising import raise_in_program
-from ..symbolic import ABSENT
+from ..symbolic import ABSENT, DELETED
 from .builtin import CodeKind
 from .kind import Kind, Then
 
@@ -28,6 +29,14 @@ class ModuleKind(CodeKind):
     def attribute(self, i: Interpreter, base: ModuleType, name: str, then: Then) -> None:
         source = i.outside.source_of(base) or i.outside.roots.constant(base.__name__, base)
         trusted = is_trusted_module(base.__name__) and in_trusted_code(i)
+        stored = i.outside.assigned(base.__dict__, name)
+        if stored is not None:
+            if stored.value is DELETED:
+                raise Unsupported(f"the attribute {name} of module {base.__name__}, which was deleted")
+            then(stored.value)
+            return
+        if base is warnings and name == "filters" and i.outside.filters:
+            raise Unsupported("the filters of warnings inside of warnings.catch_warnings")
         if isinstance(base, _OPERATORS) and name not in base.__dict__:
             i.native(getattr, base, name)  # which puts it there
         if name in base.__dict__:
@@ -43,6 +52,11 @@ class ModuleKind(CodeKind):
         else:
             i.outside.guard("absent", source.attr("__dict__"), (name,))
             self._missing(i, base, name, then)
+
+    def set_attribute(self, i: Interpreter, base: ModuleType, name: str, value: Any) -> None:
+        if type(base) is not ModuleType or base is warnings or name.startswith("__"):
+            super().set_attribute(i, base, name, value)
+        variables.store_global(i, base.__dict__, name, value)
 
     def _of_class(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
         """What a module's class computes, as those do that import their parts when these are wanted."""

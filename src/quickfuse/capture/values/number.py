@@ -13,7 +13,7 @@ from ...ir.source import Source
 from .. import binary_operators
 from ..binary_operators import IN_PLACE_OF, NATIVE_OPERANDS, UNLIKE_NUMBERS, is_a_type
 from ..class_attributes import python_method
-from ..containers import as_index
+from ..containers import as_index, plain_key
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..mutation import name_of
@@ -47,7 +47,7 @@ class NumberKind(Kind):
             then(_number_operator(i, function, left, right))
 
     def key(self, i: Interpreter, value: Symbol) -> Any:
-        return i.outside.concrete(value)
+        return plain_key(i, value)
 
     def rebuild(self, book: RecipeBook, value: Symbol) -> Recipe:
         """By its path, by arithmetic on paths, or, if it comes out of a tensor, by `item()` on an output."""

@@ -7,8 +7,6 @@ import operator
 import weakref
 from typing import Any
 
-import numpy as np
-
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
 from .. import (
@@ -17,15 +15,15 @@ from .. import (
     containers,
     getters,
     lru_caches,
+    native_calls,
     native_methods,
-    numpy_calls,
     torch_calls,
 )
 from ..binary_operators import COMPARISONS, IN_PLACE_OF
 from ..class_attributes import python_method
 from ..interpreter import Interpreter
 from ..mutation import name_of
-from ..raising import raise_in_program
+from ..raising import call_handler, raise_in_program
 from ..symbolic import CONTAINERS, DICTS, ForeignObject, FromOutside, ShadowContainer, contains_symbolic, type_of
 from .kind import Then
 from .object import ObjectKind
@@ -59,10 +57,11 @@ class ForeignKind(OutsideKind):
             then(getters.call(i, function, args, kwargs))
         elif kind is lru_caches.KIND:
             then(lru_caches.call(i, function, args, kwargs))
-        elif kind is np.ufunc:
-            then(numpy_calls.call_ufunc(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
             then(i.outside.wrap(real(), function.source.referent()))
+        elif type(function) is ForeignObject and (handler := native_calls.handler_of(real)) is not None:
+            i.outside.guard("is", function.source, real)
+            then(call_handler(i, handler, name_of(real), args, kwargs))
         elif torch_calls.is_operator(real):
             i.outside.guard("is", function.source, real)
             i.call(real, args, kwargs, then)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import random
 import types
 from types import (
     BuiltinFunctionType,
@@ -29,6 +30,7 @@ from ..frame import GeneratorValue
 from ..getters import KINDS as GETTERS
 from ..iterators import ITERATORS
 from ..kinds import VIEW_TYPES
+from ..library import CatchWarnings
 from ..peer import PeerModule
 from ..symbolic import (
     PLAIN_TYPES,
@@ -52,7 +54,7 @@ from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
 from .enumeration import EnumKind
 from .exception import ExceptionKind
-from .frame_values import CellKind, NamespaceKind, TokenKind
+from .frame_values import CellKind, FiltersKind, NamespaceKind, RandomKind, TokenKind
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
@@ -92,6 +94,7 @@ KINDS: dict[type, Kind] = {
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
     # the rest
     BaseException: ExceptionKind(), CellType: CellKind(), types.SimpleNamespace: NamespaceKind(),
+    CatchWarnings: FiltersKind(), random.Random: RandomKind(),
 }  # fmt: skip
 
 

@@ -1,0 +1,134 @@
+"""`python benchmarks/language_steady.py [part of a file's name ...]`: the programs of tests/language, beside eager.
+
+For each program that calls more than five operators: the ratio of compiled time to eager time after warm-up, the median of
+passes over all its calls, interleaved. `--always-compiled` leaves none of them to Python, `--profile NAME` shows where the
+time of one program's compiled calls goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import cProfile
+import gc
+import io
+import pstats
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+#: Passes before time is taken: enough for `quickfuse.trials` to decide.
+WARM_UP = 8
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path[:0] = [str(TESTS)]
+
+import torch  # noqa: E402
+
+import quickfuse  # noqa: E402
+from language import harness  # noqa: E402
+
+
+class Program:
+    """One program with its arguments, in a module of its own; `wrap` makes what is called."""
+
+    def __init__(self, path: str, name: str, wrap: Callable[[Any], Any]) -> None:
+        self.case = harness.load(path).CASES[name]
+        function, self.calls = self.case.function, self.case.calls
+        if self.case.is_factory:
+            function, self.calls = function()
+        self.called = wrap(function)
+
+    def run(self) -> float:
+        """Seconds of one pass over all calls, without the making of their arguments."""
+        total = 0.0
+        for k, arguments in enumerate(self.calls):
+            made = copy.deepcopy(arguments) if type(arguments) is tuple and not self.case.is_factory else arguments
+            made = made if type(made) is tuple else made()
+            keywords = made[-1] if made and type(made[-1]) is harness.Keywords else {}
+            positional = made[:-1] if keywords else made
+            torch.manual_seed(k)
+            begun = time.process_time()
+            with contextlib.suppress(Exception):
+                result = self.called(*positional, **keywords)
+                if self.case.then is not None:
+                    self.case.then(result)
+            total += time.process_time() - begun
+        return total
+
+
+def measured(path: str, name: str, passes: int) -> tuple[int, float, float]:
+    """The operators of one pass in eager mode, and the median seconds of a pass: eager, compiled."""
+    counter = Program(path, name, lambda function: function)
+    with harness.Operators() as mode:
+        counter.run()
+    if mode.count <= 5:
+        return mode.count, 0.0, 0.0
+    eager = Program(path, name, lambda function: function)
+    quickfuse.reset()
+    compiled = Program(path, name, quickfuse.compile)
+    for _ in range(WARM_UP):
+        eager.run()
+        compiled.run()
+    times: tuple[list[float], list[float]] = ([], [])
+    gc.collect()
+    gc.disable()
+    for _ in range(passes):
+        times[0].append(eager.run())
+        times[1].append(compiled.run())
+    gc.enable()
+    return mode.count, statistics.median(times[0]), statistics.median(times[1])
+
+
+def profile(path: str, name: str) -> None:
+    """Print what takes the time of a program's compiled calls."""
+    compiled = Program(path, name, quickfuse.compile)
+    with contextlib.redirect_stdout(io.StringIO()):
+        for _ in range(WARM_UP):
+            compiled.run()
+        profiler = cProfile.Profile()
+        profiler.enable()
+        for _ in range(200):
+            compiled.run()
+        profiler.disable()
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(30)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--passes", type=int, default=15)
+    parser.add_argument("--profile", help="the name of a program")
+    parser.add_argument("--always-compiled", action="store_true")
+    options = parser.parse_args()
+    quickfuse.config.measure_short_calls = not (options.always_compiled or options.profile)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rows = []
+    for path in sorted((TESTS / "language").glob("test_*.py")):
+        if options.files and not any(part in path.stem for part in options.files):
+            continue
+        for name in getattr(harness.load(str(path)), "CASES", {}):
+            if options.profile:
+                if name == options.profile:
+                    profile(str(path), name)
+                continue
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                count, eager, compiled = measured(str(path), name, options.passes)
+            if count > 5:
+                rows.append((compiled / eager, path.stem.removeprefix("test_"), name, count, eager, compiled))
+                shown = f"{rows[-1][0]:5.2f}  {rows[-1][1]:20} {name:40} {count:4} operators"
+                print(f"{shown}  eager {eager * 1e6:7.0f} us  compiled {compiled * 1e6:7.0f} us", flush=True)
+    if rows:
+        slower = sum(row[0] > 1 for row in rows)
+        mean = statistics.geometric_mean([row[0] for row in rows])
+        print(f"{slower} of {len(rows)} programs are slower than eager; the geometric mean of the ratios is {mean:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What the captured code did to the program, for compiled code to do it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..ir.segment import Call, Recipe
+from .context_changes import ContextChanges, FilterScope
+from .guarding import Guarding
+from .symbolic import Assigned, FromOutside, TensorProxy
+
+
+class Changes(Guarding):
+    """The changes so far; those of containers are in their stand-ins."""
+
+    def __init__(self, location: Callable[[], str]) -> None:
+        super().__init__(location)
+        #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
+        self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
+        #: The globals and cells that it has assigned or deleted.
+        self.variables: list[Assigned] = []
+        #: Calls through caches, to be made afterwards: see `lru_caches`.
+        self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
+        #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
+        self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
+        self.context = ContextChanges()
+        #: What `warnings.catch_warnings` the captured code is in.
+        self.filters: list[FilterScope] = []
+
+    def effect_count(self) -> int:
+        """How many changes of the user's objects were noted so far."""
+        contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
+        stores = sum(map(len, (self.changed_attributes, self.variables, self.context.tokens, self.filters, self.draws)))
+        return stores + contents + sum(len(s.changes) for s in self.dictionaries)
+
+    def assigned(self, place: Any, name: str = "") -> Assigned | None:
+        """What the captured code did to a variable, None if it left it alone: see `Assigned`."""
+        return next((v for v in self.variables if v.place is place and v.name == name), None)
+
+    def assign(self, place: Any, name: str, value: Any) -> None:
+        """Note that the captured code assigned a variable, or deleted it."""
+        known = self.assigned(place, name)
+        if known is None:
+            self.variables.append(Assigned(place, name, value))
+        else:
+            known.value = value
+
+    def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
+        """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""
+        if name not in owner.attributes:
+            self.changed_attributes.append((owner, name))
+        owner.attributes[name] = value

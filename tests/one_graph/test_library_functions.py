@@ -1,0 +1,355 @@
+"""Functions, iterators and texts as libraries of models use them."""
+
+import functools
+import inspect
+import logging
+import operator
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from case_registry import case, cases
+from one_graph.programs import agrees
+
+
+@case
+def class_getitem_call():
+    class Factory:
+        reg = {}
+
+        def __class_getitem__(cls, k):
+            return cls.reg[k]
+
+        @classmethod
+        def register(cls, n):
+            def deco(fn):
+                cls.reg[n] = fn
+                return fn
+
+            return deco
+
+    @Factory.register("dbl")
+    def dbl(x):
+        return x * 2
+
+    return (lambda x: Factory["dbl"](x),)
+
+
+@case
+def string_build():
+    def f(x):
+        name = "_".join(["layer", str(3), f"{x.shape[0]:03d}"])
+        return (
+            x * len(name),
+            name.upper().replace("LAYER", "L").zfill(12),
+            "%s-%d" % ("a", 3),
+            "{:>5}|{k}".format(1, k=2),
+            name.partition("_")[2],
+        )
+
+    return (f,)
+
+
+@case
+def assert_shapes():
+    def check(t, *shape):
+        assert tuple(t.shape) == shape, f"expected {shape}, got {tuple(t.shape)}"
+        torch._assert(t.dim() == 2, "dim")
+        torch._check(t.size(0) == 2)
+        return t
+
+    return (lambda x: check(x, 2, 2) * 2,)
+
+
+@case
+def module_call_super():
+    class A(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    class B(A):
+        def __call__(self, *a, **k):
+            return super().__call__(*a, **k) * 2
+
+        def forward(self, x):
+            return super().forward(x) * 3
+
+    b = B()
+    return (lambda x: b(x),)
+
+
+@case
+def mod_setattr_state():
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.steps = 0
+            self.register_buffer("ema", torch.zeros(2, 2))
+
+        def forward(self, x):
+            self.steps += 1
+            self.ema = self.ema * 0.9 + x * 0.1
+            self.last = x.detach()
+            return x + self.ema
+
+    m = M()
+    return (lambda x: (m(x), m.steps),)
+
+
+@case
+def dunder_dict_update():
+    class C:
+        def __init__(self, **k):
+            self.__dict__.update(k)
+
+        def __repr__(self):
+            return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self.__dict__.items())})"
+
+        def __eq__(self, o):
+            return isinstance(o, C) and self.__dict__ == o.__dict__
+
+    def f(x):
+        c = C(a=1, b=2.5)
+        return x * c.b, repr(c), c == C(a=1, b=2.5), "a" in c.__dict__
+
+    return (f,)
+
+
+@case
+def sentinel_default_arg():
+    _M = object()
+
+    def get(d, k, default=_M):
+        try:
+            return d[k]
+        except KeyError:
+            if default is _M:
+                raise
+            return default
+
+    return (lambda x: x * get({"a": 2}, "a") + get({}, "z", 3),)
+
+
+@case
+def rlock_local():
+    tl = threading.local()
+    tl.k = 2
+
+    def f(x):
+        return x * getattr(tl, "k", 1)
+
+    return (f,)
+
+
+@case
+def logger_once():
+    log = logging.getLogger("qf.lib.test")
+    log.setLevel(logging.ERROR)
+
+    @functools.lru_cache(None)
+    def warn_once(self, *a):
+        self.warning(*a)
+
+    def f(x):
+        warn_once(log, "hello %s")
+        log.info("x %s", x.shape)
+        return x * 2
+
+    return (f,)
+
+
+@case
+def mro_walk():
+    class A:
+        tags = {"a"}
+
+    class B(A):
+        tags = {"b"}
+
+    def f(x):
+        t = set()
+        for c in reversed(B.__mro__):
+            t |= getattr(c, "tags", set())
+        return x * len(t), sorted(t), B.__name__, [c.__name__ for c in B.__bases__]
+
+    return (f,)
+
+
+@case
+def number_protocol():
+    class S:
+        def __init__(s, v):
+            s.v = v
+
+        def __float__(s):
+            return float(s.v)
+
+        def __int__(s):
+            return int(s.v)
+
+        def __index__(s):
+            return int(s.v)
+
+        def __round__(s, n=0):
+            return round(s.v, n)
+
+        def __bool__(s):
+            return s.v > 0
+
+    def f(x):
+        s = S(1.6)
+        return x * float(s) + int(s) + [5, 6, 7][s] + round(s) + (1 if s else 0)
+
+    return (f,)
+
+
+@case
+def slices():
+    class V:
+        def __getitem__(s, k):
+            return (k.start, k.stop, k.step) if isinstance(k, slice) else k
+
+    def f(x):
+        sl = slice(0, None, 2)
+        return x[sl] * 2, V()[1:2], V()[..., None], list(range(10))[slice(*sl.indices(5))], x[..., -1:], x[None, :, 0]
+
+    return (f,)
+
+
+@case
+def del_and_global_dict():
+    def f(x):
+        d = {"a": 1, "b": 2}
+        del d["a"]
+        d.setdefault("c", []).append(3)
+        d |= {"z": 1}
+        l = [1, 2, 3, 4]
+        del l[1:3]
+        l[0:0] = [9]
+        l.insert(1, 7)
+        l.remove(4)
+        l.reverse()
+        return x * len(d) + sum(l), d, l, l.index(9), l.count(7)
+
+    return (f,)
+
+
+@case
+def nn_init_inside():
+    def f(x):
+        w = torch.empty(2, 2)
+        nn.init.ones_(w)
+        nn.init.constant_(w, 0.5)
+        return x @ w
+
+    return (f,)
+
+
+@case
+def make_module_inside():
+    def f(x):
+        m = nn.ReLU()
+        n = nn.Sequential(m, nn.Identity())
+        return n(x - 2)
+
+    return (f,)
+
+
+@case
+def signature_bind():
+    def g(a, b=2, *c, d, **e):
+        return a
+
+    def f(x):
+        ba = inspect.signature(g).bind(x, d=1)
+        ba.apply_defaults()
+        return x * len(ba.arguments), list(ba.arguments)
+
+    return (f,)
+
+
+@case
+def np_math():
+    import numpy as np
+
+    def f(x):
+        return x * np.pi * np.sqrt(4.0) + int(np.prod([2, 3])) + np.ceil(1.5)
+
+    return (f,)
+
+
+@case
+def callable_instance_in_list():
+    class Scale:
+        def __init__(s, k):
+            s.k = k
+
+        def __call__(s, x):
+            return x * s.k
+
+    class Compose:
+        def __init__(s, ts):
+            s.ts = ts
+
+        def __call__(s, x):
+            for t in s.ts:
+                x = t(x)
+            return x
+
+        def __add__(s, o):
+            return Compose([*s.ts, *o.ts])
+
+    c = Compose([Scale(2), torch.relu]) + Compose([Scale(3.0)])
+    return (lambda x: c(x),)
+
+
+@case
+def dict_views_set_ops():
+    def f(x):
+        a, b = {"p": 1, "q": 2}, {"q": 3, "r": 4}
+        return (
+            x * len(a.keys() & b.keys()) + len(a.keys() | b),
+            sorted(a.keys() - b.keys()),
+            a.items() >= {("p", 1)},
+            list(reversed(a)),
+        )
+
+    return (f,)
+
+
+@case
+def reduce_getattr():
+    m = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+
+    def f(x):
+        return functools.reduce(getattr, "0.0".split("."), m)(x), operator.attrgetter("0.0.weight")
+
+    return (lambda x: f(x)[0],)
+
+
+@case
+def while_else_loops():
+    def f(x):
+        k = 0
+        while k < 3:
+            k += 1
+            if k == 5:
+                break
+        else:
+            x = x + 1
+        for i in range(3):
+            if i == 1:
+                continue
+            x = x + i
+        else:
+            x = x * 2
+        return x
+
+    return (f,)
+
+
+@pytest.mark.parametrize("name", cases(__name__))
+def test_one_graph(name):
+    agrees(__name__, name)

@@ -1,0 +1,159 @@
+"""Short calls are measured, compiled and as plain Python, and go on as what was faster."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import quickfuse
+from quickfuse import trials
+
+CALLS = trials.SETTLED_AFTER + 2 * trials.MEASURED + 4
+
+
+class _Clock:
+    """Time as a test wants it: `slow` and `fast` seconds for each call that is timed, of compiled code and of Python."""
+
+    def __init__(self, compiled: float, native: float) -> None:
+        self.seconds = {"compiled": compiled, "native": native}
+        self.now = 0.0
+
+    def thread_time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = _Clock(2e-4, 1e-4)
+    monkeypatch.setattr(trials, "time", made)
+    monkeypatch.setattr(quickfuse.config, "measure_short_calls", True)
+    return made
+
+
+def _program(clock, seen):
+    """A function with a break that notes how it runs."""
+
+    def function(x):
+        y = x + 1
+        seen.append(0)
+        if y.sum() > 0:
+            y = y * 2
+        _tick(clock)
+        return y
+
+    return function
+
+
+@quickfuse.disable
+def _tick(clock):
+    import sys
+
+    frame, compiled = sys._getframe(), False
+    while frame is not None:
+        compiled |= frame.f_code.co_name == "_go_on"
+        frame = frame.f_back
+    clock.now += clock.seconds["compiled" if compiled else "native"]
+    clock.last = "compiled" if compiled else "native"
+
+
+def _calls(compiled, clock, count, x):
+    modes = []
+    for _ in range(count):
+        compiled(x)
+        modes.append(clock.last)
+    return modes
+
+
+def test_what_is_slower_than_python_is_left_to_it(clock):
+    seen = []
+    compiled = quickfuse.compile(_program(clock, seen))
+    modes = _calls(compiled, clock, CALLS, torch.ones(3))
+    assert modes[:3] == ["compiled"] * 3
+    assert modes[-3:] == ["native"] * 3
+    assert len(seen) == CALLS  # whatever ran
+
+
+def test_what_is_faster_stays_compiled(clock):
+    clock.seconds = {"compiled": 1e-4, "native": 2e-4}
+    compiled = quickfuse.compile(_program(clock, []))
+    modes = _calls(compiled, clock, CALLS, torch.ones(3))
+    assert modes.count("native") == trials.MEASURED
+    assert modes[-3:] == ["compiled"] * 3
+    assert compiled.trial is None
+
+
+def test_long_calls_are_not_tried(clock):
+    clock.seconds = {"compiled": 1e-2, "native": 1e-3}
+    compiled = quickfuse.compile(_program(clock, []))
+    assert "native" not in _calls(compiled, clock, CALLS, torch.ones(3))
+
+
+def test_calls_that_grow_are_compiled_again(clock):
+    compiled = quickfuse.compile(_program(clock, []))
+    assert _calls(compiled, clock, CALLS, torch.ones(3))[-1] == "native"
+    clock.seconds = {"compiled": 1e-3, "native": 5e-3}
+    modes = _calls(compiled, clock, 100, torch.ones(30))
+    assert modes[-3:] == ["compiled"] * 3
+    assert modes.count("native") < 50
+
+
+def test_reset_begins_anew(clock):
+    compiled = quickfuse.compile(_program(clock, []))
+    assert _calls(compiled, clock, CALLS, torch.ones(3))[-1] == "native"
+    quickfuse.reset()
+    assert _calls(compiled, clock, 2, torch.ones(3)) == ["compiled"] * 2
+
+
+@pytest.mark.parametrize("options", [{"fullgraph": True}, {"backend": "eager"}])
+def test_only_where_nothing_else_is_asked_for(clock, options):
+    compiled = quickfuse.compile(lambda x: x + 1, **options)
+    assert compiled.trial is None
+
+
+def test_a_function_that_asks_whether_it_is_compiled_stays_so(clock):
+    def function(x):
+        y = x + 1
+        y = y * 2 if torch.compiler.is_compiling() else y
+        _tick(clock)
+        return y
+
+    compiled = quickfuse.compile(function)
+    for _ in range(CALLS):
+        torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 4.0))
+
+
+def test_exceptions_and_methods(clock):
+    class Model:
+        calls = 0
+
+        def run(self, x, *, fail=False):
+            self.calls += 1
+            _tick(clock)
+            if fail:
+                raise ValueError(self.calls)
+            return x * self.calls
+
+    model = Model()
+    compiled = quickfuse.compile(model.run)
+    for number in range(1, 3 * CALLS):
+        if number % 4 == 0:
+            with pytest.raises(ValueError, match=f"^{number}$"):
+                compiled(torch.ones(2), fail=True)
+        else:
+            torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), float(number)))
+    assert model.calls == 3 * CALLS - 1
+
+
+def test_the_log_says_why(clock, caplog):
+    quickfuse.set_logs(graph_breaks=True)
+    try:
+        compiled = quickfuse.compile(_program(clock, []))
+        _calls(compiled, clock, CALLS, torch.ones(3))
+    finally:
+        quickfuse.set_logs(graph_breaks=False)
+    assert "function runs natively: compiled calls took 200 us, and calls in plain Python 100 us" in caplog.text
+
+
+def test_turned_off(monkeypatch):
+    monkeypatch.setattr(quickfuse.config, "measure_short_calls", False)
+    assert quickfuse.compile(lambda x: x + 1).trial is None
