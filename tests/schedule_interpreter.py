@@ -111,7 +111,7 @@ class Interpreter:
 
     def _run(self, call: KernelCall) -> None:
         check_types(call.body)
-        scalars = [self.numbers[s.name] for s in call.scalars]
+        scalars = [self.numbers[s.name] if s.value is None else s.value for s in call.scalars]
         pending = []
         for member in call.members:
             self._check_slots(call.body, member)
@@ -186,7 +186,7 @@ class Compiled(Interpreter):
         for member in call.members:
             views = [self._element_view(member, k) for k in range(len(member.buffers))]
             members.append(Data(member.sizes, views))
-        scalars = [self.numbers[s.name] for s in call.scalars]
+        scalars = [self.numbers[s.name] if s.value is None else s.value for s in call.scalars]
         run(call.body, members, scalars, n_threads=self.threads, target=self.target)
 
 

@@ -64,6 +64,14 @@ def test_without_scalars_the_host_does_nothing() -> None:
     assert "_k0(_stream0)" in device
 
 
+def test_operators_on_parameters_leave_the_host_without_work() -> None:
+    layer = torch.nn.Linear(8, 8)
+    graph, schedule = scheduled(lambda x: torch.relu(torch.mm(x, layer.weight) + layer.bias), torch.randn(8, 8))
+    host, device = sources(graph, schedule)
+    assert host.split() == ["def", "graph_host(_tensors):", "return", "()"]
+    assert "_set_grad_mode(False)" in device
+
+
 def test_why_schedules_are_not_recorded() -> None:
     there = Buffer("a", TensorMeta(torch.float32, (8,), (1,), CUDA), "temp")
     here = Buffer("b", TensorMeta(torch.float32, (8,), (1,), torch.device("cpu")), "temp")

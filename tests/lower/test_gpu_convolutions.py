@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.differentiate.expand import expand
+from quickfuse.emit.recordable import why_not_recorded
 from quickfuse.ir import target
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern, View
@@ -81,6 +82,7 @@ def test_convolutions_and_their_gradients(name: str, dtype: torch.dtype) -> None
     assert all(map(has_channels_last, (*forward.args[:2], *forward.outputs, *backward.args[:3]))) is last
     if last:
         assert forward.args[2] is None and backward.args[-1] == [True, True, False]
+        assert why_not_recorded(schedule) is None
 
 
 def test_without_tensor_cores_images_keep_their_layout() -> None:
@@ -142,3 +144,14 @@ def test_weights_are_converted_in_one_launch() -> None:
 
     schedule = schedule_of(function, torch.randn(2, 4, 6, 5), [torch.randn(4, 4, 3, 3) for _ in range(5)], tolerance=0.5)
     assert max(len(call.members) for call in kernels(schedule)) == 5
+
+
+def test_batch_norms_of_several_sizes_share_kernels() -> None:
+    def function(xs: list[torch.Tensor], w: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+        return [aten.native_batch_norm(x * 2, w, b, None, None, True, 0.1, 1e-5)[0] for x in xs]
+
+    images = [torch.randn(4, 3, n, n).to(memory_format=torch.channels_last) for n in (160, 150, 170)]
+    assert {image.numel() // 3 >= target.CUDA.least_row_by_parts for image in images} == {True}
+    schedule = schedule_of(function, images, torch.rand(3), torch.rand(3))
+    applying = [call for call in kernels(schedule) if any(b.kind == "output" for b in call.buffers)]
+    assert len(applying) == 3 and len({call.body for call in applying}) == 1

@@ -1,6 +1,7 @@
 """Gradients: a captured graph -> a forward and a backward graph of ATen operators.
 
-`joint` traces both into one graph, `partition` chooses what forward keeps for backward, and `split` cuts the graph.
+`joint` traces both into one graph, `early_gradients` lets forward compute some gradients, `partition` chooses what forward
+keeps for backward, and `split` cuts the graph.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import torch
 from torch.fx import Graph
 
 from .. import logs
+from ..errors import Unsupported
 from ..ir.gradients import Differentiated, Variant
+from .early_gradients import compute_early
 from .joint import trace
 from .partition import partition, plan_like
 from .split import build_backward, describe, split
@@ -27,11 +30,14 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
     grad_enabled = torch.is_grad_enabled()
     with logs.stage("differentiate"):
         joint = trace(graph, grad_enabled, whole=whole)
+        early = compute_early(joint)
     with logs.stage("partition"):
         plan = partition(joint)
         made = split(joint, plan)
 
     def variant(absent: frozenset[int]) -> Variant:
+        if early:  # there is one gradient, which is always there
+            raise Unsupported("a loss without a gradient")
         other = trace(graph, grad_enabled, absent, whole)
         backward, _ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])

@@ -23,6 +23,7 @@ from torch.fx import Node
 
 from ..ir.cost_model import COSTS
 from ..ir.nodes import is_view
+from ..ir.target import costs_on
 from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
@@ -119,8 +120,32 @@ class _Partition:
         self.plan = Plan()
         saved_roots = {memory_root(n) for n in joint.saved}
         self.kept_in_eager = joint.saved | {n for n in saved_roots if n.op == "placeholder"}
-        self.ends = _ends_of_chains(joint)
+        self.ends = _ends_of_chains(joint) | self._ends_of_sums()
         self.exact = _compared_exactly(joint)
+
+    def _ends_of_sums(self) -> set[Node]:
+        """The values that end chains of large ones each of which backward uses, on devices where memory counts.
+
+        Of a sum that runs through all layers, only its terms could be kept, which may be smaller: but then all sums are in
+        memory where backward begins, since each is computed from the one before.
+        """
+        level: dict[Node, int] = {}
+        ends: set[Node] = set()
+        for node in self.joint.graph.nodes:
+            meta = node.meta.get("val")
+            if node.op == "placeholder" or node in self.late or node.meta.get("backward") or not is_cheap(node.target):
+                continue
+            if not isinstance(meta, TensorMeta):
+                continue
+            costs = costs_on(meta.device)
+            found = max([level.get(operand, 0) for operand in node.all_input_nodes], default=0)
+            if meta.nbytes >= COSTS.large_bytes and not is_view(node.target):
+                found += any(user in self.late for user in users_of(node))
+            if costs.most_again_in_row and found > costs.most_again_in_row:
+                ends.add(node)
+                found = 0
+            level[node] = found
+        return ends
 
     def choose(self) -> Plan:
         needed = self._needed()

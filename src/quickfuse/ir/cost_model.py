@@ -108,7 +108,7 @@ class CostModel:
     # --- kernels ---
 
     #: So many kernels that differ by constants alone become one, if no more constants than the second differ (15 ms to
-    #: compile each; an argument is a load before the loop).
+    #: compile each, on a GPU up to a second; an argument is a load before the loop).
     least_alike: int = 8
     most_constants_given: int = 16
 
@@ -125,13 +125,23 @@ class CostModel:
     #: rows as have at most so many bytes, and in no more than so many; 0 where none is. They are chosen for memory: 200 MB
     #: in place of 1.6 GB of GPT's training step.
     least_chunked: int = 0
-    chunk: int = 1 << 28
+    chunk: int = 1 << 27
     most_chunks: int = 32
+
+    #: Temporaries of at least so many bytes (0: none) are computed twice rather than kept, where those of a program take so
+    #: much together, if that moves at most so many times their bytes. Operands so many times smaller may as well be kept.
+    #: GELU of GPT-2's training step: 0.6 of 5 GB for 1% of the time.
+    least_rematerialised: int = 0
+    much_memory: int = 1 << 30
+    rematerialised_traffic: float = 2.1
+    smaller_operand: int = 64
 
     # --- gradients ---
 
     #: How many exponentials and the like may be computed again in backward for one value that is not kept.
     most_slow_again: int = 2
+    #: How many large values, each made of the one before, may be computed again in a row; 0: any number.
+    most_again_in_row: int = 0
     #: Larger constants, and those that take more operators, are not computed while compiling.
     most_constant_elements: int = 4096
     most_constant_nodes: int = 64
@@ -184,5 +194,6 @@ COSTS = CostModel()
 #: On a GPU, a reduction has enough programs for all multiprocessors (132 on an H200, a few on each), of 64 columns or a row.
 GPU_COSTS = replace(
     COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
-    aligned_bytes=16, least_chunked=1 << 28,
+    aligned_bytes=16, least_chunked=1 << 28, least_rematerialised=1 << 23, most_again_in_row=2,
+    least_alike=2,
 )  # fmt: skip

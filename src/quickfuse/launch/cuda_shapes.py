@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from quickfuse.errors import QuickfuseError
-from quickfuse.ir.kernel import Axis, Form, KernelBody, KernelCall, Member, StoreKind
+from quickfuse.ir.kernel import Axis, Form, KernelBody, KernelCall, Member, Slot, StoreKind
 from quickfuse.ir.target import CUDA
 
 from .cuda_compile import LaunchShape
@@ -44,7 +44,7 @@ def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> La
     if body.ndim == 0:
         return LaunchShape(*CUDA.block_of_members)
     total, longest = sum(sizes), max(sizes, default=0)
-    moving = [slot for slot in body.slots if not slot.by_value and any(stride != 0 for stride in slot.strides)]
+    moving = _moving(body)
     light = sum(slot.dtype.itemsize * len(slot.access) for slot in moving) <= CUDA.light_element
     for block, warps in (*(CUDA.blocks_of_light if light else ()), *CUDA.blocks):
         if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
@@ -52,14 +52,21 @@ def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> La
     return LaunchShape(*CUDA.least_block)
 
 
+def _moving(body: KernelBody) -> list[Slot]:
+    """The operands with an element for each column of a tile."""
+    return [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.column_axes)]
+
+
 def _elements_a_thread(body: KernelBody) -> int:
     """How many elements of a tile each thread has. Threads store at most 128 bits at a time, and load as many of the
-    narrowest type: where these are not the same elements, values would go from thread to thread through shared memory."""
-    axes = body.column_axes
-    slots = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in axes)]
+    narrowest type: where these are not the same elements, values would go from thread to thread through shared memory. Of
+    16-bit types alone, each thread has two such loads, if there are registers for them: one is too little under way."""
+    slots = _moving(body)
     stored = max([slot.dtype.itemsize for slot in slots if "w" in slot.access], default=0)
-    mixed = any(slot.dtype.itemsize < stored for slot in slots)
-    return min(16 // stored, CUDA.elements_a_thread) if mixed else CUDA.elements_a_thread
+    if any(slot.dtype.itemsize < stored for slot in slots):
+        return min(16 // stored, CUDA.elements_a_thread)
+    is_narrow = 0 < len(slots) <= CUDA.few_operands and all(slot.dtype.itemsize <= 2 for slot in slots)
+    return 2 * CUDA.elements_a_thread if is_narrow else CUDA.elements_a_thread
 
 
 def _rows_of_elements(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> LaunchShape:
@@ -93,7 +100,9 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
         rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
-        return LaunchShape(rows, _warps(body, rows * columns), columns, Form.SPREAD, _may_align(body, members, Form.SPREAD))
+        warps = max(rows * columns // (32 * min(_elements_a_thread(body), CUDA.elements_a_thread)), 1)
+        aligned = _may_align(body, members, Form.SPREAD)
+        return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, aligned)
     spread = Axis.SCAN in body.axes and not scans
     whole = not spread and columns <= (CUDA.whole_row_of_many if many else CUDA.whole_row)
     most_rows = max([_tile_rows(body, member, Form.WHOLE) for member in members], default=1)
@@ -104,7 +113,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         least = CUDA.least_across
     else:
         few = total < multiprocessors * CUDA.tiles_per_multiprocessor  # each of them has to have more loads under way
-        columns = columns if whole else min(columns, 2 * CUDA.tile if few else CUDA.tile)
+        wide = max(_elements_a_thread(body) // CUDA.elements_a_thread, 1)
+        columns = columns if whole else min(columns, CUDA.tile * max(wide, 2 if few else 1))
         tile = min(CUDA.tile, 32 * CUDA.usual_warps * _elements_a_thread(body))
         rows = min(max(tile // columns, 1), _power_of_two(most_rows))
         least = 1

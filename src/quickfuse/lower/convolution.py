@@ -120,8 +120,9 @@ def convolution_backward(
         ]
     operands = (gradient, image, weighted)
     settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
-    laid_out = [channels_last_meta(meta[0]) if wanted[0] else _NOTHING, _weight_meta(meta[1]) if wanted[1] else _NOTHING,
-                meta[2] if wanted[2] else _NOTHING]  # fmt: skip
+    nothing = TensorMeta(torch.float32, (0,), (1,), grad_output.meta.device)  # a gradient that is not asked for
+    laid_out = [channels_last_meta(meta[0]) if wanted[0] else nothing, _weight_meta(meta[1]) if wanted[1] else nothing,
+                meta[2] if wanted[2] else nothing]  # fmt: skip
     buffers = [ctx.temp(m) for m in laid_out]
     function = torch.ops.aten.convolution_backward.default
     ctx.program.steps.append(Extern(function, (*operands, *settings), {}, buffers))
@@ -130,10 +131,6 @@ def convolution_backward(
         for want, m, buffer in zip(wanted, meta, buffers, strict=True)
     ]
     return made if of_bias is None else [*made[:2], of_bias]
-
-
-#: Stands for a gradient that is not asked for.
-_NOTHING = TensorMeta(torch.float32, (0,), (1,), torch.device("cpu"))
 
 
 def _weight_meta(meta: TensorMeta) -> TensorMeta:

@@ -30,6 +30,7 @@ from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
 from .products import Activation, activation_after
+from .rematerialised import rematerialise
 from .rules import NoRule
 from .shared_concatenations import SharedConcatenations
 from .symbolic import Storage, Tensor, whole_load
@@ -282,6 +283,7 @@ class _Lowering:
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
         chunk_products(self.ctx.program)
+        rematerialise(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

@@ -36,15 +36,19 @@ def order(nodes: list[Node]) -> None:
             writers.setdefault(node.store.access.buffer, set()).add(node.group)
     from_inputs = _within_limit([group for group in groups if group.rank == 0 and _is_made_of_inputs(group)], _stored)
     results = _within_limit([group for group in groups if group not in users and _makes_results(group)], _read)
+    read_until: dict[Buffer, int] = {}  # the last rank of those groups that have theirs
     for group in sorted(groups, key=lambda group: (-group.rank, group.is_call, -group.index)):
-        if group in from_inputs:
-            continue
         latest = min([user.rank for user in users.get(group, ())], default=1 << 62) - (not group.is_call)
-        if group in users and _takes_memory(group):
+        if group in from_inputs:
+            pass
+        elif group in users and _takes_memory(group, read_until, latest):
             group.rank = max(group.rank, latest)
         else:
             last = max([other.rank for buffer in _stored(group) for other in writers.get(buffer, ())], default=0)
             group.rank = max(group.rank, min(latest, last))
+        if group.device is None or group.device.type == "cuda":
+            for buffer in _read(group):
+                read_until[buffer] = max(read_until.get(buffer, 0), group.rank)
     last = max([group.rank for group in results], default=0)
     for group in results:
         group.rank = last
@@ -82,28 +86,29 @@ def _is_on_gpu(group: FusionGroup) -> bool:
 
 
 def _read(group: FusionGroup) -> set[Buffer]:
-    """The temporaries that a group reads, of those that others store."""
-    read = {access.buffer for node in group.nodes for access in node.loads if access.buffer.kind == "temp"}
-    return read - _stored(group)
+    """The buffers that a group reads, of those that others store and no caller gave."""
+    found: set[Buffer] = set()
+    for node in group.nodes:
+        if node.call is not None:
+            found.update(buffers_in((node.call.args, node.call.kwargs)))
+        else:
+            found.update(access.buffer for access in node.loads)
+    return {buffer for buffer in found if buffer.kind != "input"} - _stored(group)
 
 
 def _stored(group: FusionGroup) -> set[Buffer]:
     return {node.store.access.buffer for node in group.nodes if node.store is not None}
 
 
-def _takes_memory(group: FusionGroup) -> bool:
-    """Whether much more memory is in use after a group than before."""
-    made: set[Buffer] = set()
-    read: set[Buffer] = set()
+def _takes_memory(group: FusionGroup, read_until: dict[Buffer, int], latest: int) -> bool:
+    """Whether much more memory is in use after a group than before, if it has the rank `latest`: operands that others read
+    after that are there anyway."""
+    made: set[Buffer] = set(_stored(group))
     for node in group.nodes:
         if node.call is not None:
             made.update(node.call.outputs)
-            read.update(buffers_in((node.call.args, node.call.kwargs)))
-        elif node.store is not None:
-            made.add(node.store.access.buffer)
-            read.update(access.buffer for access in node.loads)
     if any(buffer.kind in ("input", "flag") for buffer in made):
         return False
     results = sum(buffer.meta.span_bytes for buffer in made)
-    operands = sum(buffer.meta.span_bytes for buffer in read - made if buffer.kind != "input")
+    operands = sum(buffer.meta.span_bytes for buffer in _read(group) - made if read_until.get(buffer, -1) < latest)
     return results >= COSTS.large_bytes and results >= COSTS.smaller_operands * operands

@@ -1,8 +1,9 @@
 """Kernels that differ by constants alone become one kernel, which gets the constants as arguments.
 
-A loop that was unrolled has such kernels: the softmax of `x * c`, with another c each time. Compiling takes milliseconds for
-each of them. A few stay as they are. Only constants by which code does not differ become arguments: operands of sums,
-products, quotients and comparisons that are neither 0 nor powers of two, with which a product or a quotient costs less.
+A loop that was unrolled has such kernels: the softmax of `x * c`, with another c each time; and so has a network with batch
+norms of images of several sizes. Compiling takes milliseconds for each of them, on a GPU a second. A few stay as they are.
+Only constants by which code does not differ become arguments: operands of sums, products, quotients and comparisons that are
+neither 0 nor powers of two, with which a product or a quotient costs less.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Op, cast, walk
 from quickfuse.ir.kernel import ArgScalar, KernelBody, KernelCall
 from quickfuse.ir.loop import HostScalar
+from quickfuse.ir.target import costs_on
 
 #: The operations that take as long, and give the same, for a constant as for an argument.
 _ALIKE = frozenset("add sub mul div fma maximum minimum fmax fmin lt le gt ge where".split())
@@ -24,8 +26,13 @@ _ALIKE = frozenset("add sub mul div fma maximum minimum fmax fmin lt le gt ge wh
 
 def share_kernels(calls: list[KernelCall]) -> None:
     """Give calls whose bodies differ by constants alone one body, where there are many of them."""
+    for device in dict.fromkeys(call.device for call in calls):
+        _share_kernels([call for call in calls if call.device == device], costs_on(device).least_alike)
+
+
+def _share_kernels(calls: list[KernelCall], least: int) -> None:
     bodies = {id(call.body): call.body for call in calls}
-    if len(bodies) < COSTS.least_alike:
+    if len(bodies) < least:
         return
     families: dict[Any, list[tuple[KernelBody, list[Const]]]] = {}
     for body in bodies.values():
@@ -33,7 +40,7 @@ def share_kernels(calls: list[KernelCall]) -> None:
         families.setdefault(form, []).append((body, constants))
     shared: dict[int, tuple[KernelBody, list[HostScalar]]] = {}
     for family in families.values():
-        if len(family) >= COSTS.least_alike:
+        if len(family) >= least:
             shared.update(_with_arguments(family))
     for call in calls:
         if id(call.body) in shared:
@@ -46,8 +53,8 @@ def _form(body: KernelBody) -> tuple[Any, list[Const]]:
     nodes = walk(*body.roots)
     fixed = {_key(root) for root in body.roots if isinstance(root, Const)}
     for node in nodes:
-        if isinstance(node, Op) and node.name not in _ALIKE:
-            fixed.update([_key(arg) for arg in node.args if isinstance(arg, Const)])
+        if isinstance(node, Op):
+            fixed.update([_key(arg) for arg in node.args if isinstance(arg, Const) and not _is_alike(node, arg)])
     numbers: dict[Any, int] = {}
     number_of: dict[int, int] = {}
     constants: dict[Any, tuple[int, Const]] = {}
@@ -69,9 +76,19 @@ def _key(constant: Expr) -> Any:
     return (repr(constant.value), constant.dtype) if isinstance(constant, Const) else None
 
 
+def _is_alike(operation: Op, constant: Const) -> bool:
+    """Whether an operation takes as long for a constant as for an argument: arithmetic of floats does, and the conversion of
+    an integer, such as a number of elements, to a float."""
+    if constant.dtype is torch.int64:
+        return operation.name == "cast" and operation.dtype.is_floating_point
+    return operation.name in _ALIKE
+
+
 def _may_change(constant: Const) -> bool:
     """Whether no code is simpler for this constant than for another."""
     value = constant.value
+    if constant.dtype is torch.int64:
+        return bool(value & (value - 1))
     known = constant.dtype in (torch.float32, torch.float64) and math.isfinite(value)
     return known and abs(math.frexp(value)[0]) not in (0.0, 0.5)
 
@@ -86,14 +103,16 @@ def _with_arguments(
     if len(differing) > COSTS.most_constants_given:
         return {}
     count = len(first.scalars)
-    given = {_key(constants[k]): ArgScalar(count + n, torch.float64) for n, k in enumerate(differing)}
-    body = _rewritten(first, given, (*first.scalars, *[torch.float64] * len(differing)))
+    dtypes = [torch.int64 if constants[k].dtype is torch.int64 else torch.float64 for k in differing]
+    given = {_key(constants[k]): ArgScalar(count + n, dtypes[n]) for n, k in enumerate(differing)}
+    body = _rewritten(first, given, (*first.scalars, *dtypes))
     return {id(old): (body, [_host_scalar(own[k]) for k in differing]) for old, own in family}
 
 
 def _host_scalar(constant: Const) -> HostScalar:
-    value = float(constant.value)
-    return HostScalar(repr(value), repr(value), torch.float64, value)
+    is_integer = constant.dtype is torch.int64
+    value = int(constant.value) if is_integer else float(constant.value)
+    return HostScalar(repr(value), repr(value), torch.int64 if is_integer else torch.float64, value)
 
 
 def _rewritten(body: KernelBody, given: dict[Any, ArgScalar], scalars: tuple[torch.dtype, ...]) -> KernelBody:

@@ -256,7 +256,7 @@ class Execution:
             return Value(dtype, box.of(self.reduced[payload].hashes))
         if kind == SCALAR:
             scalar = self.nest.scalars[payload]
-            if isinstance(scalar, float):
+            if not isinstance(scalar, str):
                 return constant(scalar, dtype)
             return Value(dtype, single(token("scalar", scalar, dtype)))
         if kind == PREVIOUS:
