@@ -96,11 +96,6 @@ $(VENV)/installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	@touch $@
 
-$(TOOLS_VENV)/installed: pyproject.toml
-	$(PYTHON) -m venv $(TOOLS_VENV)
-	$(TOOLS_VENV)/bin/python -m pip install --quiet --editable ".[export-tools]"
-	@touch $@
-
 $(VENV)/installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench,test]"
 	@touch $@ $(VENV)/installed-bench

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -201,3 +202,23 @@ def test_a_cache_counts() -> None:
     assert number.cache_info()[:2] == (2, 2)
     number.cache_clear()
     assert compiled(torch.ones(1), 1).item() == 2
+
+
+@pytest.mark.parametrize("size", [0, 2, 9])
+def test_functions_of_numpy_on_numbers(size: int) -> None:
+    def function(x: torch.Tensor, n: int) -> tuple[Any, ...]:
+        return x * np.sqrt(n), x - np.log(float(n) + 1) / 3, x[: int(np.minimum(n, 1))], np.ceil(n / 2), type(np.exp(n))
+
+    compiled = quickfuse.compile(function)
+    for n in (size, size + 1):
+        (*made, number, kind), (*wanted, right, right_kind) = compiled(X, n), function(X, n)
+        assert same(made, wanted) and (number, kind) == (right, right_kind)
+    assert not compiled.breaks
+
+
+def test_functions_of_numpy_that_warn() -> None:
+    compiled = quickfuse.compile(lambda x, n: x * np.log(n))
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="invalid value"):
+            assert compiled(X, -1).isnan().all()
+    assert same(compiled(X, 2), X * np.log(2))

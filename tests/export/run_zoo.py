@@ -27,6 +27,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent), str(ROOT / "src")]
 
+from zoo.run import SETTINGS, builder_of, save  # noqa: E402
+
 BUILD = ROOT / "build" / "export-zoo"
 TABLE = ROOT / "benchmarks" / "results" / "export-zoo.md"
 MODES = ("evaluation", "training")
@@ -57,7 +59,7 @@ NAMES: dict[str, list[str]] = {
 
 def main() -> None:
     options = _options()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical", "TOKENIZERS_PARALLELISM": "false"}
+    os.environ |= SETTINGS
     warnings.simplefilter("ignore")
     if not options.report:
         for library in options.libraries:
@@ -75,8 +77,6 @@ def _options() -> argparse.Namespace:
 
 
 def _run_library(library: str, options: argparse.Namespace) -> None:
-    from zoo.run import builder_of
-
     models = builder_of(library)
     if models is None:
         print(f"{library} is not installed", flush=True)
@@ -89,8 +89,7 @@ def _run_library(library: str, options: argparse.Namespace) -> None:
         start = time.perf_counter()
         found = _measured(models, name, path)
         found |= {"library": library, "name": name, "version": version(library), "torch": version("torch")}
-        path.with_suffix(".new").write_text(json.dumps(found, indent=1))
-        path.with_suffix(".new").replace(path)
+        save(path, found)
         said = ", ".join(f"{mode} {found[mode]['outcome']} {found[mode].get('detail', '')}" for mode in MODES)
         print(f"{library} {name}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
 
@@ -104,19 +103,19 @@ def _measured(models: Any, name: str, path: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    files = {}
+    files, notes = {}, {}
     for mode in MODES:
         files[mode] = path.with_name(f"{name}-{mode}.qfx")
         try:
             case = _built(models, name)
-            write_case(files[mode], case.model, case.args, case.kwargs, mode)
+            notes[mode] = write_case(files[mode], case.model, case.args, case.kwargs, mode)
         except Exception as error:  # a model's failure is its result
             outcome = "refused" if isinstance(error, errors.QuickfuseError) else "error"
             found[mode] = {
                 "outcome": "not run" if isinstance(error, EagerFails) else outcome, "detail": _in_words(error)
             }  # fmt: skip
             del files[mode]
-    found |= _compared(files)
+    found |= {mode: entry | {"note": notes[mode]} for mode, entry in _compared(files).items()}
     for file in files.values():
         file.unlink(missing_ok=True)
         file.with_suffix(".pt").unlink(missing_ok=True)
@@ -176,6 +175,8 @@ def write_table() -> None:
         "*equal* is bit for bit, *close* within 1e-5 of a tensor's largest value (gradients: 1e-3).",
         "",
         "*Refused* are those that cannot be a graph, and the error says why; *not run* those that fail in eager mode.",
+        "Where the error is about an attribute that is set, export is tried again as the error says: after a call that",
+        "fills caches, and then with `strict=False`, which leaves it out. The last column says which it was.",
         "",
         f"{', '.join(f'{name} {number}' for name, number in versions.items())}.",
         f"**{len(right)} of {len(rows)} models are right in both modes.**",
@@ -197,7 +198,8 @@ def write_table() -> None:
 def _line(row: dict[str, Any]) -> str:
     modes = [row[mode] for mode in MODES]
     counts = [str(next((m[what] for m in modes if what in m), "")) for what in ("gradients", "buffers")]
-    details = "; ".join(dict.fromkeys(m["detail"] for m in modes if "distance" not in m))
+    said = [m.get("note", "") if "distance" in m else m["detail"] for m in modes]
+    details = "; ".join(dict.fromkeys(text for text in said if text))
     cells = [f"{row['library']} {row['name']}", *[m["outcome"] for m in modes], *counts, details.replace("|", "\\|")]
     return f"| {' | '.join(cells)} |"
 

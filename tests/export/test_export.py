@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import random
 from typing import Any, List, NamedTuple  # noqa: UP035
 
 import pytest
@@ -499,3 +500,8 @@ def test_operators_that_take_functions_are_refused(program: Any, name: str, hint
     with pytest.raises(errors.GraphBreak) as caught:
         quickfuse.export(program, (x,))
     assert name in caught.value.reason and hint in caught.value.hint
+
+
+def test_pythons_random_numbers_are_refused() -> None:
+    with pytest.raises(errors.ExportError, match="Python's random numbers"):
+        quickfuse.export(lambda x: x * random.random(), (torch.ones(2),))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import quickfuse
 from export.files import ARGUMENTS, Model, parts_of, write, x
@@ -263,3 +264,34 @@ EDITS: dict[str, tuple[Any, str]] = {
 def test_programs_that_are_wrong(name: str, program: bytes, tmp_path: Path) -> None:
     edit, message = EDITS[name]
     refused(edited(program, tmp_path, edit), message)
+
+
+def test_names_that_modules_have_for_themselves(tmp_path: Path) -> None:
+    """A tensor in a dictionary under a name that is also a method of modules."""
+
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cache = {"cpu": torch.ones(3), "forward": torch.ones(3)}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.cache["cpu"] + self.cache["forward"]
+
+    exported = quickfuse.export(Cached(), (torch.ones(3),))
+    assert exported.graph_signature.constants == ["cache.cpu_", "cache.forward_"]
+    exported.save(tmp_path / "m.qfx")
+    for one in (exported, quickfuse.load(tmp_path / "m.qfx")):
+        torch.testing.assert_close(one.module()(torch.ones(3)), torch.full((3,), 2.0))
+
+
+def test_parameters_under_such_names() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.__dict__["_modules"]["half"] = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self._modules["half"](x)
+
+    with pytest.raises(errors.ExportError, match="half.weight: modules have an attribute of that name"):
+        quickfuse.export(Model(), (torch.ones(3),))

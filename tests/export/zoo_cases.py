@@ -15,6 +15,7 @@ from torch import nn
 
 import quickfuse
 from export.programs import tensors_in
+from quickfuse.export import Exported
 
 #: The largest distances from eager's results, in shares of the largest absolute value in a tensor, where they are not equal
 #: bit for bit. Autograd adds up the gradients of several uses in an order that is not the same.
@@ -26,8 +27,9 @@ class EagerFails(Exception):
     """A model that does not run in eager mode."""
 
 
-def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str) -> None:
-    """Export a model in a mode to `path`, and put what eager mode gives beside it.
+def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str) -> str:
+    """Export a model in a mode to `path`, and put what eager mode gives beside it. Says how else than by a plain call of
+    `export` that was.
 
     Raises:
         EagerFails: where the model does not run.
@@ -38,8 +40,33 @@ def write_case(path: Path, model: nn.Module, args: tuple[Any, ...], kwargs: dict
         found = run(copy.deepcopy(model), args, kwargs, CALLS[mode])
     except Exception as error:  # whatever a library raises
         raise EagerFails(f"{type(error).__name__}: {error}") from None
-    quickfuse.export(model, args, kwargs).save(path)
+    exported, note = _exported(model, args, kwargs)
+    if note:  # what a cache holds by now may be constants
+        found = run(copy.deepcopy(model), args, kwargs, CALLS[mode])
+    exported.save(path)
     torch.save({"args": args, "kwargs": kwargs, "calls": CALLS[mode], **found}, path.with_suffix(".pt"))
+    return note
+
+
+def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Exported, str]:
+    """A model exported, if need be as the error of `export` says."""
+    try:
+        return quickfuse.export(model, args, kwargs), ""
+    except quickfuse.errors.ExportError as error:
+        if model.training or "is set" not in str(error):
+            return _without_effects(model, args, kwargs)
+    with torch.no_grad():
+        model(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+    try:
+        return quickfuse.export(model, args, kwargs), "after a call that fills its caches"
+    except quickfuse.errors.ExportError:
+        return _without_effects(model, args, kwargs)
+
+
+def _without_effects(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Exported, str]:
+    exported = quickfuse.export(model, args, kwargs, strict=False)
+    left_out = [str(assumption) for assumption in exported.assumptions if str(assumption).startswith("left out")]
+    return exported, f"strict=False: {'; '.join(left_out)}"
 
 
 def run(module: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], calls: int) -> dict[str, Any]:

@@ -177,9 +177,10 @@ class FakeLibrary(ctypes.CDLL):
     """A library with native functions that do what a `FakeDriver` does."""
 
     def __init__(self, driver: FakeDriver) -> None:
+        pointer = ctypes.c_void_p
         launching = ctypes.CFUNCTYPE(
-            ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
-        )
+            ctypes.c_int, pointer, *(ctypes.c_uint,) * 7, pointer, ctypes.POINTER(pointer), pointer
+        )  # fmt: skip
         copying = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
         def launch(function, x, y, z, tx, ty, tz, shared, stream, params, extra) -> int:

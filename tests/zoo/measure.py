@@ -18,18 +18,7 @@ from torch import nn
 
 import quickfuse
 from quickfuse import config
-
-#: The largest distance between results, in shares of eager's norm. Kernels add up in another order than eager does.
-TOLERANCE = 2e-3
-#: The largest distance in double precision, in shares of the largest norm among the results.
-TOLERANCE_IN_DOUBLE = 1e-9
-#: Or this many times the distance of what eager gives for weights with other last bits, up to MOST_IN_DOUBLE.
-AS_FAR_AS_ROUNDING = 16
-MOST_IN_DOUBLE = 1e-2
-#: What is farther than this from eager's result, in shares of the largest norm, is no rounding error in any precision.
-MUCH = 0.2
-#: An absolute distance for each element that is none.
-NOTHING = 1e-5
+from zoo.compare import farthest, in_double, is_right, with_other_last_bits
 
 
 @dataclass
@@ -52,6 +41,21 @@ def measure(make: Callable[[], Case], save: Callable[[dict[str, Any]], None]) ->
         save(found)
 
 
+def _is_right(make: Callable[[], Case], work: Any, made: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+    def run(*, compiled: bool = False, double: bool = False, rounded: int = 0) -> list[torch.Tensor]:
+        def varied() -> Case:
+            case = make()
+            if double:
+                case = Case(case.model.double(), in_double(case.args), in_double(case.kwargs))
+            if rounded:
+                with_other_last_bits(case.model, rounded)
+            return case
+
+        return _run(varied, work, quickfuse.compile if compiled else lambda function: function)[0]
+
+    return len(made) == len(wanted) and is_right(made, wanted, run)
+
+
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -70,7 +74,7 @@ def _gradients(case: Case, wrap: Wrapper) -> Iterator[Any]:
         case.model.zero_grad()
         outputs = _tensors(function(*case.args, **case.kwargs))
         _loss(outputs).backward()
-        yield [*outputs, *[p.grad for p in case.model.parameters() if p.grad is not None]]
+        yield [*outputs, *_changed(case.model)]
 
 
 def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
@@ -89,14 +93,20 @@ def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
             value = outputs
             for key in path:
                 value = value[key]
-            loss = loss + _wide(value).square().mean()
+            loss = loss + _part_of_loss(value)
         loss.backward()
         optimizer.step()
         return loss
 
     function = wrap(step)
     for _ in range(2):
-        yield [function().detach(), *[p.detach().clone() for p in wanted]]
+        yield [function().detach(), *[p.detach() for p in wanted], *_changed(case.model)]
+
+
+def _changed(model: nn.Module) -> list[torch.Tensor]:
+    """What a training step changes beside the parameters: their gradients, and buffers such as running means."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return [*gradients, *[b for b in model.buffers() if b.is_floating_point()]]
 
 
 _WAYS = {"eval": _evaluation, "gradients": _gradients, "step": _step}
@@ -134,8 +144,8 @@ def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
     except Exception as error:
         return {"outcome": "error", "detail": _short(error), "traceback": traceback.format_exc()[-3000:]}
     compiled = _compiled_of(held[0])
-    distance = _farthest(made, wanted)
-    right = distance <= TOLERANCE or (_may_be_rounding(make, work, made, wanted) and _is_equal_in_double(make, work))
+    right = _is_right(make, work, made, wanted)
+    distance = farthest(made, wanted)
     return {
         "outcome": "internal error" if internal else "right" if right else "wrong",
         "detail": "; ".join(internal) if internal else "" if right else f"distance {distance:.2g}",
@@ -152,67 +162,6 @@ def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
     }
 
 
-def _may_be_rounding(
-    make: Callable[[], Case], work: Any, made: list[torch.Tensor], wanted: list[torch.Tensor]
-) -> bool:
-    """Whether results are not much farther from eager's than eager's own with other last bits of the weights."""
-    distance = _share_of_largest(made, wanted)
-    if MUCH <= distance < math.inf:
-        rounded, _ = _run(lambda: _with_other_last_bits(make()), work, lambda function: function)
-        return distance <= AS_FAR_AS_ROUNDING * _share_of_largest(rounded, wanted)
-    return distance < MUCH
-
-
-def _is_equal_in_double(make: Callable[[], Case], work: Any) -> bool:
-    """Whether quickfuse gives what eager gives in double precision. Some models make much of the last bit of 32: gradients
-    that are exactly zero, such as those of biases before a batch norm, consist of rounding errors alone."""
-    try:
-        wanted, _ = _run(lambda: _in_double(make()), work, lambda function: function)
-        made, _ = _run(lambda: _in_double(make()), work, quickfuse.compile)
-        distance = _share_of_largest(made, wanted)
-        if TOLERANCE_IN_DOUBLE < distance < MOST_IN_DOUBLE:  # batch norms of a few elements multiply each error, for example
-            rounded, _ = _run(lambda: _with_other_last_bits(_in_double(make())), work, lambda function: function)
-            return distance <= AS_FAR_AS_ROUNDING * _share_of_largest(rounded, wanted)
-    except Exception:
-        return False
-    return distance <= TOLERANCE_IN_DOUBLE
-
-
-def _with_other_last_bits(case: Case) -> Case:
-    """A model whose weights are rounded otherwise."""
-    random_numbers = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in case.model.parameters():
-            if parameter.is_floating_point():
-                signs = torch.randint(3, parameter.shape, generator=random_numbers).to(parameter.dtype) - 1
-                parameter.mul_(1 + signs * torch.finfo(parameter.dtype).eps)
-    return case
-
-
-def _share_of_largest(made: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
-    """The largest distance between two results, in shares of the largest norm of all results."""
-    if any(_distance(a, b) == math.inf for a, b in zip(made, wanted, strict=True)):
-        return math.inf
-    pairs = [[torch.nan_to_num(t.double(), 0, 0, 0) for t in pair] for pair in zip(made, wanted, strict=True)]
-    largest = max([theirs.norm().item() for _, theirs in pairs], default=0.0)
-    return max([(ours - theirs).norm().item() for ours, theirs in pairs], default=0.0) / max(largest, 1e-12)
-
-
-def _in_double(case: Case) -> Case:
-    def convert(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return value.double()
-        if isinstance(value, dict):
-            return {key: convert(part) for key, part in value.items()}
-        return type(value)(map(convert, value)) if type(value) in (list, tuple) else value
-
-    return Case(case.model.double(), convert(case.args), convert(case.kwargs))
-
-
-def _farthest(made: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
-    return max((_distance(a, b) for a, b in zip(made, wanted, strict=True)), default=0.0)
-
-
 def _compiled_of(function: Any) -> Any:
     """The compiled function of a compiled function or module."""
     return getattr(function, "_compiled", function)
@@ -221,7 +170,7 @@ def _compiled_of(function: Any) -> Any:
 def _run(
     make: Callable[[], Case], work: Any, wrap: Wrapper, after: Callable[[], None] = lambda: None
 ) -> tuple[list[torch.Tensor], list[float]]:
-    """All tensors that a way of use gives, and the processor seconds of its two calls; `after` is called behind each."""
+    """All tensors that a way of use gives, and the processor seconds of its two calls; `after` is called after each."""
     case = make()
     random.seed(1)
     numpy.random.seed(1)  # some models draw what they mask from here
@@ -304,25 +253,20 @@ def _tensors(structure: Any) -> list[torch.Tensor]:
 
 
 def _loss(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return sum([_wide(t).square().mean() for t in tensors if t.requires_grad and t.numel()], torch.zeros(()))
+    return sum([_part_of_loss(t) for t in tensors if t.requires_grad and t.numel()], torch.zeros(()))
+
+
+def _part_of_loss(tensor: torch.Tensor) -> torch.Tensor:
+    """A sum with weights that differ, for which the gradient of no layer is zero: that of the squares is, up to rounding,
+    below a normalization."""
+    wide = _wide(tensor)
+    weights = torch.arange(tensor.numel(), dtype=wide.dtype).cos().view(tensor.shape)
+    return (wide * weights).sum() / math.sqrt(tensor.numel())
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     """In 32 bits at least."""
     return tensor if tensor.dtype is torch.float64 else tensor.float()
-
-
-def _distance(made: torch.Tensor, wanted: torch.Tensor) -> float:
-    """How far a result is from eager's, in shares of its norm; infinite for another shape, type, or place of NaN."""
-    if made.shape != wanted.shape or made.dtype != wanted.dtype:
-        return math.inf
-    ours, theirs = made.double(), wanted.double()
-    if not torch.equal(torch.isfinite(ours), torch.isfinite(theirs)):
-        return math.inf
-    difference = torch.nan_to_num(ours, 0, 0, 0) - torch.nan_to_num(theirs, 0, 0, 0)
-    norm = torch.nan_to_num(theirs, 0, 0, 0).norm().item()
-    allowance = NOTHING * math.sqrt(max(1, made.numel()))
-    return max(0.0, difference.norm().item() - allowance) / max(norm, 1e-12) if difference.any() else 0.0
 
 
 def _short(error: BaseException) -> str:

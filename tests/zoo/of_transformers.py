@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,13 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "bit": {"hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 1], "embedding_size": 16, "num_groups": 4},
 }  # fmt: skip
 
+#: What else to try where an architecture does not take these numbers: None leaves a number as it is.
+_VARIANTS: list[dict[str, Any]] = [
+    {}, {"num_key_value_heads": 4}, {"head_dim": None}, {"head_dim": None, "num_key_value_heads": 4},
+    {"mrope_section": [2, 1, 1]}, {"num_hidden_layers": 4, "num_layers": 4}, {"hidden_size": 64, "d_model": 64},
+    {"image_size": 64}, {"num_heads": None, "num_attention_heads": None, "embed_dim": None},
+]  # fmt: skip
+
 _BATCH, _LENGTH = 2, 16
 
 
@@ -79,13 +87,17 @@ def build(name: str) -> Case:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     errors = []
-    for extra in [_SPECIAL[name], {}] if name in _SPECIAL else [{}]:
+    special = [_SPECIAL[name]] if name in _SPECIAL else []
+    for extra, variant in [*((extra, {}) for extra in special), *(({}, variant) for variant in _VARIANTS)]:
+        small = {key: value for key, value in {**_SMALL, **variant}.items() if value is not None}
         try:
-            config = _small(CONFIG_MAPPING[name], extra)
+            config = _small(CONFIG_MAPPING[name], extra, small)
             _check_size(config)
             torch.manual_seed(0)
             model = AutoModel.from_config(config)
             return Case(model.float(), (), _arguments(model))
+        except ImportError:
+            raise
         except Exception as error:
             errors.append(error)
     raise errors[0]
@@ -104,32 +116,34 @@ def _check_size(config: Any) -> None:
         raise ValueError("the small model is not small")
 
 
-def _small(config_class: Any, extra: dict[str, Any]) -> Any:
+def _small(config_class: Any, extra: dict[str, Any], small: dict[str, Any]) -> Any:
     """A small configuration of a class: its numbers are given when it is made, since some are checked then."""
-    made = config_class(**_settings(config_class()) | extra)
+    made = config_class(**_settings(config_class(), small) | extra)
     _shorten_ids(made)
     for name, value in extra.items():
         setattr(made, name, value)
     return made
 
 
-def _settings(config: Any) -> dict[str, Any]:
+def _settings(config: Any, small: dict[str, Any]) -> dict[str, Any]:
     """What a configuration, and its parts, are to be made with."""
     settings: dict[str, Any] = {}
     layers = next((v for name in _LAYERS if type(v := _value(config, name)) is int), 0)
     for name, value in vars(config).items():
-        if name in _SMALL and type(value) in (int, float):
-            settings[name] = _SMALL[name]
+        if name in small and type(value) in (int, float):
+            settings[name] = small[name]
+        elif name == "per_layer_config" and isinstance(value, dict):
+            settings[name] = {key: part for key, part in value.items() if int(key) < small["num_hidden_layers"]}
         elif isinstance(value, list) and layers > 2 and len(value) == layers:
             settings[name] = value[:1] + value[-1:]
         elif hasattr(value, "to_dict") and name in getattr(type(config), "sub_configs", {}):
-            settings[name] = {**value.to_dict(), **_settings(value)}
+            settings[name] = {**value.to_dict(), **_settings(value, small)}
     for name, stored in getattr(type(config), "attribute_map", {}).items():
-        if name in _SMALL and stored not in settings and type(_value(config, stored)) in (int, float):
-            settings[stored] = _SMALL[name]
+        if name in small and stored not in settings and type(_value(config, stored)) in (int, float):
+            settings[stored] = small[name]
     for name in ("rope_scaling", "rope_parameters"):
         rope = _value(config, name)
-        if isinstance(rope, dict) and "mrope_section" in rope:
+        if isinstance(rope, dict) and ("mrope_section" in rope or "mrope_section" in small):
             settings[name] = {**rope, "mrope_section": [2, 1, 1]}
     return settings
 
@@ -171,29 +185,46 @@ def _arguments(model: Any) -> dict[str, Any]:
     size = getattr(vision, "image_size", 32)
     size = size if isinstance(size, int) else 32
     pixels = torch.randn(_BATCH, int(getattr(vision, "num_channels", 3) or 3), size, size)
-    known: dict[str, Callable[[], Any]] = {
-        "input_ids": lambda: tokens,
-        "decoder_input_ids": lambda: tokens[:, :8],
-        "pixel_values": lambda: pixels,
-        "input_features": lambda: torch.randn(_BATCH, int(getattr(config, "num_mel_bins", 16)), 64),
-        "input_values": lambda: torch.randn(_BATCH, 400),
-        "attention_mask": lambda: torch.ones_like(tokens),
-    }
+    channels = int(getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3)
+    patch = getattr(vision, "patch_size", 8)
+    patch = patch if isinstance(patch, int) else 8
+    bins = int(getattr(config, "num_mel_bins", None) or 16)
+    width = int(getattr(config, "hidden_size", None) or 32)
+    rows = channels * patch * patch * int(getattr(vision, "temporal_patch_size", None) or 1)
+    known: dict[str, list[Callable[[], Any]]] = {
+        "input_ids": [lambda: tokens],
+        "decoder_input_ids": [lambda: tokens[:, :8]],
+        "pixel_values": [lambda: pixels, lambda: torch.randn(16, rows)],
+        "input_features": [lambda: torch.randn(_BATCH, bins, 64), lambda: torch.randn(_BATCH, 64, bins)],
+        "input_values": [
+            lambda: torch.randn(_BATCH, 400), lambda: torch.randn(_BATCH, 1, 400), lambda: torch.randn(_BATCH, 64, bins)
+        ],
+        "attention_mask": [lambda: torch.ones_like(tokens)],
+        "input_features_mask": [lambda: torch.ones(_BATCH, 64, dtype=torch.long)],
+        "bbox": [lambda: torch.zeros(_BATCH, _LENGTH, 4, dtype=torch.long)],
+        "query_embeds": [lambda: torch.randn(_BATCH, 8, width)],
+        "hidden_states": [lambda: torch.randn(16, rows)],
+        "grid_thw": [lambda: torch.tensor([[1, 4, 4]])],
+        "image_grid_thw": [lambda: torch.tensor([[1, 4, 4]])],
+    }  # fmt: skip
     main = getattr(model, "main_input_name", "input_ids")
+    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     attempts = [(main,), (main, "decoder_input_ids"), ("input_ids", "pixel_values"), ("pixel_values",), ("input_ids",)]
     attempts += [("input_ids", "attention_mask"), ("input_features", "decoder_input_ids"), ("input_values",)]
+    attempts += [tuple(needed), (main, *needed), (main, "bbox"), ("query_embeds",), ("hidden_states", "grid_thw")]
     if config.model_type == "longt5":  # makes no mask of its own where it is compiled
         attempts = [("input_ids", "decoder_input_ids", "attention_mask")]
     last: Exception = ValueError("a model that takes no arguments that are known here")
-    for chosen in dict.fromkeys(attempts):
+    for chosen in dict.fromkeys(tuple(dict.fromkeys(attempt)) for attempt in attempts if attempt):
         if not all(name in known and name in parameters for name in chosen):
             continue
-        kwargs = {name: known[name]() for name in chosen}
-        try:
-            model.eval()
-            with torch.no_grad():
-                model(**kwargs)
-            return kwargs
-        except Exception as error:
-            last = error
+        for makers in itertools.islice(itertools.product(*(known[name] for name in chosen)), 4):
+            kwargs = {name: make() for name, make in zip(chosen, makers, strict=True)}
+            try:
+                model.eval()
+                with torch.no_grad():
+                    model(**kwargs)
+                return kwargs
+            except Exception as error:
+                last = error
     raise last

@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import time
 import warnings
@@ -28,11 +29,13 @@ sys.path[:0] = [str(HERE.parent)]
 
 LIBRARIES = ("transformers", "timm", "torchvision", "diffusers", "peft")
 BUILD = ROOT / "build" / "zoo"
+#: Of the environment: nothing is downloaded, and libraries say little.
+SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def main() -> None:
     options = _options()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical", "TOKENIZERS_PARALLELISM": "false"}
+    os.environ |= SETTINGS
     if not options.report:
         for library in options.libraries:
             _run_library(library, options)
@@ -131,16 +134,16 @@ def _quietly(work: Any, library: str, name: str, path: Path, *more: Any) -> None
 def _measure(library: str, name: str, path: Path) -> None:
     from zoo.measure import equal_cases, measure
 
-    found: dict[str, Any] = {"library": library, "name": name, "versions": _versions(library)}
+    found: dict[str, Any] = {"library": library, "name": name, "commit": _commit(), "versions": _versions(library)}
     models = builder_of(library)
     try:
         make = equal_cases(lambda: models.build(name))
         make()
     except Exception as error:
-        _save(path, {**found, "not built": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]})
+        save(path, {**found, "not built": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]})
         return
-    _save(path, found)
-    measure(make, lambda so_far: _save(path, {**found, **so_far}))
+    save(path, found)
+    measure(make, lambda so_far: save(path, {**found, **so_far}))
 
 
 def _count_peer(library: str, name: str, path: Path, ways: list[str]) -> None:
@@ -151,7 +154,19 @@ def _count_peer(library: str, name: str, path: Path, ways: list[str]) -> None:
     for way in ways:
         found = json.loads(path.read_text())
         found[way]["peer_graphs"] = peer_graphs(make, way)
-        _save(path, found)
+        save(path, found)
+
+
+def _commit() -> str:
+    """The commit that is measured; with a + where files were changed since."""
+    try:
+        told = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty=+"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return told.stdout.strip()
 
 
 def _versions(library: str) -> dict[str, str]:
@@ -160,14 +175,15 @@ def _versions(library: str) -> dict[str, str]:
     return {name: version(name) for name in ("torch", library)} | {"python": ".".join(map(str, sys.version_info[:2]))}
 
 
-def _save(path: Path, found: dict[str, Any]) -> None:
+def save(path: Path, found: dict[str, Any]) -> None:
+    """Write what is known of a model; a run that is stopped meanwhile leaves what was there before."""
     path.with_suffix(".new").write_text(json.dumps(found, indent=1))
     path.with_suffix(".new").replace(path)
 
 
 def _note(path: Path, more: dict[str, Any]) -> None:
     found = json.loads(path.read_text()) if path.exists() else {"library": path.parent.name, "name": path.stem}
-    _save(path, {**found, **more})
+    save(path, {**found, **more})
 
 
 def _in_words(path: Path) -> str:

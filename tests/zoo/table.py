@@ -32,9 +32,11 @@ def write(build: Path, path: Path) -> None:
         "Graphs are those of the first call with operators; torch.compile's are counted beside them where there is more.",
         "Seconds are of the processor, with one thread.",
         "",
+        *_commits(built),
+        "",
         "| model | evaluation | graphs | torch.compile | operators | first call, s | gradients | graphs |"
-        " torch.compile | step | graphs | torch.compile | first call, s |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        " torch.compile | step | graphs | torch.compile | first call, s | commit |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         *[_row(model) for model in built],
         "",
         "## Why graphs end",
@@ -67,6 +69,19 @@ def _versions(found: list[dict[str, Any]]) -> list[str]:
     return [", ".join(f"{name} {version}" for name, version in known.items()) + "."]
 
 
+def _commits(models: list[dict[str, Any]]) -> list[str]:
+    """At which commits how many models were measured."""
+    counts = Counter(model.get("commit", "") for model in models)
+    known = [f"{commit} ({count})" for commit, count in counts.items() if commit]
+    lines = [f"Measured at the commits {', '.join(known)}." if known else ""]
+    if counts[""]:
+        lines += [
+            f"{counts['']} models without a commit were measured before 8697070, when the loss was the mean of the squares,",
+            "which has no gradient below a normalization but rounding errors.",
+        ]
+    return lines
+
+
 def _summary(library: str, models: list[dict[str, Any]]) -> str:
     fair = [m for m in models if not any(m.get(way, {}).get("outcome") == "eager fails" for way in _WAYS)]
     right = sum(all(m.get(way, {}).get("outcome") == "right" for way in _WAYS) for m in fair)
@@ -87,7 +102,7 @@ def _row(model: dict[str, Any]) -> str:
         f"{model['library']} {model['name']}", _outcome(evaluation, model), evaluation.get("graphs", ""), _peer(evaluation),
         evaluation.get("operators", ""), evaluation.get("first_s", ""), _outcome(gradients, model),
         gradients.get("graphs", ""), _peer(gradients), _outcome(step, model), step.get("graphs", ""),
-        _peer(step), step.get("first_s", ""),
+        _peer(step), step.get("first_s", ""), model.get("commit", ""),
     ]  # fmt: skip
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
 from . import containers, exception_groups, generators
+from .assertions import truth_of_branch
 from .class_attributes import guard_class_attribute, lookup_class
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter
@@ -32,12 +33,12 @@ def op_JUMP_BACKWARD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_POP_JUMP_IF_TRUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if i.truth(f.stack.pop()):
+    if truth_of_branch(i, f, f.stack.pop(), value, f.position):
         f.position = value
 
 
 def op_POP_JUMP_IF_FALSE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if not i.truth(f.stack.pop()):
+    if not truth_of_branch(i, f, f.stack.pop(), f.position, value):
         f.position = value
 
 

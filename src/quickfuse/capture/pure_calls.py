@@ -54,15 +54,18 @@ FUNCTIONS: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-
 def _numpy(name: str) -> Callable[..., Any]:
-    """A function of NumPy's that gives a scalar for numbers, or a list or tuple of them."""
+    """A function of NumPy's that gives a scalar for numbers, or a list or tuple of them, and does not warn of it."""
     function = getattr(numpy, name)
 
     def handler(i: Interpreter, *args: Any) -> Any:
-        made = i.native(function, *[plain_copy(i, a, f"numpy.{name}") for a in args])
+        plain = [plain_copy(i, a, f"numpy.{name}") for a in args]
+        with numpy.errstate(all="ignore"):
+            made = i.native(function, *plain)
         if not is_constant(made):
             raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
+        if not numpy.isfinite(made):
+            raise Unsupported(f"numpy.{name} of numbers for which it may warn")
         return made
 
     return handler

@@ -12,6 +12,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.signatures import signature
 from . import checkpoints, control_flow, custom_functions, gradients, mode_calls, tensor_checks, torch_function, transforms
+from .assertions import holds, is_unknown
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
 from .symbolic import FromOutside, TensorProxy, type_of
@@ -78,6 +79,8 @@ def _check_with(i: Interpreter, error_type: Any, condition: Any, message: Any) -
     """`torch._check` and its like."""
     if type_of(condition) is not bool:
         raise Unsupported(f"torch._check of a {type_of(condition).__name__}")
+    if is_unknown(i, condition) and holds(i, condition, True):
+        return
     if not i.truth(condition):
         raise Unsupported("torch._check of what is not true")
 

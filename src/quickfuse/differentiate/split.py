@@ -65,9 +65,9 @@ class _Forward(_Copier):
     def build(self) -> tuple[Graph, list[Saved], int]:
         joint, plan = self.joint, self.plan
         late = [] if joint.tail is None else [*joint.tail.origin.values()]
-        draws = [node for node in joint.graph.nodes if draws_random_numbers(node)]  # each moves the next one on
+        effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or n.target is aten._assert_async.default]
         numbers = joint.plan.numbers
-        wanted = self._ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *draws])
+        wanted = self._ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *effects])
         inputs = {node: position for position, node in enumerate(joint.inputs)}
         for node in joint.graph.nodes:
             if node in inputs:

@@ -1,5 +1,5 @@
-"""Putting a prologue's parts together: what walks through modules and containers, and what looks at many tensors, runs only where
-something changed."""
+"""Putting a prologue's parts together: what walks through modules and containers, and what looks at many tensors, runs only
+where something changed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from ..ir.walk import Holder
 from .prologue import Prologue
 from .walk import BEFORE, FEWEST_STATEMENTS, TENSORS, WALK, Walk
 
+#: So many values are read again, at most, rather than found by a walk.
+_MOST_READ_AGAIN = 16
+
 #: Variables that generated code assigns, and names that look like one.
 _VARIABLE = re.compile(r"\b_[a-z]+\d+\b")
 
@@ -22,8 +25,9 @@ _VARIABLE = re.compile(r"\b_[a-z]+\d+\b")
 class TensorsInOrder:
     """What is known of the checked tensors, for skipping their checks while they are the same.
 
-    `sources` are they, in the order of the check; `later` the statements that run where checks were skipped. `make` gives what
-    finds out if they are the same, from (walk, number of roots, holders); `ready` is a variable for a function that tells whether to ask.
+    `sources` are they, in the order of the check; `later` the statements that run where checks were skipped. `make` gives
+    what finds out if they are the same, from (walk, number of roots, holders); `ready` is a variable for a function that
+    tells whether to ask.
     """
 
     sources: list[Source]
@@ -69,32 +73,50 @@ def assembled(prologue: Prologue, rest: list[str], later: Iterable[str], tensors
         *(["else:"] if unpacked else []),
         *(f"    {line}" for line in unpacked),
     ]
-    known = _Walked(walked, results, len(roots), [*_set_in(walk), *joined])
+    known = _Walked(walked, results, len(roots), [*_set_in(walk), *joined], walk)
     return _unless_same(prologue, before, walking, regarded, after, rest, tensors, known)
 
 
 @dataclass(frozen=True, slots=True)
 class _Walked:
-    """A walk: what tells if it is unchanged, the sources of its results, how many roots it has, and the variables that it sets."""
+    """A walk: what tells if it is unchanged, the sources of its results, how many roots it has, the variables that it sets,
+    and its statements."""
 
     unchanged: Any
     results: list[Source]
     roots: int
     variables: list[str]
+    statements: list[str]
+
+    def read_again(self, names: Iterable[str]) -> list[str] | None:
+        """The statements that set some variables, where these are few and read single values."""
+        assignments = {line.partition(" = ")[0]: line for line in self.statements if not line.startswith("if ")}
+        needed: set[str] = set()
+        left = [*names]
+        while left:
+            name = left.pop()
+            if name not in needed and name in self.variables:
+                if not name.startswith("_v") or len(needed) == _MOST_READ_AGAIN:
+                    return None
+                needed.add(name)
+                left += _VARIABLE.findall(assignments[name].partition(" = ")[2])
+        return [line for name, line in assignments.items() if name in needed]
 
 
 def _unless_same(
     prologue: Prologue, before: list[str], walking: list[str], regarded: list[str], after: list[str], rest: list[str],
     tensors: TensorsInOrder | None, walked: _Walked | None,
 ) -> list[str]:  # fmt: skip
-    """The statements in order: those that walk and look at tensors only where these are not the same, if that can be told."""
+    """The statements in order: those that walk and look at tensors only where these are not the same, if that is known."""
     plain = [*before, *walking, *regarded, *after, *rest]
     if tensors is None or prologue.walk is None:
         return plain
     hidden = {*(walked.variables if walked is not None else ()), *_set_in(regarded)}
     numbers, making = rest[:-1], rest[-1]
     shown = "\n".join([*after, *numbers, *tensors.later])
-    if hidden & {*_VARIABLE.findall(shown)} or re.search(r"\b_tensors\b", shown):
+    needed = hidden & {*_VARIABLE.findall(shown)}
+    again = walked.read_again(needed) if walked is not None and needed <= {*walked.variables} else None if needed else []
+    if again is None or re.search(r"\b_tensors\b", shown):
         return plain
     holders = _holders(prologue.walk, tensors.sources, walked)
     if holders is None:
@@ -112,6 +134,8 @@ def _unless_same(
         f"_same0 = {ready}_holds0(_held0)",
         "if not _same0:",
         *(f"    {line}" for line in [*walking, *regarded, making]),
+        *(["else:"] if again else []),
+        *(f"    {line}" for line in again),
         *after,
         *numbers,
     ]

@@ -357,7 +357,8 @@ class KernelBodyWriter:
         """Ask once for the stream that all launches on a GPU go to."""
         steps = [step for step in self.schedule.steps if isinstance(step, KernelCall)]
         for step, call in zip(steps, self.calls, strict=True):
-            if call.device_type == "cuda" and (line := f"{_stream_of(step)} = _stream({step.device.index or 0})") not in self.lines:
+            line = f"{_stream_of(step)} = _stream({step.device.index or 0})"
+            if call.device_type == "cuda" and line not in self.lines:
                 self.constants["_stream"] = call.current_stream
                 self.lines.append(line)
 

@@ -111,8 +111,9 @@ class Body:
     where a number cannot be computed, or does not fit, the specialisation does not hold. `repeatable` says that it changes
     nothing, so that the function can run natively after an operator failed, for its effects so far and its traceback.
     `replayed` is what replays the computing part as a CUDA graph, if it does: it gets the tensors' check. `released` are
-    tensors that are checked and then let go, so that their memory may be used. `eager` is the statement that runs where `UNFIT`,
-    and `given` the expression of the tensors that the computing part gets, if it is one that can do without where all are the same.
+    tensors that are checked and then let go, so that their memory may be used. `eager` is the statement that runs where
+    `UNFIT`, and `given` the expression of the tensors that the computing part gets, if it can do without them where all are
+    the same.
     """
 
     lines: list[str]
@@ -270,7 +271,7 @@ class Glue:
 
 
 def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> list[str]:
-    """The statements under the lock, after the check of the tensors. `same`: it is skipped where they are known to be the same."""
+    """The statements under the lock. `same`: the check of the tensors is skipped where they are known to be the same."""
     check = [
         "if _state := _scan(_tensors):",
         "    _state = _check.settle(_state, _tensors)",

@@ -1,7 +1,7 @@
 """Which guards follow only paths that seldom change: through modules, their dictionaries, lists and tuples.
 
 A prologue has four parts. What is in the second one is skipped while the objects on its paths are unchanged, which
-`launch.unchanged` finds out natively; and the third one as well, while the tensors are, which `launch.same_tensors` finds out:
+`launch.unchanged` finds out natively; and the third one as well, while the tensors are, as `launch.same_tensors` finds out:
 
 * BEFORE:  paths from the arguments to the roots of a walk, and whatever has nothing to do with one
 * WALK:    facts about modules and containers, and what is in them

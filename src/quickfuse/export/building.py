@@ -29,6 +29,7 @@ from .arguments import arguments_of
 from .assumptions import Relied
 from .effects import Changes
 from .first_step import make_state
+from .module import is_taken
 from .nesting import Container, leaves_of
 from .program import Program, Returned
 from .results import Results
@@ -183,7 +184,8 @@ class _Building:
             return "gradient", self.names.get(id(parameter)) or self.call.name_of(source.base, self.names), True
         known = self.names.get(id(tensor))
         if known is None:
-            known = name = self.call.name_of(source, self.names)
+            parts = self.call.name_of(source, self.names).split(".")
+            known = name = ".".join(f"{part}_" if is_taken(part) else part for part in parts)
             count = 1
             while known in self._taken or any(other.startswith(f"{known}.") for other in self._taken):
                 known, count = f"{name}_{count}", count + 1
@@ -236,6 +238,8 @@ class _Building:
                 if name in changes.attributes or not self.kinds.get(id(tensor), ("", True))[1]
             ],
         )  # fmt: skip
+        for taken in (n for n in (*program.state, *program.aliases) if any(map(is_taken, n.split(".")))):
+            raise ExportError(f"{taken}: modules have an attribute of that name, so an exported one can have no such tensor")
         problem = shared_memory(program, self.values)
         if problem:
             raise ExportError(f"{problem}. Give them memory of their own: clone()")

@@ -14,7 +14,7 @@ from ..ir.values import NumberMeta, TensorMeta
 from .arguments import Arguments
 from .checks import SETTINGS
 from .fields import DEEPEST, NUMBERS, Field
-from .module import TAKEN, ExportedModule
+from .module import is_taken
 from .nesting import Container, is_field_name, leaves_of
 from .numbers import COUNTS, Arithmetic, Ref
 from .operators import function_named
@@ -75,7 +75,7 @@ def _check_names(program: Program) -> None:
         parts = name.split(".")
         if not all(part and part.isprintable() for part in parts) or len(parts) > 2 * DEEPEST:
             raise ExportFileError(f"{name!r:.80} is no name of a tensor in a module")
-        if any(hasattr(ExportedModule, part) or part in TAKEN for part in parts):
+        if any(map(is_taken, parts)):
             raise ExportFileError(f"{name!r:.80} is no name of a tensor in a module: modules have that attribute")
     taken = {*names}
     for name in names:

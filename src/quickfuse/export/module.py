@@ -67,8 +67,12 @@ class ExportedModule(nn.Module):
         return self._runner.run(args, kwargs, self.training)
 
 
-#: Names that no parameter or buffer of a program can have.
-TAKEN = frozenset({"_program", "_runner", *vars(nn.Module())})
+_OWN = frozenset({"_program", "_runner", *vars(nn.Module())})
+
+
+def is_taken(name: str) -> bool:
+    """Whether no parameter, buffer or module of a program can have a name, since modules have an attribute of that name."""
+    return name in _OWN or hasattr(ExportedModule, name)
 
 
 def copied_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

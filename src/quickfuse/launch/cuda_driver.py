@@ -119,7 +119,7 @@ def prepare_launch(
     function: int, programs: int, threads: int, shared_bytes: int, stream: int, params: ctypes.Array[ctypes.c_void_p],
     copies: Sequence[Copy] = (),
 ) -> Callable[[], int]:  # fmt: skip
-    """A function that makes copies and then launches a kernel on a one-dimensional grid, with everything converted beforehand.
+    """A function that makes copies and launches a kernel on a one-dimensional grid, with everything converted beforehand.
 
     `params` are the addresses of the arguments; the arguments are read at each launch, before it returns. It gives the
     launch's status, or that of a copy that failed, negated: see `check_launch`.
@@ -171,7 +171,8 @@ _LAUNCH_WORDS = 9
 
 def _native_launch(library: ctypes.CDLL, words: list[int], copies: Sequence[Copy]) -> Callable[[], int]:
     """What `prepare_launch` makes, as one native function: a call through ctypes takes longer than the driver's own work."""
-    functions = [ctypes.cast(getattr(library, n), ctypes.c_void_p).value or 0 for n in ("cuLaunchKernel", "cuMemcpyHtoDAsync_v2")]
+    names = ("cuLaunchKernel", "cuMemcpyHtoDAsync_v2")
+    functions = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names]
     block = np.array([*functions, *words, len(copies), *(word for copy in copies for word in copy)], dtype=np.int64)
     return builtin.no_argument(_LAUNCH, _launch_address(), block)
 
@@ -226,7 +227,8 @@ failed:
   %negated = sub i32 0, %copied
   br label %exit
 start:
-  %launched = call i32 %launch(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 %shared, ptr %stream, ptr %params, ptr null)
+  %launched = call i32 %launch(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 %shared,
+    ptr %stream, ptr %params, ptr null)
   br label %exit
 exit:
   %status = phi i32 [ %launched, %start ], [ %negated, %failed ]

@@ -251,7 +251,7 @@ class Replayed:
         self._last_stream: Hashable = None
 
     def ready(self) -> bool:
-        """Whether a call may do without its tensors, given None, if they are the same as in the last call that was given them."""
+        """Whether a call may do without its tensors, given None, if they are those of the last call that was given them."""
         last = self._last
         return last is not None and last.valid and self._last_stream == self.recorder.stream() and not self.recorder.busy()
 

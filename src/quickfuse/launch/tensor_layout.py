@@ -1,9 +1,9 @@
 """Where PyTorch's tensors keep what guards ask for: found out on real tensors, None where something is not as expected.
 
-A Python tensor object has a pointer to a C++ object (`at::TensorImpl`), which has sizes, strides, type, device and flags, and
-pointers to its storage (which has the address of the data), to what autograd knows of it (which has its gradient), to its
-version, and back to the Python object. Every change of what a guard asks for is a change of one of these words. This module
-makes tensors, changes one thing at a time, and looks which word of 64 bits changes.
+A Python tensor object has a pointer to a C++ object (`at::TensorImpl`), which has sizes, strides, type, device and flags,
+and pointers to its storage (which has the address of the data), to what autograd knows of it (which has its gradient), to
+its version, and back to the Python object. Every change of what a guard asks for is a change of one of these words. This
+module makes tensors, changes one thing at a time, and looks which word of 64 bits changes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from .versions import version_place
 #: Sizes and strides of more dimensions stand elsewhere.
 MOST_DIMENSIONS = 5
 
+#: All pointers are among as many words of the C++ object.
+FIRST_WORDS = 8
+
 _TENSOR_WORDS = 24
 _STORAGE_WORDS = 10
 _AUTOGRAD_WORDS = 24
@@ -37,9 +40,10 @@ class TensorLayout:
 
     `handle`: the byte offset of the pointer to the C++ object in a Python tensor object. `storage`, `autograd`, `version`
     and `object`: pointers in the C++ object; `sizes` and `strides` are where those of 5 dimensions begin. Behind the pointer
-    to the storage, `data` is the address and the word where its owner is, and `storage_flags` are the words that tell whether
-    it may be written to. Behind the pointer for autograd, `grad` points to the gradient, `function` to what made the tensor, and `flags`
-    has a bit that says whether it needs gradients. `counter`: the byte offset of a version behind its pointer.
+    to the storage, `data` is the address, of the words after which two tell who owns the memory, and `storage_flag` says
+    whether it may be written to. Behind the pointer for autograd, `grad` points to the gradient, `function` to what made the
+    tensor, and `flags` has a bit that says whether it needs gradients. `counter`: the byte offset of a version behind its
+    pointer.
     """
 
     handle: int
@@ -52,8 +56,7 @@ class TensorLayout:
     sizes: int
     strides: int
     data: int
-    owner: int
-    storage_flags: tuple[int, ...]
+    storage_flag: int
     grad: int
     function: int
     flags: int
@@ -89,13 +92,16 @@ def _found() -> TensorLayout:
     strides = _run_of(lambda t: [*t.stride()])
     autograd = _autograd_pointer()
     grad, function, flags = _autograd_words(autograd)
-    data, owner, storage_flags = _storage_words()
+    data, storage_flag = _storage_words()
     first, last = storage, lazy[0] // 8
     layout = TensorLayout(
-        handle, first, last, storage, autograd, version[0] // 8, this, sizes, strides, data, owner, storage_flags, grad, function,
+        handle, first, last, storage, autograd, version[0] // 8, this, sizes, strides, data, storage_flag, grad, function,
         flags, version[1],
     )  # fmt: skip
     _try_changes(layout)
+    pointers = max(layout.autograd, layout.version, layout.object)
+    if handle != 16 or not pointers < first + FIRST_WORDS <= last + 1 - FIRST_WORDS:
+        raise _NotFoundError
     return layout
 
 
@@ -116,7 +122,12 @@ def _one(places: Iterable[int]) -> int:
 
 
 def _probes() -> list[torch.Tensor]:
-    return [torch.zeros(3, 5), torch.ones(7, dtype=torch.float64)[2:], torch.nn.Parameter(torch.zeros(2, 2)), torch.zeros(())]
+    return [
+        torch.zeros(3, 5),
+        torch.ones(7, dtype=torch.float64)[2:],
+        torch.nn.Parameter(torch.zeros(2, 2)),
+        torch.zeros(()),
+    ]
 
 
 def _places_of(value: Callable[[torch.Tensor], int], mask: int = -1) -> set[int]:
@@ -185,8 +196,8 @@ def _autograd_words(pointer: int) -> tuple[int, int, int]:
     return grad, function, _one(flags)
 
 
-def _storage_words() -> tuple[int, int, tuple[int, ...]]:
-    """Where a storage has its address, what owns its memory, and what tells whether others share it or it is protected."""
+def _storage_words() -> tuple[int, int]:
+    """Where a storage has its address, before two words that tell if others share it, and what tells if it is protected."""
 
     def words(tensor: torch.Tensor) -> list[int]:
         return _words(tensor.untyped_storage()._cdata, _STORAGE_WORDS)
@@ -207,10 +218,9 @@ def _storage_words() -> tuple[int, int, tuple[int, ...]]:
     before = words(protected)
     torch._C._set_throw_on_mutable_data_ptr(protected)
     flags = [k for k in range(data, _STORAGE_WORDS) if before[k] != words(protected)[k]]
-    if len(shared) != 2:
+    if not shared:
         raise _NotFoundError
-    owner = _one(k for k in (data + 1, data + 2) if words(tensors[0])[k] == words(tensors[0])[data])
-    return data, owner, (_one({data + 1, data + 2} - {owner}), _one(flags))
+    return data, _one(flags)
 
 
 def _try_changes(layout: TensorLayout) -> None:
@@ -243,7 +253,11 @@ def _try_changes(layout: TensorLayout) -> None:
         if before != twice or before == [tensor._cdata, *_words(place, count)]:
             raise _NotFoundError(number)
     numbers = torch.zeros(3, dtype=torch.cfloat)
-    pairs = [(torch.zeros(3), torch.zeros(3, device="meta")), (numbers, numbers.conj()), (torch.zeros(3), torch._neg_view(torch.zeros(3)))]
+    pairs = [
+        (torch.zeros(3), torch.zeros(3, device="meta")),
+        (numbers, numbers.conj()),
+        (torch.zeros(3), torch._neg_view(torch.zeros(3))),
+    ]
     for plain, other in pairs:
         excluded = {layout.storage, layout.version, layout.object, *layout.unused(1)}
         differs = [

@@ -328,8 +328,8 @@ def helpers() -> dict[str, Callable[..., Any]]:
 
 
 def find_address() -> int:
-    """The address of a native function `(items, count, block)`: from an array of roots, how many there are, and the address of
-    the lists in use, to the list of which everything is unchanged (see `_Note`), or null."""
+    """The address of a native function `(items, count, block)`: from an array of roots, how many there are, and the address
+    of the lists in use, to the list of which everything is unchanged (see `_Note`), or null."""
     return _native()[2]
 
 
@@ -337,7 +337,8 @@ def find_address() -> int:
 def _native() -> tuple[int, Any, int]:
     """The address of the scan, the function that reads words, and the address of the search for a list."""
     find = f"{_SCAN}_find"
-    ir = [_find_ir(find), _scan_ir(f"{_SCAN}_block", find), builtin.of_one_argument(_SCAN, f"{_SCAN}_block", "object"), _READ_WORDS]
+    scan = [_scan_ir(f"{_SCAN}_block", find), builtin.of_one_argument(_SCAN, f"{_SCAN}_block", "object")]
+    ir = [_find_ir(find), *scan, _READ_WORDS]
     addresses = cpu.load("\n".join(ir), [_SCAN, "quickfuse_read_words", find])
     reading = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     return addresses[_SCAN], reading(addresses["quickfuse_read_words"]), addresses[find]

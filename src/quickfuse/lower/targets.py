@@ -25,6 +25,7 @@ from quickfuse.ir.values import TensorMeta
 from . import (  # noqa: F401
     activations,
     arithmetic,
+    assertions,
     convolution,
     creation,
     elementary,

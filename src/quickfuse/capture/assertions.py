@@ -1,0 +1,126 @@
+"""Branches on a tensor's value of which one side only raises: `assert x.max() < n`, `if not valid.all(): raise ValueError`.
+
+The graph gets an operator that fails where that side would be taken, and goes on with the other. A graph that fails runs
+again in Python, instruction by instruction, so that the program's own exception is raised, where it is raised. That is right
+only as long as the graph changed nothing of the program's.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import operator
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ..bytecode.decoding import decode
+from .failing import is_in_try
+from .frame import Frame
+from .interpreter import Interpreter
+from .number_operators import is_on_gpu
+from .symbolic import Symbol, TensorProxy
+
+#: A side with more instructions than this is not looked at.
+_MOST_INSTRUCTIONS = 300
+
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+#: Whole numbers up to this one are also floating-point ones.
+_EXACT = 1 << 53
+
+_JUMPS = frozenset(dis.opname[opcode] for opcode in (*dis.hasjrel, *dis.hasjabs))
+_ALWAYS_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split())
+_LEAVES = frozenset("RETURN_VALUE RETURN_CONST YIELD_VALUE RETURN_GENERATOR SEND RERAISE".split())
+
+
+def truth_of_branch(i: Interpreter, f: Frame, condition: Any, if_true: int, if_false: int) -> bool:
+    """The outcome of a branch that goes to the instructions at `if_true` or `if_false`."""
+    if type(condition) in (TensorProxy, Symbol) and is_unknown(i, condition):
+        for outcome, other in ((True, if_false), (False, if_true)):
+            if only_raises(f.code, other) and holds(i, condition, outcome):
+                return outcome
+    return i.truth(condition)
+
+
+def is_unknown(i: Interpreter, condition: Any) -> bool:
+    """Whether only running the graph tells whether a condition is true, and an operator may ask there."""
+    if type(condition) is TensorProxy:
+        meta = condition.meta
+        if condition.cls is not torch.Tensor or type(meta.numel) is not int or meta.numel != 1 or meta.device.type != "cpu":
+            return False
+    elif type(condition) is not Symbol or not condition.from_tensor or is_on_gpu((condition,)):
+        return False  # on a GPU a failing kernel ends all work of the process there
+    return i.graph.contents.of(condition) is None
+
+
+def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> bool:
+    """Let the graph fail where the condition has another outcome; False where that is not possible."""
+    graph = i.graph
+    frame = i.frames[-1]
+    if is_in_try(frame.code, frame.lasti):  # it decides by exceptions: they may come often
+        return False
+    if graph.nested or (graph.mutated and graph.contents.has_written_inputs()):
+        return False
+    if type(condition) is Symbol:
+        condition = _as_tensor(i, condition)
+    if not outcome:
+        condition = graph.call("call_method", "logical_not", (condition,), {})
+    graph.call("call_function", torch._assert_async, (condition,), {})
+    return True
+
+
+def _as_tensor(i: Interpreter, number: Symbol) -> TensorProxy:
+    """A number out of a tensor as a tensor. A comparison of a tensor's only element with a number is one of the tensor:
+    gradients are not computed past truth values that change."""
+    general = functools.partial(i.graph.call, "call_function", torch.full, ((), number), {"dtype": torch.bool})
+    function, operands = number.operation or (None, ())
+    if function not in _COMPARISONS or len(operands) != 2:
+        return general()
+    tensors = [o.tensor if type(o) is Symbol and o.from_tensor and _is_as_read(i, o) else None for o in operands]
+    others = [o for o, tensor in zip(operands, tensors, strict=True) if tensor is None]
+    if len(others) > 1 or any(type(o) not in (int, float) or abs(o) > _EXACT for o in others):
+        return general()
+    wide = [o if t is None else _wide(i, t) for o, t in zip(operands, tensors, strict=True)]
+    made = i.graph.call("call_function", function, tuple(wide), {})
+    if number.node is not None and not number.node.users:  # it comes back where something uses it
+        number.node.graph.erase_node(number.node)
+        number.node = None
+    return made  # type: ignore[no-any-return]
+
+
+def _is_as_read(i: Interpreter, number: Symbol) -> bool:
+    """Whether the tensor still holds the number that was read from it."""
+    return number.tensor is not None and (not i.graph.mutated or i.graph.contents.still_holds(number))
+
+
+def _wide(i: Interpreter, tensor: TensorProxy) -> TensorProxy:
+    """As precise as numbers of Python are."""
+    if not tensor.meta.dtype.is_floating_point or tensor.meta.dtype is torch.float64:
+        return tensor
+    return i.graph.call("call_method", "double", (i.graph.call("call_method", "detach", (tensor,), {}),), {})  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=4096)
+def only_raises(code: CodeType, position: int) -> bool:
+    """Whether all ways on from an instruction end in a `raise` statement (or none)."""
+    instructions = decode(code).instructions
+    seen: set[int] = set()
+    waiting = [position]
+    raises = False
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if at >= len(instructions) or len(seen) > _MOST_INSTRUCTIONS or instructions[at].name in _LEAVES:
+            return False
+        instruction = instructions[at]
+        if instruction.name == "RAISE_VARARGS":
+            raises = True
+            continue
+        if instruction.name not in _ALWAYS_JUMPS:
+            waiting.append(at + 1)
+        if instruction.name in _JUMPS:
+            waiting.append(instruction.value)
+    return raises

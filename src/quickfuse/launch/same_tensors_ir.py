@@ -1,0 +1,333 @@
+"""LLVM IR that writes down the words of which checks of tensors depend, and that compares them: see `same_tensors.py`."""
+
+from __future__ import annotations
+
+import torch
+
+from . import unchanged
+from .tensor_check import TRACING_KEYS, key_included_function
+from .tensor_layout import FIRST_WORDS as LANES
+from .tensor_layout import OBJECT_MASK, TensorLayout
+
+_TYPE = 8
+_LIST_SIZE, _LIST_ITEMS = 16, 24
+
+#: Words of the block that the scan reads, and which of them counts how often everything was the same.
+BLOCK_WORDS = 14
+HITS = 13
+#: A tensor's record: its object, its template, its type, its C++ object, the first words of this, the words of its storage
+#: from the address of the data on, its gradient, and the flags of autograd.
+OBJECT, TEMPLATE, KIND, OWN_WORDS = 0, 1, 2, 4
+STORAGE = OWN_WORDS + LANES
+STORAGE_WORDS = 4
+GRAD = STORAGE + STORAGE_WORDS
+NEEDS = GRAD + 1
+RECORD_WORDS = NEEDS + 1
+#: A template: a word of the storage, then masks and values of the other words of the C++ object.
+TEMPLATE_HEADER = 1
+#: Words of a tensor that are collected besides those of its C++ object: its object, its type, its C++ object, four words and
+#: another one of its storage, its gradient, the function that made it, the flags of autograd.
+COLLECTED = 11
+#: How many records ahead memory is asked for.
+_AHEAD = 8
+
+
+def _load(name: str, base: str, offset: int) -> str:
+    """IR that sets %name to the word at a byte offset from %base."""
+    return f"  %{name}.p = getelementptr i8, ptr %{base}, i64 {offset}\n  %{name} = load i64, ptr %{name}.p"
+
+
+def collect_ir(name: str, layout: TensorLayout) -> str:
+    """LLVM IR that writes down the words of all tensors of a list."""
+    width = layout.last + 1 - layout.first
+    stores = []
+    storage = [("storage", f"data{k}", layout.data + k) for k in range(STORAGE_WORDS)]
+    storage.append(("storage", "flag", layout.storage_flag))
+    fields = [("object", "kind", _TYPE), ("object", "impl.i", layout.handle), *((b, n, 8 * w) for b, n, w in storage)]
+    for k, (base, value, offset) in enumerate(fields):
+        stores += [_load(value, base, offset), f"  %{value}.out = getelementptr i64, ptr %out, i64 {k + 1}",
+                   f"  store i64 %{value}, ptr %{value}.out"]  # fmt: skip
+    autograd = []
+    for k, (value, word) in enumerate((("grad", layout.grad), ("function", layout.function), ("needs", layout.flags))):
+        autograd += [_load(value, "autograd", 8 * word), f"  %{value}.out = getelementptr i64, ptr %out, i64 {k + 8}",
+                     f"  store i64 %{value}, ptr %{value}.out"]  # fmt: skip
+    lines = "\n".join(stores)
+    return f"""
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define i64 @{name}(ptr %list, i64 %out.i) {{
+entry:
+  %out.first = inttoptr i64 %out.i to ptr
+{_load("size", "list", _LIST_SIZE)}
+  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS}
+  %items = load ptr, ptr %items.p
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
+  %done = icmp sge i64 %k, %size
+  br i1 %done, label %exit, label %body
+body:
+  %at = mul i64 %k, {COLLECTED + width}
+  %out = getelementptr i64, ptr %out.first, i64 %at
+  %object.p = getelementptr ptr, ptr %items, i64 %k
+  %object = load ptr, ptr %object.p
+  %object.i = ptrtoint ptr %object to i64
+  store i64 %object.i, ptr %out
+  %impl.p0 = getelementptr i8, ptr %object, i64 {layout.handle}
+  %impl = load ptr, ptr %impl.p0
+  %storage.p = getelementptr i64, ptr %impl, i64 {layout.storage}
+  %storage = load ptr, ptr %storage.p
+{lines}
+  %words.out = getelementptr i64, ptr %out, i64 {COLLECTED}
+  %words.in = getelementptr i64, ptr %impl, i64 {layout.first}
+  call void @llvm.memcpy.p0.p0.i64(ptr %words.out, ptr %words.in, i64 {8 * width}, i1 false)
+  %autograd.p = getelementptr i64, ptr %impl, i64 {layout.autograd}
+  %autograd = load ptr, ptr %autograd.p
+  %none = icmp eq ptr %autograd, null
+  br i1 %none, label %next, label %known
+known:
+{chr(10).join(autograd)}
+  br label %next
+next:
+  %k.next = add i64 %k, 1
+  br label %head
+exit:
+  ret i64 %size
+}}
+"""
+
+
+def scan_ir(name: str, layout: TensorLayout) -> str:
+    """LLVM IR of the scan: the walk's words, what the caller holds, the classes, the tensors; then changes are counted."""
+    fields = "\n".join(_load(f"f{k}", "block", 8 * k) for k in range(BLOCK_WORDS))
+    find = unchanged.find_address()
+    included = key_included_function()
+    keys = [int(torch._C._dispatch_key_parse(key)) for key in TRACING_KEYS]
+    recorded = "\n".join(
+        f"  %included.{k} = call i8 inttoptr (i64 {included} to ptr)(i16 {key})\n"
+        f"  %recorded.{k} = trunc i8 %included.{k} to i1\n"
+        f"  br i1 %recorded.{k}, label %changed, label %unrecorded.{k}\n"
+        f"unrecorded.{k}:"
+        for k, key in enumerate(keys)
+    )
+    return f"""
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+declare i64 @llvm.vector.reduce.or.v2i64(<2 x i64>)
+declare i64 @llvm.vector.reduce.or.v4i64(<4 x i64>)
+declare i64 @llvm.vector.reduce.or.v8i64(<8 x i64>)
+define i64 @{name}(ptr %list, i64 %block.i) {{
+entry:
+  %block = inttoptr i64 %block.i to ptr
+{fields}
+  %known = icmp ne i64 %f0, 0
+  br i1 %known, label %start, label %changed
+start:
+{_load("size", "list", _LIST_SIZE)}
+  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS}
+  %items = load ptr, ptr %items.p
+  %held.size = add i64 %f3, %f4
+  %as.many = icmp eq i64 %size, %held.size
+  br i1 %as.many, label %alone, label %changed
+alone:
+{recorded}
+  %walked = icmp ne i64 %f1, 0
+  br i1 %walked, label %walk, label %held
+walk:
+  %found = call ptr inttoptr (i64 {find} to ptr)(ptr %items, i64 %f3, i64 %f1)
+  %any = icmp ne ptr %found, null
+  br i1 %any, label %walk.found, label %changed
+walk.found:
+{_load("results", "found", 8 * unchanged.RESULTS_WORD)}
+  %same.note = icmp eq i64 %results, %f2
+  br i1 %same.note, label %held, label %changed
+held:
+  %ids = inttoptr i64 %f5 to ptr
+  br label %held.head
+held.head:
+  %h = phi i64 [ 0, %held ], [ %h.next, %held.next ]
+  %held.done = icmp sge i64 %h, %f4
+  br i1 %held.done, label %heads, label %held.body
+held.body:
+  %h.at = add i64 %h, %f3
+  %now.p = getelementptr i64, ptr %items, i64 %h.at
+  %now = load i64, ptr %now.p
+  %then.p = getelementptr i64, ptr %ids, i64 %h
+  %then = load i64, ptr %then.p
+  %same.held = icmp eq i64 %now, %then
+  br i1 %same.held, label %held.next, label %changed
+held.next:
+  %h.next = add i64 %h, 1
+  br label %held.head
+heads:
+  %pairs = inttoptr i64 %f7 to ptr
+  br label %pair.head
+pair.head:
+  %p = phi i64 [ 0, %heads ], [ %p.next, %pair.next ]
+  %pairs.done = icmp sge i64 %p, %f6
+  br i1 %pairs.done, label %first, label %pair.body
+pair.body:
+  %pair = getelementptr {{ i64, i64 }}, ptr %pairs, i64 %p
+  %address = load ptr, ptr %pair
+  %want.p = getelementptr i64, ptr %pair, i64 1
+  %want = load i64, ptr %want.p
+  %word = load i64, ptr %address
+  %same.word = icmp eq i64 %word, %want
+  br i1 %same.word, label %pair.next, label %changed
+pair.next:
+  %p.next = add i64 %p, 1
+  br label %pair.head
+first:
+{_records_ir("a", "first", "%f8", "%f9", "second", layout, object_first=True)}
+second:
+{_records_ir("b", "second", "%f10", "%f11", "count", layout, object_first=False)}
+count:
+  %counts = inttoptr i64 %f12 to ptr
+{_load("count.size", "counts", 0)}
+  %count.places.p = getelementptr i64, ptr %counts, i64 1
+  %count.places = load ptr, ptr %count.places.p
+  br label %count.head
+count.head:
+  %c = phi i64 [ 0, %count ], [ %c.next, %count.body ]
+  %count.done = icmp sge i64 %c, %count.size
+  br i1 %count.done, label %exit, label %count.body
+count.body:
+  %count.pair = getelementptr {{ i64, i64 }}, ptr %count.places, i64 %c
+  %version.p = load ptr, ptr %count.pair
+  %times.p = getelementptr i64, ptr %count.pair, i64 1
+  %times.wide = load i64, ptr %times.p
+  %times = trunc i64 %times.wide to i32
+  %version = load atomic i32, ptr %version.p monotonic, align 4
+  %version.next = add i32 %version, %times
+  store atomic i32 %version.next, ptr %version.p monotonic, align 4
+  %c.next = add i64 %c, 1
+  br label %count.head
+exit:
+  %hits = add i64 %f{HITS}, 1
+  store i64 %hits, ptr %f{HITS}.p
+  ret i64 %f0
+changed:
+  store i64 0, ptr %block
+  ret i64 0
+}}
+"""
+
+
+def _records_ir(
+    x: str, before: str, count: str, records: str, after: str, layout: TensorLayout, *, object_first: bool
+) -> str:
+    """IR that compares the words of some tensors. All its names begin with `x`; it comes from block `before` and goes to
+    `after`. `object_first`: the Python object is known to be alive, and otherwise the C++ object."""
+    pointers = {"object": OBJECT, "template": TEMPLATE, "impl": KIND + 1, "storage": OWN_WORDS,
+                "autograd": OWN_WORDS + layout.autograd - layout.first}  # fmt: skip
+    loads = [
+        line
+        for name, word in pointers.items()
+        for line in (
+            f"  %{x}.{name}.p = getelementptr i64, ptr %{x}.record, i64 {word}",
+            f"  %{x}.{name} = load ptr, ptr %{x}.{name}.p",
+        )
+    ]
+    object_test = _same_words(x, "kind", "object", _TYPE, 2, [("record", 8 * KIND)])
+    tests = [object_test, _impl_ir(x, layout)] if object_first else [_impl_ir(x, layout), object_test]
+    assert layout.handle == _TYPE + 8
+    return f"""
+  %{x}.records = inttoptr i64 {records} to ptr
+  %{x}.final = sub i64 {count}, 1
+  br label %{x}.head
+{x}.head:
+  %{x}.k = phi i64 [ 0, %{before} ], [ %{x}.k.next, %{x}.next ]
+  %{x}.done = icmp sge i64 %{x}.k, {count}
+  br i1 %{x}.done, label %{after}, label %{x}.body
+{x}.body:
+  %{x}.at = mul i64 %{x}.k, {RECORD_WORDS}
+  %{x}.record = getelementptr i64, ptr %{x}.records, i64 %{x}.at
+{_ahead_ir(x, layout)}
+{chr(10).join(loads)}
+{tests[0]}
+{tests[1]}
+{_same_words(x, "data", "storage", 8 * layout.data, STORAGE_WORDS, [("record", 8 * STORAGE)])}
+{_load(f"{x}.flag.now", f"{x}.storage", 8 * layout.storage_flag)}
+{_load(f"{x}.flag", f"{x}.template", 0)}
+  %{x}.flag.same = icmp eq i64 %{x}.flag.now, %{x}.flag
+  br i1 %{x}.flag.same, label %{x}.storage.known, label %changed
+{x}.storage.known:
+  %{x}.no.autograd = icmp eq ptr %{x}.autograd, null
+  br i1 %{x}.no.autograd, label %{x}.next, label %{x}.autograd.known
+{x}.autograd.known:
+{_load(f"{x}.grad.now", f"{x}.autograd", 8 * layout.grad)}
+{_load(f"{x}.grad", f"{x}.record", 8 * GRAD)}
+{_load(f"{x}.function.now", f"{x}.autograd", 8 * layout.function)}
+{_load(f"{x}.needs.now", f"{x}.autograd", 8 * layout.flags)}
+{_load(f"{x}.needs", f"{x}.record", 8 * NEEDS)}
+  %{x}.grad.any = icmp eq i64 %{x}.grad, 0
+  %{x}.grad.xor = xor i64 %{x}.grad.now, %{x}.grad
+  %{x}.grad.bits = select i1 %{x}.grad.any, i64 0, i64 %{x}.grad.xor
+  %{x}.needs.xor = xor i64 %{x}.needs.now, %{x}.needs
+  %{x}.some.bits = or i64 %{x}.grad.bits, %{x}.needs.xor
+  %{x}.all.bits = or i64 %{x}.some.bits, %{x}.function.now
+  %{x}.autograd.same = icmp eq i64 %{x}.all.bits, 0
+  br i1 %{x}.autograd.same, label %{x}.next, label %changed
+{x}.next:
+  %{x}.k.next = add i64 %{x}.k, 1
+  br label %{x}.head
+"""
+
+
+def _impl_ir(x: str, layout: TensorLayout) -> str:
+    """IR that compares the words of the C++ object: the first ones with the record, and the others with the template."""
+    width = layout.last + 1 - layout.first
+    first = 8 * layout.first
+    bits = ", ".join(f"i64 {OBJECT_MASK if layout.first + k == layout.object else -1}" for k in range(LANES))
+    own = _same_words(x, "own", "impl", first, LANES, [("record", 8 * OWN_WORDS)], f"<{bits}>")
+    parts = [own]
+    for start in sorted({*range(LANES, width - LANES + 1, LANES), max(width - LANES, LANES)}):
+        place = 8 * (TEMPLATE_HEADER + start - LANES)
+        parts.append(_same_words(x, f"words{start}", "impl", first + 8 * start, min(LANES, width - start), [
+            ("template", place + 8 * (width - LANES)), ("template", place),
+        ]))  # fmt: skip
+    return "\n".join(parts)
+
+
+def _same_words(
+    x: str, label: str, base: str, offset: int, count: int, wanted: list[tuple[str, int]], mask: str = ""
+) -> str:
+    """IR that goes on where `count` words at a byte offset are as wanted: as those at a place, under the mask at another, if
+    there is one, or under a constant."""
+    kind = f"<{count} x i64>"
+    n = f"{x}.{label}"
+    lines = [f"  %{n}.p = getelementptr i8, ptr %{x}.{base}, i64 {offset}", f"  %{n}.now = load {kind}, ptr %{n}.p, align 8"]
+    for k, (place, at) in enumerate(wanted):
+        lines += [f"  %{n}.w{k}.p = getelementptr i8, ptr %{x}.{place}, i64 {at}",
+                  f"  %{n}.w{k} = load {kind}, ptr %{n}.w{k}.p, align 8"]  # fmt: skip
+    if len(wanted) == 2:
+        mask = f"%{n}.w1"
+    lines.append(
+        f"  %{n}.kept = and {kind} %{n}.now, {mask or 'splat (i64 -1)'}"
+        if mask
+        else f"  %{n}.kept = or {kind} %{n}.now, zeroinitializer"
+    )
+    return "\n".join([
+        *lines, f"  %{n}.xor = xor {kind} %{n}.kept, %{n}.w0",
+        f"  %{n}.bits = call i64 @llvm.vector.reduce.or.v{count}i64({kind} %{n}.xor)",
+        f"  %{n}.good = icmp eq i64 %{n}.bits, 0", f"  br i1 %{n}.good, label %{n}.same, label %changed", f"{n}.same:",
+    ])  # fmt: skip
+
+
+def _ahead_ir(x: str, layout: TensorLayout) -> str:
+    """IR that asks for the memory of a tensor to come. Asking never faults, whatever the address."""
+    lines = [
+        f"  %{x}.ahead = add i64 %{x}.k, {_AHEAD}",
+        f"  %{x}.inside = icmp slt i64 %{x}.ahead, %{x}.final",
+        f"  %{x}.then = select i1 %{x}.inside, i64 %{x}.ahead, i64 %{x}.final",
+        f"  %{x}.then.at = mul i64 %{x}.then, {RECORD_WORDS}",
+        f"  %{x}.then.record = getelementptr i64, ptr %{x}.records, i64 %{x}.then.at",
+    ]
+    autograd = OWN_WORDS + layout.autograd - layout.first
+    lines_of = {OBJECT: (_TYPE,), KIND + 1: (8 * layout.first, 8 * layout.first + 64, 8 * layout.last),
+                OWN_WORDS: (8 * layout.data,), autograd: (8 * layout.grad, 8 * layout.flags)}  # fmt: skip
+    for word, offsets in lines_of.items():
+        lines += [f"  %{x}.then{word}.p = getelementptr i64, ptr %{x}.then.record, i64 {word}",
+                  f"  %{x}.then{word} = load ptr, ptr %{x}.then{word}.p"]  # fmt: skip
+        for offset in offsets:
+            lines += [f"  %{x}.then{word}.{offset} = getelementptr i8, ptr %{x}.then{word}, i64 {offset}",
+                      f"  call void @llvm.prefetch.p0(ptr %{x}.then{word}.{offset}, i32 0, i32 3, i32 1)"]  # fmt: skip
+    return "\n".join(lines)

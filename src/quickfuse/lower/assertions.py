@@ -1,0 +1,22 @@
+"""Checks of what a tensor holds, where eager mode raises an exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import ops
+from .calls import rule
+from .context import Context
+from .rules import NoRule
+from .symbolic import Tensor
+
+__all__ = ["assert_async"]
+
+
+@rule("_assert_async", "input assert_msg=None")
+def assert_async(ctx: Context, meta: Any, input: Any, assert_msg: Any) -> None:
+    """`torch._assert_async`: the only element is not zero."""
+    if type(input) is not Tensor or input.meta.numel != 1:
+        raise NoRule
+    value = ctx.formula(input)
+    ctx.raise_where(ops.eq(value, ops.like(value, 0)), input.meta.shape, input.meta.device)

@@ -1,0 +1,235 @@
+"""Branches on a tensor's value of which one side only raises end no graph; where it is taken, the exception is eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+from quickfuse.capture.assertions import only_raises
+
+T = torch.Tensor
+GOOD, BAD = torch.ones(3), -torch.ones(3)
+
+
+def outcome(function: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
+    """What a call returns or raises, and what its arguments hold then."""
+    args = tuple(a.detach().clone().requires_grad_(a.requires_grad) for a in args)
+    torch.manual_seed(0)
+    try:
+        result = function(*args)
+    except Exception as error:
+        return (type(error), str(error).splitlines()[:1]), [a.tolist() for a in args]
+    return result.tolist(), [a.tolist() for a in args]
+
+
+def check(function: Callable[..., Any], good: tuple[T, ...], bad: tuple[T, ...], graphs: int = 1) -> None:
+    for backend in ("quickfuse", "eager"):
+        compiled = quickfuse.compile(function, backend=backend)
+        for args in (good, bad, good):
+            (made, left), (wanted, left_by_eager) = outcome(compiled, *args), outcome(function, *args)
+            assert str(left) == str(left_by_eager)  # NaN, too
+            if isinstance(wanted, tuple):
+                assert made == wanted
+            else:
+                torch.testing.assert_close(made, wanted)
+        assert compiled.graph_count == graphs
+    first = quickfuse.compile(function)  # the first call fails
+    assert str(outcome(first, *bad)) == str(outcome(function, *bad))
+
+
+def asserts(x: T) -> T:
+    y = (x * 2).exp()
+    assert (x > 0).all(), f"not positive: {x.sum()}"
+    return y
+
+
+def raises(x: T) -> T:
+    y = x.tanh()
+    if not (y > 0).all():
+        raise ValueError(f"not positive: {y}")
+    return y.sum()
+
+
+def compares_a_number(x: T) -> T:
+    n = x.max().item()
+    if n < 0:
+        raise IndexError(n)
+    return x * n
+
+
+def compares_two_numbers(x: T) -> T:
+    if x.min().item() > x.max().item() or x.min().item() < -0.1:
+        raise AssertionError
+    return x * 2
+
+
+def uses_a_number_after_a_change(x: T) -> T:
+    y = x * 2
+    n = y.max().item()
+    if n < 0:
+        raise ValueError(n)
+    y.add_(1)
+    return y * n if n is not None else y
+
+
+def changes_afterwards(x: T) -> T:
+    y = x + 1
+    if y.sum() < 1:
+        raise KeyError("small")
+    x.mul_(2)
+    return y * x
+
+
+def asks_asynchronously(x: T) -> T:
+    torch._assert_async((x > 0).all())
+    return x * 2
+
+
+def checks(x: T) -> T:
+    torch._check_tensor_all(x > 0, lambda: "positive, please")
+    return x * 2
+
+
+def of_a_distribution(x: T) -> T:
+    return torch.distributions.Normal(x.new_zeros(()), x).log_prob(x + 1).sum()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        asserts, raises, compares_a_number, compares_two_numbers, uses_a_number_after_a_change,
+        changes_afterwards, asks_asynchronously, checks, of_a_distribution,
+    ],  # fmt: skip
+    ids=lambda f: f.__name__,
+)
+def test_one_graph(function: Callable[..., Any]) -> None:
+    check(function, (GOOD,), (BAD,))
+
+
+def test_gradients() -> None:
+    def function(x: T, w: T) -> T:
+        y = (x * w).tanh()
+        if not torch.isfinite(y).all():
+            raise FloatingPointError("nan")
+        return y.sum()
+
+    w = torch.ones(3, requires_grad=True)
+    check(function, (GOOD, w), (GOOD * torch.nan, w))
+    compiled = quickfuse.compile(function)
+    compiled(GOOD, w).backward()
+    torch.testing.assert_close(w.grad, 1 - torch.tanh(GOOD) ** 2)
+
+
+def test_gradients_past_a_number() -> None:
+    def function(x: T, w: T) -> T:
+        if x.max().item() > 1.5:
+            raise ValueError
+        return (x * w).tanh().sum()
+
+    w = torch.ones(3, requires_grad=True)
+    check(function, (GOOD, w), (GOOD * 2, w))
+    compiled = quickfuse.compile(function)
+    compiled(GOOD, w).backward()
+    assert not any(s.without_kernels for s in compiled.specialisations)
+
+
+def test_a_whole_step_that_fails_changes_nothing() -> None:
+    def step(x: T, w: T) -> T:
+        w.grad = None
+        loss = (x * w).tanh().sum()
+        if loss.isnan():
+            raise FloatingPointError("nan")
+        loss.backward()
+        with torch.no_grad():
+            w.sub_(w.grad)
+        return loss.detach()
+
+    check(step, (GOOD, torch.ones(3, requires_grad=True)), (GOOD * torch.nan, torch.ones(3, requires_grad=True)))
+
+
+def test_after_a_change_in_place() -> None:
+    """The graph could not run again."""
+
+    def function(x: T) -> T:
+        x.add_(1)
+        if x.sum() < 1:
+            raise ValueError(x)
+        return x.mul_(2)
+
+    compiled = quickfuse.compile(function)
+    for args in ((GOOD,), (BAD,), (GOOD,)):
+        assert outcome(compiled, *args) == outcome(function, *args)
+
+
+def test_a_handler_in_the_program() -> None:
+    def function(x: T) -> T:
+        try:
+            if x.sum() < 0:
+                raise ValueError
+            return x * 2
+        except ValueError:
+            return x * 3
+
+    compiled = quickfuse.compile(function)
+    for args in ((GOOD,), (BAD,), (GOOD,)):
+        assert outcome(compiled, *args) == outcome(function, *args)
+
+
+def test_a_handler_of_a_caller() -> None:
+    def inner(x: T) -> T:
+        if x.sum() < 0:
+            raise ValueError
+        return x * 2
+
+    def function(x: T) -> T:
+        try:
+            return inner(x) + 1
+        except ValueError:
+            return x * 3
+
+    compiled = quickfuse.compile(function)
+    for args in ((GOOD,), (BAD,), (GOOD,)):
+        assert outcome(compiled, *args) == outcome(function, *args)
+    assert compiled.graph_count == 1
+
+
+_noted: list[int] = []
+
+
+def test_effects_before_it_happen_once() -> None:
+    def function(x: T) -> T:
+        _noted.append(1)
+        if x.sum() < 0:
+            raise ValueError
+        _noted.append(2)
+        return x + 1
+
+    compiled = quickfuse.compile(function)
+    for args in ((GOOD,), (BAD,), (GOOD,)):
+        _noted.clear()
+        wanted = outcome(function, *args)
+        noted = [*_noted]
+        _noted.clear()
+        assert outcome(compiled, *args) == wanted
+        assert _noted == noted
+
+
+def test_what_only_raises() -> None:
+    def returns(x: T) -> T:
+        if x.sum() > 0:
+            return x
+        raise ValueError
+
+    def loops(x: T) -> T:
+        while x.sum() > 0:
+            x = x - 1
+        return x
+
+    assert quickfuse.compile(returns)(GOOD).equal(GOOD)
+    assert quickfuse.compile(loops)(GOOD).equal(loops(GOOD))
+    starts = range(len(loops.__code__.co_code) // 4)
+    assert not any(only_raises(loops.__code__, position) for position in starts)
