@@ -18,6 +18,7 @@ import datetime
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the environments")
     parser.add_argument("--python", help="run in this environment")
     options, chosen = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that a run that is ended has its row too
     if options.python:
         return 0 if _run(options.python, chosen, options.fresh) else 1
     (major, oldest), (_, after) = support.TORCH_VERSIONS
