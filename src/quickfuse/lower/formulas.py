@@ -320,11 +320,6 @@ def _wanted(found: list[X | None], mask: Any) -> tuple[X | None, ...]:
     return tuple([gradient if wanted else None for gradient, wanted in zip(found, mask, strict=True)])
 
 
-def _layer_norm(x: X, shape: Any, weight: X | None, bias: X | None, eps: float) -> tuple[X, X, X]:
-    value, mean, scale = _standardised(x, [*range(-len(shape), 0)], eps)
-    return _affine(value, weight, bias), mean, scale
-
-
 def _layer_norm_backward(
     grad: X, x: X, shape: Any, mean: X, scale: X, weight: X | None, bias: X | None, mask: Any
 ) -> tuple[X | None, ...]:
@@ -380,7 +375,7 @@ def _batch_norm_backward(
 
 
 FORMULAS.update({
-    "native_layer_norm": _layer_norm, "native_layer_norm_backward": _layer_norm_backward,
+    "native_layer_norm_backward": _layer_norm_backward,
     "native_group_norm": _group_norm, "native_group_norm_backward": _group_norm_backward,
     "native_batch_norm_backward": _batch_norm_backward,
 })  # fmt: skip
