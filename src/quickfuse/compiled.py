@@ -33,7 +33,7 @@ from .points import Point
 from .report import save_report
 from .settings import Settings
 from .signals import handlers_heard
-from .specialise import Specialisation, helpers, specialise
+from .specialise import Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
@@ -301,7 +301,7 @@ class Compiled:
         self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[[frozenset[str]], Segment]
     ) -> Specialisation | None:
         """Capture and compile a segment; None where there is none to be had."""
-        assert self._plain is not None
+        get_ready(self.settings.backend)
         self.captures += 1
         with handlers_heard() as heard:
             self._note_failed_guards(point, args, kwargs)
@@ -314,7 +314,7 @@ class Compiled:
                     self._note_break(segment)
                     return None
                 segment.recorded = self.settings.recorded
-                specialisation = specialise(segment, self._plain, self.settings.backend)
+                specialisation = specialise(segment, cast(FunctionType, self._plain), self.settings.backend)
             except Unsupported as reason:
                 heard.check()
                 if self.settings.fullgraph:

@@ -29,7 +29,7 @@ from .ir.segment import Segment
 from .ir.values import TensorMeta
 from .joining import joined, released_of, replay_of
 from .kernels import kernels_of, replayed
-from .launch import Apart, ContentsReader, bulk_reads, labelled, same_tensors, tensor_check, unchanged
+from .launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
 from .subgraphs import in_subgraphs
 
 #: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
@@ -49,6 +49,12 @@ class Specialisation:
         self.run = run
         self.kernels = kernels
         self.without_kernels = without_kernels
+
+
+def get_ready(backend: backends.Backend) -> None:
+    """Begin what a backend's first kernel has to wait for, before anything is captured."""
+    if backend is backends.QUICKFUSE:
+        load_ahead()
 
 
 def specialise(segment: Segment, function: FunctionType, backend: backends.Backend) -> Specialisation:

@@ -236,6 +236,66 @@ def test_what_only_raises() -> None:
     assert not any(only_raises(loops.__code__, position) for position in starts)
 
 
+def test_gradients_that_are_checked_within_a_step() -> None:
+    """The optimizer must not have moved anything where the check fails."""
+
+    def run(wrap: Callable[[Any], Any]) -> tuple[list[Any], list[T], Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+        def step(x: T) -> T:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+            optimizer.step()
+            return loss.detach()
+
+        function = wrap(step)
+        results = []
+        for k, scale in enumerate([1, torch.nan, 1, torch.nan]):
+            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(k)) * scale
+            try:
+                results.append(function(x))
+            except RuntimeError as error:
+                results.append(str(error))
+        return results, [p.detach() for p in model.parameters()], function
+
+    (made, parameters, compiled), (wanted, expected, _) = run(quickfuse.compile), run(lambda step: step)
+    assert [r for r in made if isinstance(r, str)] == [r for r in wanted if isinstance(r, str)] != []
+    torch.testing.assert_close([r for r in made if not isinstance(r, str)], [r for r in wanted if not isinstance(r, str)])
+    torch.testing.assert_close(parameters, expected)
+    assert not compiled.breaks
+
+
+def test_a_gradient_of_a_gradient() -> None:
+    def function(x: T, w: T) -> T:
+        (slope,) = torch.autograd.grad((x * w).sin().sum(), w, create_graph=True)
+        if not slope.isfinite().all():
+            raise ValueError
+        return slope.square().sum()
+
+    w = torch.ones(3, requires_grad=True)
+    check(function, (GOOD, w), (GOOD * torch.nan, w))
+    quickfuse.compile(function)(GOOD, w).backward()
+    torch.testing.assert_close(w.grad, -2 * GOOD.cos() * GOOD.sin())
+
+
+def test_random_numbers_before_it() -> None:
+    """What was drawn for the graph that failed is drawn again."""
+
+    def function(x: T) -> T:
+        y = torch.nn.functional.dropout(x, 0.5)
+        if x.sum() < 0:
+            raise ValueError(y)
+        return y
+
+    compiled = quickfuse.compile(function)
+    for args in ((GOOD,), (BAD,), (GOOD,)):
+        assert outcome(compiled, *args) == outcome(function, *args)
+
+
 def goes_on_after_try(x: T) -> T:
     y = x * 2 if x.sum() > 0 else x
     try:

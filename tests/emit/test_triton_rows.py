@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.ir.kernel import Form
+from quickfuse.ir.target import CUDA
 from quickfuse.launch.cuda_shapes import program_table
 
 pytest.importorskip("triton")
@@ -182,6 +184,20 @@ def test_windows() -> None:
         x,
         places,
     )
+    images = whole(3, 2, 3, 7, 6).float().to(memory_format=torch.channels_last)
+    settings = ([3, 3], [2, 2], [1, 1], [1, 1], False)
+    out, places = aten.max_pool2d_with_indices(images, *settings)
+    gradient = aten.max_pool2d_with_indices_backward.default
+    same(lambda g, x, i: gradient(g, x, *settings, i), R(*out.shape), images, places)
+
+
+def test_moments_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(CUDA, least_row_by_parts=64, whole_row_of_many=32, costs=replace(CUDA.costs, most_units=8))
+    monkeypatch.setattr("quickfuse.lower.moments.CUDA", small)
+    monkeypatch.setattr("quickfuse.ir.target.CUDA", small)
+    x = R(4, 3, 8, 8) * 3 + 100
+    for images in (x, x.to(memory_format=torch.channels_last)):
+        same(lambda x, w: F.batch_norm(x, None, None, w, training=True), images, R(3), launches=3, ulps=2048)
 
 
 def test_chains() -> None:
@@ -231,6 +247,7 @@ def test_families_compile() -> None:
         (lambda x, i, y: x.index_add(0, i, y), (R(9, 4), index, R(5, 4))),
         (lambda x, t: F.cross_entropy(x, t), (R(60, 20000), whole(20000, 60))),
         (lambda x, m, v: F.batch_norm(x, m, v, training=True), (R(8, 300, 14, 14), R(300), R(300))),
+        (lambda x: F.batch_norm(x, None, None, training=True), (bf(32, 64, 56, 56).to(memory_format=torch.channels_last),)),
     ):
         for kernel in compiled(gpu_schedule(function, *inputs)[0]):
             assert kernel.cubin.startswith(b"\x7fELF")

@@ -215,7 +215,7 @@ def test_changed_directory(data: st.DataObject, valid: Any, tmp_path: Path) -> N
 @SETTINGS
 @hypothesis.given(data=st.data())
 def test_changed_parts(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
-    """The checksums are right, so that what is behind them is reached."""
+    """The checksums are right, so that what they protect is reached."""
     parts = parts_of(valid[0], tmp_path)
     name = data.draw(st.sampled_from(["program.json", "weights.safetensors"]))
     changed = bytearray(parts[name])

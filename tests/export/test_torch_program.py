@@ -93,13 +93,25 @@ def test_a_training_step() -> None:
 @pytest.mark.parametrize(
     "program, message",
     [
-        (lambda x: x * x.sum().item(), "a number out of a tensor"),
+        (lambda x: x.sum().item(), "a number out of a tensor"),
+        (lambda x: x * x.long().sum().item(), "a number out of a tensor"),
         (lambda x: x.dtype, "torch.float32, which torch.export has no form of"),
     ],
 )
 def test_what_has_no_such_form(program: Any, message: str) -> None:
     with pytest.raises(errors.ExportError, match=message):
         quickfuse.export(program, (x,)).to_torch()
+
+
+def test_arithmetic_with_numbers_out_of_tensors() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        number = x.abs().sum().item()
+        x = x * (1 - 0.5**number) + number / 3
+        return torch.addcdiv(x, x, x + 10, value=-number).sub(x, alpha=number**2)
+
+    module = quickfuse.export(program, (x,)).to_torch().module()
+    for value in (x, x * 2):
+        torch.testing.assert_close(module(value), program(value), rtol=1e-5, atol=1e-5)
 
 
 def _tokens() -> torch.Tensor:

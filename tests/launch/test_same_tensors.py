@@ -32,10 +32,10 @@ class Watched(same_tensors.SameTensors):
         super().__init__(*args)
         holds = self.holds
 
-        def counted(held: list[Any]) -> int:
-            number: int = holds(held)
-            Watched.found += number != 0
-            return number
+        def counted(held: list[Any]) -> Any:
+            tensors = holds(held)
+            Watched.found += tensors is not None
+            return tensors
 
         self.holds = counted
 

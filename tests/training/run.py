@@ -240,6 +240,8 @@ def _work(options: argparse.Namespace) -> None:
     from training.execute import Program
     from training.generate import program
 
+    torch.backends.cudnn.allow_tf32 = False  # which of cuDNN's algorithms round products so is not ours to say
+
     torch.set_num_threads(1)
     for line in sys.stdin:
         job = json.loads(line)

@@ -22,7 +22,7 @@ _SUBSET = {
     "transformers": "albert bert biogpt bloom clip ctrl deberta deit distilbert electra ernie falcon gemma git glm4 "
     "gpt_bigcode gpt_neo gpt_neox layoutlm llama mixtral mpt olmo opt phi phi3 qwen3 roberta splinter starcoder2 t5 vit "
     "xglm xlnet",
-    "timm": "test_byobnet test_convnext test_resnet test_vit test_vit2",
+    "timm": "deit_tiny_patch16_224 test_convnext test_resnet test_vit test_vit2",
     "diffusers": "AutoencoderTiny DiTTransformer2DModel FluxTransformer2DModel PixArtTransformer2DModel",
     "peft": "ia3 lora dora prompt",
 }

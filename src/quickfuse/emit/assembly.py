@@ -34,7 +34,7 @@ class TensorsInOrder:
     later: list[str]
     make: Callable[[Any, int, list[Holder]], Any]
     ready: str = ""
-    #: Whether generated code asks: then `_same0` is not 0 where they are the same.
+    #: Whether generated code asks: then `_same0` is True where they are the same.
     used: bool = False
 
 
@@ -125,13 +125,15 @@ def _unless_same(
     count = walked.roots if walked is not None else 0
     held = [source for source, holder in zip(tensors.sources, holders, strict=True) if holder.kind == "caller"]
     same = tensors.make(walked.unchanged if walked is not None else None, count, holders)
-    prologue.constants |= {"_same1": same.block, "_same2": same, "_holds0": same.holds}
+    prologue.constants |= {"_same1": same.block, "_same2": same, "_holds0": same.holds, "_count0": same.count}
     names = [*(["*_roots0"] if count else []), *prologue.names(held)]
-    ready = f"{tensors.ready}() and " if tensors.ready else ""
+    unless = f" if {tensors.ready}() else None" if tensors.ready else ""
     return [
         *before,
         f"_held0 = [{', '.join(names)}]" if names != ["*_roots0"] else "_held0 = _roots0",
-        f"_same0 = {ready}_holds0(_held0)",
+        "_known1 = _same1[0]",
+        f"_tensors = _holds0(_held0){unless}",
+        "_same0 = _tensors is not None",
         "if not _same0:",
         *(f"    {line}" for line in [*walking, *regarded, making]),
         *(["else:"] if again else []),

@@ -45,7 +45,7 @@ _VARIABLE = re.compile(r"_[a-z]+\d+")
 
 #: Where kernels cannot run, and how that is asked where the tensors may be known to be the same.
 UNFIT = "_placer.overlapping or _unversioned(_tensors)"
-_UNFIT_IF_CHANGED = f"not _same0 and ({UNFIT})"
+_UNFIT_IF_CHANGED = f"_count0() if _same0 else {UNFIT}"
 #: Fewer tensors are checked as soon as it is known that they are the same.
 _FEWEST_TENSORS = 12
 
@@ -284,7 +284,7 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
         locked = [line.replace(f"_joined({given}, ", f"_joined(None if _same0 else {given}, ") for line in locked]
     return [
         "if _same0:",
-        "    if _same1[0] != _same0: raise _RunNatively",  # another thread has called it with other tensors since
+        "    if _same1[0] != _known1: raise _RunNatively",  # another thread has called it with other tensors since
         "    _state = 0",
         "else:",
         *(f"    {line}" for line in [check[0], "    _same1[0] = 0", *check[1:]]),  # what was known is not about these

@@ -65,6 +65,7 @@ class Arguments:
             raise ExportedCallError(f"{name} is {default!r} in the exported program, got {article(value)}")
 
     def described(self) -> str:
+        """The arguments by name, in parentheses, for messages."""
         return f"({', '.join(self.trees)})"
 
 

@@ -238,11 +238,7 @@ class _Building:
                 if name in changes.attributes or not self.kinds.get(id(tensor), ("", True))[1]
             ],
         )  # fmt: skip
-        for taken in (n for n in (*program.state, *program.aliases) if any(map(is_taken, n.split(".")))):
-            raise ExportError(f"{taken}: modules have an attribute of that name, so an exported one can have no such tensor")
-        problem = shared_memory(program, self.values)
-        if problem:
-            raise ExportError(f"{problem}. Give them memory of their own: clone()")
+        _check_state(program, self.values)
         return program
 
     def _by_name(self, examples: list[Any]) -> list[tuple[GraphInput, Any]]:
@@ -360,6 +356,17 @@ class _Building:
             if example is tensor:
                 return next(node for node in traced.graph.nodes if node.name == given.name)
         raise ExportError("the program stores a tensor that it did not compute")
+
+
+def _check_state(program: Program, arguments: dict[str, Any]) -> None:
+    """Names that no module can have, and memory that tensors share with what the program changes, are errors now, not in a
+    call."""
+    for name in (*program.state, *program.aliases):
+        if any(map(is_taken, name.split("."))):
+            raise ExportError(f"{name}: modules have an attribute of that name, so an exported one can have no such tensor")
+    problem = shared_memory(program, arguments)
+    if problem:
+        raise ExportError(f"{problem}. Give them memory of their own: clone()")
 
 
 def _check_returned(tree: Any, changes: Changes) -> None:

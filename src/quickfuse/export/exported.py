@@ -24,10 +24,12 @@ class Exported:
 
     @property
     def name(self) -> str:
+        """The name of the function, or of the class of the module, that was exported."""
         return self.program.name
 
     @property
     def graph(self) -> torch.fx.Graph:
+        """The graph of `graph_module`."""
         return self.graph_module.graph
 
     @property

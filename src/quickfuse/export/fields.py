@@ -36,6 +36,7 @@ class Field:
         self.path = path
 
     def fail(self, wanted: str) -> ExportFileError:
+        """The error that something else than `wanted` is here."""
         return ExportFileError(f"{self.path} is {self.value!r:.60}, where {wanted} is expected")
 
     def __getitem__(self, key: str) -> Field:
@@ -48,53 +49,65 @@ class Field:
         return self[key] if isinstance(self.value, dict) and key in self.value else None
 
     def is_a(self, kind: type[T]) -> T:
+        """The value, which is of exactly that type."""
         if type(self.value) is not kind:
             raise self.fail(f"a {kind.__name__}")
         return self.value
 
     def text(self) -> str:
+        """The string that is here."""
         return self.is_a(str)
 
     def whole(self, lowest: int = -(1 << 62), highest: int = 1 << 62) -> int:
+        """The whole number that is here, in a range."""
         value = self.is_a(int)
         if not lowest <= value <= highest:
             raise self.fail(f"a number from {lowest} to {highest}")
         return value
 
     def flag(self) -> bool:
+        """The truth value that is here."""
         return self.is_a(bool)
 
     def one_of(self, *choices: str) -> str:
+        """The string that is here, one of these."""
         if self.value not in choices or not isinstance(self.value, str):
             raise self.fail(f"one of {', '.join(choices)}")
         return self.value
 
     def items(self) -> list[Field]:
+        """The elements of the list that is here."""
         return [Field(v, f"{self.path}[{k}]") for k, v in enumerate(self.is_a(list))]
 
     def entries(self) -> Iterator[tuple[str, Field]]:
+        """The names and values of the object that is here."""
         return ((k, Field(v, f"{self.path}[{k!r:.40}]")) for k, v in self.is_a(dict).items())
 
     def texts(self) -> list[str]:
+        """The list of strings that is here."""
         return [item.text() for item in self.items()]
 
     def wholes(self, lowest: int) -> tuple[int, ...]:
+        """The list of whole numbers that is here, none below `lowest`."""
         return tuple([item.whole(lowest) for item in self.items()])
 
     # what stands for more than it says --------------------------------------------------------------------------
 
     def dtype(self) -> torch.dtype:
+        """The dtype of that name."""
         if self.text() not in _DTYPES:
             raise self.fail("a dtype")
         return _DTYPES[self.value]
 
     def device(self) -> torch.device:
+        """The device of that name."""
         try:
             return torch.device(self.text())
         except RuntimeError:
             raise self.fail("a device") from None
 
     def tensor_meta(self) -> TensorMeta:
+        """What a tensor is like."""
         shape, stride = self["shape"].wholes(0), self["stride"].wholes(0)
         if len(shape) != len(stride) or len(shape) > MOST_AXES:
             raise self.fail("a shape with as many strides")
@@ -148,6 +161,7 @@ class Field:
         raise self.fail("a value")
 
     def complex_(self) -> complex:
+        """The complex number of these two parts, as text."""
         try:
             real, imag = map(float, self.texts())
         except ValueError:

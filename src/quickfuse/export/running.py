@@ -221,7 +221,7 @@ def _unlike(spec: InputSpec, value: Any) -> str:
 
 def running_statistics(program: Program) -> tuple[set[str], frozenset[Node]]:
     """The buffers that are nothing but running statistics of one batch normalisation, and these normalisations: as in eager
-    mode, they change the buffers behind autograd's back, which does not need them."""
+    mode, they change the buffers without autograd, which does not need them."""
     changed = {spec.name: spec.target for spec in program.signature.outputs if spec.kind == "buffer"}
     places = {spec.name: spec.target for spec in program.signature.inputs if spec.kind == "buffer"}
     found: dict[Node, set[str]] = {}

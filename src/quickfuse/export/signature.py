@@ -70,6 +70,7 @@ class GraphSignature:
 
     @property
     def buffers(self) -> list[str]:
+        """Names of the buffers that the program reads."""
         return self._targets("buffer")
 
     @property
@@ -89,14 +90,17 @@ class GraphSignature:
 
     @property
     def changed_parameters(self) -> list[str]:
+        """Names of the parameters that the program gives new contents."""
         return self._changed("parameter")
 
     @property
     def changed_buffers(self) -> list[str]:
+        """Names of the buffers that the program gives new contents."""
         return self._changed("buffer")
 
     @property
     def changed_inputs(self) -> list[str]:
+        """Paths of the tensors among the arguments that the program gives new contents."""
         return self._changed("input")
 
     @property

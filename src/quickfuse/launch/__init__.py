@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable
 
+import torch
+
 from .. import logs
+from ..errors import Unsupported
 from ..ir.convolution import SteadyConvolution
 from ..ir.kernel import Form, KernelBody, KernelCall, Schedule
 from ..ir.launching import Launch
@@ -91,6 +96,20 @@ def _bind_gpu(
     return GpuCall(step, placer, emit, recorded)
 
 
+def load_ahead() -> None:
+    """Let Triton be loaded while the first graph is captured, in a process that uses a GPU: it takes as long as capture."""
+    if torch.cuda.is_initialized():
+        _load_triton_once()
+
+
+@functools.cache
+def _load_triton_once() -> None:
+    from .cuda_compile import warm_up
+
+    with contextlib.suppress(Unsupported):  # without Triton: who needs it is told
+        warm_up()
+
+
 def recorder(schedule: Schedule, calls: list[Launch]) -> Recorder:
     """What records the kernels and operators of a schedule that is on one GPU."""
     from .recording import recorder_of
@@ -101,4 +120,6 @@ def recorder(schedule: Schedule, calls: list[Launch]) -> Recorder:
     return recorder_of(index, [call for call in calls if call.device_type == "cuda"])
 
 
-__all__ = ["Apart", "ContentsReader", "bind", "bulk_reads", "labelled", "same_tensors", "tensor_check", "unchanged"]
+__all__ = [
+    "Apart", "ContentsReader", "bind", "bulk_reads", "labelled", "load_ahead", "same_tensors", "tensor_check", "unchanged",
+]  # fmt: skip

@@ -3,7 +3,7 @@
 A check of a tensor calls a handful of PyTorch's functions; for the 4,000 tensors of an optimizer that takes longer than the
 kernels that follow. After a check found everything in order, this module writes down the words of which it depends (see
 `tensor_layout.py`): as long as they are the same, so is its outcome. A native loop compares them, a few nanoseconds a
-tensor, without making a list of the tensors, and counts their changes for autograd.
+tensor, and makes the list of the tensors, so that they live until their kernels have run.
 
 Nothing that may have been freed is followed, and nothing is kept alive. A tensor object is looked at once it is known that
 what holds it is as it was: the caller's list, or a container that `unchanged.py` watches. The object holds its C++ part,
@@ -41,6 +41,7 @@ from .same_tensors_ir import (
     STORAGE_WORDS,
     TEMPLATE,
     collect_ir,
+    count_ir,
     scan_ir,
 )
 from .tensor_check import UNCHANGED, NativeTensorCheck, key_included_function
@@ -57,9 +58,9 @@ _NAME = "quickfuse_same_tensors"
 class SameTensors:
     """What is known about the tensors of one check.
 
-    `holds(held)` gives a number if nothing has changed, and counts the changes of autograd's versions then; 0 otherwise.
-    `held` begins with the roots of the walk, then come the tensors that the caller holds. The number is `block[0]` as long
-    as it is worth something.
+    `holds(held)` gives the list of the tensors if nothing has changed, or else None. `held` begins with the roots of the
+    walk, then come the tensors that the caller holds. After that, `count()` counts the changes of kernels for autograd. What
+    is known has a number, `block[0]`, which is 0 where nothing is.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SameTensors:
         self.block = (ctypes.c_int64 * BLOCK_WORDS)()
         self._kept: list[Any] = []  # the memory that the block refers to
         self.holds = builtin.one_argument(_NAME, _native()[0], ctypes.addressof(self.block))
+        self.count = builtin.no_argument(f"{_NAME}_count", _native()[2], np.frombuffer(self.block, dtype=np.int64))
         self._number = 0
         self._wait = 1
         self._skip = 2  # the walk is written down first
@@ -122,7 +124,7 @@ class SameTensors:
         counts = np.stack([versions + layout.counter, self._times], axis=1)
         self._kept = [note]
         first, second = self._records(found, words, self._masks(layout, tensors))
-        self._use(note, held, {type(t) for t in tensors}, first, second, counts)
+        self._use(note, held, tensors, first, second, counts)
 
     def _stand_alone(self, found: np.ndarray, words: np.ndarray, layout: TensorLayout) -> bool:
         """Whether each is a leaf whose C++ object belongs to the Python object, and gradients are those of their tensors."""
@@ -154,19 +156,21 @@ class SameTensors:
         return first, second
 
     def _use(
-        self, note: Any, held: list[Any], kinds: set[type], first: np.ndarray, second: np.ndarray, counts: np.ndarray
+        self, note: Any, held: list[Any], tensors: list[Any], first: np.ndarray, second: np.ndarray, counts: np.ndarray
     ) -> None:
         """Let the scan compare these records from now on. `counts`: where versions are, and how often they change."""
-        heads = np.array([(id(kind) + _TYPE_VERSION, _type_version(kind)) for kind in kinds], dtype=np.int64)
+        heads = np.array([(id(kind) + _TYPE_VERSION, _type_version(kind)) for kind in {*map(type, tensors)}], dtype=np.int64)
         ids = np.array([id(t) for t in held[self._roots :]], dtype=np.int64)
         pair = np.array([len(counts), counts.ctypes.data], dtype=np.int64)
-        self._kept += [heads, ids, counts, pair]
+        objects = np.array([*map(id, tensors)], dtype=np.int64)
+        self._kept += [heads, ids, counts, pair, objects]
         walk_block = self._walk.block_address if self._walk is not None else 0
         results = note.results.ctypes.data if note is not None else 0
         self._number = next(_numbers)
         self.block[1:] = [
             walk_block, results, self._roots, len(ids), ids.ctypes.data, len(heads), heads.ctypes.data,
-            len(first), first.ctypes.data, len(second), second.ctypes.data, pair.ctypes.data, 0,
+            len(first), first.ctypes.data, len(second), second.ctypes.data, pair.ctypes.data,
+            len(objects), objects.ctypes.data, 0,
         ]  # fmt: skip
         self.block[0] = self._number
 
@@ -207,12 +211,13 @@ def helpers() -> dict[str, Callable[..., Any]]:
 
 
 @functools.cache
-def _native() -> tuple[int, Any]:
-    """The address of the scan, and the function that collects words."""
+def _native() -> tuple[int, Any, int]:
+    """The address of the scan, the function that collects words, and the address of what counts changes."""
     layout = tensor_layout()
     assert layout is not None
-    inner, collect = f"{_NAME}_block", f"{_NAME}_collect"
-    ir = [scan_ir(inner, layout), builtin.of_one_argument(_NAME, inner, "number"), collect_ir(collect, layout)]
-    addresses = cpu.load("\n".join(ir), [_NAME, collect])
+    inner, collect, count = f"{_NAME}_block", f"{_NAME}_collect", f"{_NAME}_count"
+    ir = [scan_ir(inner, layout), builtin.of_one_argument(_NAME, inner, "object"), collect_ir(collect, layout)]
+    ir += [count_ir(f"{count}_block"), builtin.of_one_argument(count, f"{count}_block", "number")]
+    addresses = cpu.load("\n".join(ir), [_NAME, collect, count])
     collecting = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_int64)
-    return addresses[_NAME], collecting(addresses[collect])
+    return addresses[_NAME], collecting(addresses[collect]), addresses[count]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from . import unchanged
+from . import builtin, unchanged
 from .tensor_check import TRACING_KEYS, key_included_function
 from .tensor_layout import FIRST_WORDS as LANES
 from .tensor_layout import OBJECT_MASK, TensorLayout
@@ -13,8 +13,8 @@ _TYPE = 8
 _LIST_SIZE, _LIST_ITEMS = 16, 24
 
 #: Words of the block that the scan reads, and which of them counts how often everything was the same.
-BLOCK_WORDS = 14
-HITS = 13
+BLOCK_WORDS = 16
+HITS = 15
 #: A tensor's record: its object, its template, its type, its C++ object, the first words of this, the words of its storage
 #: from the address of the data on, its gradient, and the flags of autograd.
 OBJECT, TEMPLATE, KIND, OWN_WORDS = 0, 1, 2, 4
@@ -97,7 +97,8 @@ exit:
 
 
 def scan_ir(name: str, layout: TensorLayout) -> str:
-    """LLVM IR of the scan: the walk's words, what the caller holds, the classes, the tensors; then changes are counted."""
+    """LLVM IR of the scan: the walk's words, what the caller holds, the classes, the tensors. It gives the list of these, or
+    None."""
     fields = "\n".join(_load(f"f{k}", "block", 8 * k) for k in range(BLOCK_WORDS))
     find = unchanged.find_address()
     included = key_included_function()
@@ -114,7 +115,7 @@ declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare i64 @llvm.vector.reduce.or.v2i64(<2 x i64>)
 declare i64 @llvm.vector.reduce.or.v4i64(<4 x i64>)
 declare i64 @llvm.vector.reduce.or.v8i64(<8 x i64>)
-define i64 @{name}(ptr %list, i64 %block.i) {{
+define ptr @{name}(ptr %list, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
 {fields}
@@ -178,15 +179,56 @@ pair.next:
 first:
 {_records_ir("a", "first", "%f8", "%f9", "second", layout, object_first=True)}
 second:
-{_records_ir("b", "second", "%f10", "%f11", "count", layout, object_first=False)}
-count:
-  %counts = inttoptr i64 %f12 to ptr
+{_records_ir("b", "second", "%f10", "%f11", "collect", layout, object_first=False)}
+collect:
+  %hits = add i64 %f{HITS}, 1
+  store i64 %hits, ptr %f{HITS}.p
+  %objects = inttoptr i64 %f14 to ptr
+  %made = call ptr {builtin.api("PyList_New")}(i64 %f13)
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %fail, label %fill
+fill:
+  %slots.p = getelementptr i8, ptr %made, i64 {_LIST_ITEMS}
+  %slots = load ptr, ptr %slots.p
+  br label %out.head
+out.head:
+  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
+  %out.done = icmp sge i64 %o, %f13
+  br i1 %out.done, label %exit, label %out.body
+out.body:
+  %value.p = getelementptr ptr, ptr %objects, i64 %o
+  %value = load ptr, ptr %value.p
+  call void {builtin.api("Py_IncRef")}(ptr %value)
+  %slot = getelementptr ptr, ptr %slots, i64 %o
+  store ptr %value, ptr %slot
+  %o.next = add i64 %o, 1
+  br label %out.head
+exit:
+  ret ptr %made
+fail:
+  ret ptr null
+changed:
+  store i64 0, ptr %block
+  call void {builtin.api("Py_IncRef")}(ptr inttoptr (i64 {id(None)} to ptr))
+  ret ptr inttoptr (i64 {id(None)} to ptr)
+}}
+"""
+
+
+def count_ir(name: str) -> str:
+    """LLVM IR that counts the changes of tensors which the scan has found the same, and gives 0."""
+    return f"""
+define i64 @{name}(ptr %nothing, i64 %block.i) {{
+entry:
+  %block = inttoptr i64 %block.i to ptr
+  %counts.p = getelementptr i64, ptr %block, i64 12
+  %counts = load ptr, ptr %counts.p
 {_load("count.size", "counts", 0)}
   %count.places.p = getelementptr i64, ptr %counts, i64 1
   %count.places = load ptr, ptr %count.places.p
   br label %count.head
 count.head:
-  %c = phi i64 [ 0, %count ], [ %c.next, %count.body ]
+  %c = phi i64 [ 0, %entry ], [ %c.next, %count.body ]
   %count.done = icmp sge i64 %c, %count.size
   br i1 %count.done, label %exit, label %count.body
 count.body:
@@ -201,11 +243,6 @@ count.body:
   %c.next = add i64 %c, 1
   br label %count.head
 exit:
-  %hits = add i64 %f{HITS}, 1
-  store i64 %hits, ptr %f{HITS}.p
-  ret i64 %f0
-changed:
-  store i64 0, ptr %block
   ret i64 0
 }}
 """

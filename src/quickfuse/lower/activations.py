@@ -144,6 +144,36 @@ def _within(x: Expr, limit: Expr) -> Expr:
     return ops.bit_and(ops.ge(x, ops.neg(limit)), ops.le(x, limit))
 
 
+# --- gradients ---
+
+#: What eager's kernel multiplies by, in double precision, too: a float32.
+_SIXTH = 0.1666666716337204
+
+
+@pointwise("sigmoid_backward", operands="grad_output output")
+def sigmoid_backward(grad: Expr, y: Expr) -> Expr:
+    return ops.mul(ops.mul(grad, ops.sub(ops.like(y, 1), y)), y)
+
+
+@pointwise("tanh_backward", operands="grad_output output")
+def tanh_backward(grad: Expr, y: Expr) -> Expr:
+    return ops.mul(grad, ops.sub(ops.like(y, 1), ops.mul(y, y)))
+
+
 @pointwise("threshold_backward", operands="grad_output self", numbers={"threshold": None})
 def threshold_backward(grad: Expr, x: Expr, limit: Expr) -> Expr:
     return ops.where(ops.le(x, limit), ops.like(grad, 0), grad)
+
+
+@pointwise("hardsigmoid_backward", operands="grad_output self")
+def hardsigmoid_backward(grad: Expr, x: Expr) -> Expr:
+    inside = ops.bit_and(ops.gt(x, ops.like(x, -3)), ops.lt(x, ops.like(x, 3)))
+    return ops.where(inside, ops.mul(grad, ops.like(x, _SIXTH)), ops.like(grad, 0))
+
+
+@pointwise("softshrink_backward", operands="grad_output self", numbers={"lambd": None})
+def shrink_backward(grad: Expr, x: Expr, limit: Expr) -> Expr:
+    return ops.where(_within(x, limit), ops.like(grad, 0), grad)
+
+
+pointwise("hardshrink_backward", operands="grad_out self", numbers={"lambd": None})(shrink_backward.compute)

@@ -84,9 +84,6 @@ def _logaddexp2(x: X, y: X) -> X:
 
 # --- activations and their gradients ---
 
-#: What eager's kernel multiplies by, in double precision, too: a float32.
-_SIXTH = 0.1666666716337204
-
 
 @formula("glu")
 def _glu(x: X, dim: int = -1) -> X:
@@ -101,12 +98,6 @@ def _glu_backward(grad: X, x: X, dim: int) -> X:
     return torch.cat([share * grad, (1 - share) * share * grad * first], dim)
 
 
-formula("sigmoid_backward")(lambda grad, y: grad * (1 - y) * y)
-formula("tanh_backward")(lambda grad, y: grad * (1 - y * y))
-formula("hardsigmoid_backward")(lambda grad, x: torch.where((x > -3) & (x < 3), grad * _SIXTH, 0))
-formula("softshrink_backward hardshrink_backward")(
-    lambda grad, x, limit: torch.where((x >= -limit) & (x <= limit), 0, grad)
-)
 formula("hardtanh_backward")(lambda grad, x, low, high: torch.where((x <= low) | (x >= high), 0, grad))
 formula("leaky_relu_backward")(lambda grad, x, slope, of_result: torch.where(x > 0, grad, grad * slope))
 formula("_prelu_kernel")(lambda x, weight: torch.where(x > 0, x, weight * x))
@@ -329,17 +320,12 @@ def _wanted(found: list[X | None], mask: Any) -> tuple[X | None, ...]:
     return tuple([gradient if wanted else None for gradient, wanted in zip(found, mask, strict=True)])
 
 
-def _layer_norm(x: X, shape: Any, weight: X | None, bias: X | None, eps: float) -> tuple[X, X, X]:
-    value, mean, scale = _standardised(x, [*range(-len(shape), 0)], eps)
-    return _affine(value, weight, bias), mean, scale
-
-
 def _layer_norm_backward(
     grad: X, x: X, shape: Any, mean: X, scale: X, weight: X | None, bias: X | None, mask: Any
 ) -> tuple[X | None, ...]:
     grad, value, outer = _computed(grad), (_computed(x) - mean) * scale, [*range(x.ndim - len(shape))]
     of_input = _gradient(grad, value, scale, weight, [*range(-len(shape), 0)])
-    of_weight, of_bias = ((g.sum(outer) if outer else g) for g in (grad * value, grad))
+    of_weight, of_bias = (g.sum(outer) if outer else g.clone() for g in (grad * value, grad))
     return _wanted([of_input, of_weight if weight is not None else None, of_bias if bias is not None else None], mask)
 
 
@@ -389,23 +375,13 @@ def _batch_norm_backward(
 
 
 FORMULAS.update({
-    "native_layer_norm": _layer_norm, "native_layer_norm_backward": _layer_norm_backward,
+    "native_layer_norm_backward": _layer_norm_backward,
     "native_group_norm": _group_norm, "native_group_norm_backward": _group_norm_backward,
     "native_batch_norm_backward": _batch_norm_backward,
 })  # fmt: skip
 
-# --- elements in other places, and parts that are kept ---
+# --- elements in other places ---
 
 FORMULAS["slice_backward"] = lambda grad, sizes, *place: torch.slice_scatter(grad.new_zeros(sizes), grad, *place)
 FORMULAS["select_backward"] = lambda grad, sizes, *place: torch.select_scatter(grad.new_zeros(sizes), grad, *place)
 FORMULAS["diagonal_backward"] = lambda grad, sizes, *place: torch.diagonal_scatter(grad.new_zeros(sizes), grad, *place)
-
-
-def _away(x: X) -> X:
-    """How far each element of a matrix is to the right of the diagonal."""
-    rows, columns = (torch.arange(n, device=x.device) for n in x.shape[-2:])
-    return columns - rows.unsqueeze(1)
-
-
-FORMULAS["tril"] = lambda x, diagonal=0: torch.where(_away(x) <= diagonal, x, 0)
-FORMULAS["triu"] = lambda x, diagonal=0: torch.where(_away(x) >= diagonal, x, 0)

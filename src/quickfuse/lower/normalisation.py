@@ -1,4 +1,4 @@
-"""Rules of batch normalisation: statistics of each channel, and the elements scaled by them, in one kernel.
+"""Rules of batch and layer normalisation: statistics of each row, and the elements scaled by them, in one kernel.
 
 Statistics are rounded to the type that eager computes in (float32 for 16-bit types) and used as numbers of that type. Other
 norms, and all gradients, are formulas in PyTorch calls: see `formulas.py`.
@@ -15,7 +15,7 @@ from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.reindex import IndexMap, reindex
 
 from . import ops
-from .calls import made, optional, rule
+from .calls import made, optional, rule, several
 from .context import Context
 from .layout import Shape
 from .moments import moments
@@ -33,14 +33,40 @@ def _number(value: Any, dtype: torch.dtype) -> Expr:
     return ops.const(value, dtype)
 
 
-def _by_channel(ctx: Context, operand: Any, shape: Shape, dtype: torch.dtype) -> Expr | None:
-    """A number for each channel, as a value over all of `shape`; None for no weight."""
+def _along(ctx: Context, operand: Any, axes: Shape, shape: Shape, dtype: torch.dtype) -> Expr | None:
+    """A weight over some axes of `shape`, as a value over all of it; None for no weight."""
     if operand is None:
         return None
-    if type(operand) is not Tensor or operand.meta.shape != (shape[1],):
+    if type(operand) is not Tensor or operand.meta.shape != tuple(shape[k] for k in axes):
         raise NoRule
-    row = tuple([int(axis == 1) for axis in range(len(shape))])
-    return ops.via(reindex(ctx.read(operand), IndexMap((0,), (row,), len(shape))), dtype)
+    rows = tuple([tuple([int(j == axis) for j in range(len(shape))]) for axis in axes])
+    return ops.via(reindex(ctx.read(operand), IndexMap((0,) * len(axes), rows, len(shape))), dtype)
+
+
+def _computed_in(input: Any) -> torch.dtype:
+    """The type of the arithmetic on a float tensor with elements."""
+    if type(input) is not Tensor or not is_float(input.dtype) or not input.meta.numel:
+        raise NoRule
+    return COMPUTE[input.dtype]
+
+
+@rule("native_layer_norm", "input normalized_shape weight bias eps")
+def layer_norm(
+    ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any
+) -> list[Tensor | None]:
+    """A formula takes three times as long to lower and to schedule, and a transformer has two of these in each block."""
+    metas, compute, shape = several(meta, 3), _computed_in(input), input.meta.shape
+    space = Space(ctx, shape, tuple(range(len(shape) - len(normalized_shape), len(shape))), input.meta.device)
+    x = ops.via(ctx.read(input), compute)
+    mean, variance = moments(space, x)
+    mean = ops.via(mean, compute)
+    scale = ops.via(ops.rsqrt(ops.add(variance, _number(eps, variance.dtype))), compute)
+    value = ops.mul(ops.sub(x, mean), scale)
+    gain, shift = (_along(ctx, w, space.axes, shape, compute) for w in (weight, bias))
+    value = value if gain is None else ops.mul(value, gain)
+    value = value if shift is None else ops.add(value, shift)
+    values = (value, space.result(mean, True), space.result(scale, True))
+    return [optional(ctx, one, result) for one, result in zip(metas, values, strict=True)]
 
 
 def _inverse_deviation(variance: Expr, eps: Expr) -> Expr:
@@ -58,10 +84,8 @@ class _BatchNormalised:
     def __init__(
         self, ctx: Context, input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: Any, eps: Any
     ) -> None:
-        if type(input) is not Tensor or not is_float(input.dtype) or not input.meta.numel:
-            raise NoRule
+        compute = self.compute = _computed_in(input)
         self.ctx, self.running, self.training = ctx, (running_mean, running_var), training is True
-        compute = self.compute = COMPUTE[input.dtype]
         shape = input.meta.shape
         value = ops.via(ctx.read(input) if self.training else ctx.formula(input), compute)
         self.space = Space(ctx, shape, tuple(k for k in range(len(shape)) if k != 1), input.meta.device)
@@ -69,13 +93,13 @@ class _BatchNormalised:
             self._by_batch(value, eps)
             mean = ops.via(self.mean, compute)
         else:
-            centre, spread = (_by_channel(ctx, t, shape, compute) for t in self.running)
+            centre, spread = (_along(ctx, t, (1,), shape, compute) for t in self.running)
             if centre is None or spread is None:
                 raise NoRule
             mean = centre
             self.eps = _number(eps, compute)
             self.inverse = _inverse_deviation(spread, self.eps)
-        gain, shift = (_by_channel(ctx, t, shape, compute) for t in (weight, bias))
+        gain, shift = (_along(ctx, t, (1,), shape, compute) for t in (weight, bias))
         factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
         offset = ops.mul(mean, factor)
         summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)

@@ -1,7 +1,8 @@
-"""Rules of operators that put a tensor into a larger one: scatters of slices, diagonals, classes as vectors."""
+"""Rules of operators that put a tensor into a larger one, or keep a part of one: scatters of slices, triangles."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.nn import functional
@@ -15,7 +16,7 @@ from .calls import made, rule
 from .computed_indices import I64, source, spread
 from .context import Context
 from .layout import Shape, replace_part
-from .rules import ALL_DEVICES, NoRule
+from .rules import ALL_DEVICES, NoRule, evaluator
 from .symbolic import Tensor
 
 
@@ -99,6 +100,26 @@ def diag_embed(ctx: Context, meta: Any, input: Any, offset: Any, dim1: Any, dim2
     if type(meta) is not TensorMeta:
         raise NoRule
     return _placed(ctx, meta, _zeros(meta), meta.shape, input, _diagonal_map(meta.shape, offset, dim1, dim2))
+
+
+# --- parts that are kept ---
+
+
+def _triangle(name: str, keep: Any) -> None:
+    @evaluator(name)
+    def triangle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+        diagonal = args[1] if len(args) > 1 else kwargs.get("diagonal", 0)
+        tensor = args[0] if args else kwargs.get("input")
+        if type(tensor) is not Tensor or type(diagonal) is not int or len(meta.shape) < 2 or len(args) > 2:
+            raise NoRule
+        ndim = len(meta.shape)
+        away = ops.sub(Index(ndim - 1), Index(ndim - 2))
+        value = ctx.formula(tensor)
+        return ops.where(keep(away, ops.const(diagonal, I64)), value, ops.const(0, meta.dtype))
+
+
+_triangle("tril", ops.le)
+_triangle("triu", ops.ge)
 
 
 @rule("eye", "n m=None dtype=None layout=None device=None pin_memory=None requires_grad=False")
