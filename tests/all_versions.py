@@ -142,11 +142,20 @@ def _run(python: str, chosen: list[str], fresh: bool) -> bool:
     try:
         status = subprocess.run(command, cwd=ROOT, env={**os.environ, **where}).returncode
     finally:  # a run that is interrupted has its row too
-        if not _is_selection(chosen) and (folder / "collected.txt").exists():
-            (folder / "collected.txt").replace(folder / "all.txt")
+        _note_collected(folder, _is_selection(chosen))
         found = read_outcomes(folder)
         _write([version, release, triton, *_numbers(found), datetime.date.today().isoformat(), found.commits()])
     return status in (0, 5) and not found.count("failed")  # 5: nothing was left to run
+
+
+def _note_collected(folder: Path, is_selection: bool) -> None:
+    """Keep which tests there are. Those of a selection are added to those of the last run of all tests."""
+    collected, known = folder / "collected.txt", folder / "all.txt"
+    if not collected.exists() or (is_selection and not known.exists()):
+        return
+    tests = collected.read_text().splitlines()
+    before = known.read_text().splitlines() if is_selection else []
+    known.write_text("".join(f"{test}\n" for test in dict.fromkeys([*before, *tests])))
 
 
 def _is_selection(chosen: list[str]) -> bool:

@@ -168,9 +168,14 @@ def test_fullgraph_effects_before_the_exception_happen_once() -> None:
 
 
 def test_fullgraph_breaks_are_still_breaks() -> None:
-    """Also in front of an exception, and where the program handles what an operator raises."""
+    """Also where the program handles what an operator raises; a branch of which one side only raises is none."""
 
     def branches(x: T) -> T:
+        if x.sum() > 0:
+            return x * 2
+        return x
+
+    def checks(x: T) -> T:
         if x.sum() > 0:
             raise Own("mine", 1)
         return x
@@ -185,6 +190,8 @@ def test_fullgraph_breaks_are_still_breaks() -> None:
     seen: list[int] = []
     with pytest.raises(GraphBreak, match="a branch on a tensor's value"):
         quickfuse.compile(branches, fullgraph=True)(torch.ones(2))
+    with pytest.raises(Own, match="mine"):
+        quickfuse.compile(checks, fullgraph=True)(torch.ones(2))
     try:
         assert torch.equal(quickfuse.compile(handles, fullgraph=True)(torch.ones(2)), torch.ones(2))
     except GraphBreak:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -293,3 +294,39 @@ def test_random_numbers_before_it() -> None:
     compiled = quickfuse.compile(function)
     for args in ((GOOD,), (BAD,), (GOOD,)):
         assert outcome(compiled, *args) == outcome(function, *args)
+
+
+def goes_on_after_try(x: T) -> T:
+    y = x * 2 if x.sum() > 0 else x
+    try:
+        raise ValueError
+    except ValueError:
+        pass
+    return y
+
+
+def goes_on_after_with(x: T) -> T:
+    with contextlib.suppress(ValueError):
+        if x.sum() > 0:
+            raise ValueError
+        x = x * 3
+    return x
+
+
+def stops_if_positive(x: T) -> T:
+    if x.sum() > 0:
+        raise ValueError
+    return x * 3
+
+
+def goes_on_after_call(x: T) -> T:
+    with contextlib.suppress(ValueError):
+        x = stops_if_positive(x)
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [goes_on_after_try, goes_on_after_with, goes_on_after_call])
+def test_what_is_handled_goes_on(function: Callable[[T], T]) -> None:
+    compiled = quickfuse.compile(function)
+    for x in (GOOD, BAD, GOOD, BAD):
+        torch.testing.assert_close(compiled(x), function(x))

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..bytecode.decoding import decode
-from .failing import is_in_try
+from .failing import is_handled, is_in_try
 from .frame import Frame
 from .interpreter import Interpreter
 from .number_operators import is_on_gpu
@@ -117,6 +117,8 @@ def only_raises(code: CodeType, position: int) -> bool:
             return False
         instruction = instructions[at]
         if instruction.name == "RAISE_VARARGS":
+            if is_handled(code, at):  # the function goes on
+                return False
             raises = True
             continue
         if instruction.name not in _ALWAYS_JUMPS:

@@ -56,9 +56,20 @@ def _may_overlap(changed: torch.fx.Node, other: torch.fx.Node) -> bool:
 
 
 def may_be_handled(segment: Segment) -> bool:
-    """Whether an operator of a captured graph is in a `try` statement of the program, which may handle its failure."""
-    places = {place for node in segment.graph.nodes for place in node.meta.get("trace", ())}
-    return any(is_in_try(code, position) for code, position in places)
+    """Whether an operator of a captured graph is in a `try` statement of the program, which may handle its failure. What
+    stands for a `raise` statement may be handled by the manager of a `with` statement, too."""
+    raising = {place for node in segment.graph.nodes if node.target is torch._assert_async for place in _places(node)}
+    places = {place for node in segment.graph.nodes for place in _places(node)}
+    return any(is_in_try(*place) for place in places) or any(is_handled(*place) for place in raising)
+
+
+def _places(node: torch.fx.Node) -> tuple[tuple[CodeType, int], ...]:
+    return node.meta.get("trace", ())
+
+
+def is_handled(code: CodeType, position: int) -> bool:
+    """Whether an exception of an instruction goes to a `try` or `with` statement of its function."""
+    return decode(code).handler_for(position) is not None
 
 
 def is_in_try(code: CodeType, position: int) -> bool:
