@@ -100,12 +100,12 @@ $(VENV)/installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench,test]"
 	@touch $@ $(VENV)/installed-bench
 
-$(ZOO_VENV)/installed: pyproject.toml
+$(ZOO_VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ZOO_VENV)
-	$(ZOO_VENV)/bin/python -m pip install --quiet --editable ".[zoo]"
+	$(ZOO_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[zoo]"
 	@touch $@
 
-$(TOOLS_VENV)/installed: pyproject.toml
+$(TOOLS_VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TOOLS_VENV)
-	$(TOOLS_VENV)/bin/python -m pip install --quiet --editable ".[export-tools]"
+	$(TOOLS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[export-tools]"
 	@touch $@
