@@ -20,7 +20,19 @@ def composed(target: Callable[..., Any], args: Sequence[Any]) -> Callable[..., A
     cell = _CELLS.get(target)
     if cell is None or not args or type(args[0]) is not TracedTensor or args[0].meta.device.type == "cpu":
         return target
-    return cell
+    device = args[0].meta.device.type
+    return _narrowed(cell, torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else cell
+
+
+def _narrowed(cell: Callable[..., Any], dtype: torch.dtype) -> Callable[..., Any]:
+    """The cell as autocast calls it: all of its operands have one type."""
+
+    def narrow(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(dtype) if value.is_floating_point() and value.dtype is not torch.float64 else value
+        return [narrow(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    return lambda *operands: cell(*narrow(operands))
 
 
 def _gru_cell(x: Any, hidden: Any, w_x: Any, w_hidden: Any, b_x: Any = None, b_hidden: Any = None) -> Any:
