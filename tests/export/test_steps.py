@@ -59,6 +59,16 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(8, 4, generator=generator), torch.randint(3, (8,), generator=generator)
 
 
+@pytest.fixture
+def one_thread() -> Any:
+    """As in the processes that check files: with more threads PyTorch adds up in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_three_steps_in_a_fresh_process(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.qfx" for name in STEPS]
     for file, make in zip(files, STEPS.values(), strict=True):
