@@ -349,3 +349,18 @@ def test_the_number_of_threads_after_compiling() -> None:
             assert cpu.threads_for(1 << 20, 8) == threads
     finally:
         torch.set_num_threads(before)
+
+
+def test_modules_are_made_inside_after_torch_compile_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo import mutation_guard
+
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(torch.nn.Module, name, getattr(torch.nn.Module, name))  # put back afterwards
+    monkeypatch.setattr(torch.nn.Module, "___needs_generation_tag_patch", True, raising=False)
+    mutation_guard.install_generation_tagging_init()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.GELU()(x) * 2
+
+    x = torch.randn(3)
+    torch.testing.assert_close(quickfuse.compile(program, fullgraph=True)(x), program(x))

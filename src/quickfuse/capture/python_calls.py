@@ -32,6 +32,9 @@ def call(
     if (made := transforms.made_outside(i, function)) is not None:
         then(made.run(i, *args, **kwargs))
         return
+    if (original := _counted_by_peer(function)) is not None:
+        i.call(original, args, kwargs, then)
+        return
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}"))
         return
@@ -51,6 +54,15 @@ def call(
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
     torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
+
+
+def _counted_by_peer(function: FunctionType) -> Any:
+    """`nn.Module.__init__`, where PyTorch's compiler was used in the process and counts since then when modules are made."""
+    if function.__module__ != "torch._dynamo.mutation_guard" or function.__name__ not in ("patched_init", "patched_setstate"):
+        return None
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    original = cells.get("init" if function.__name__ == "patched_init" else "setstate")
+    return None if original is None else original.cell_contents
 
 
 def _without_peer(function: FunctionType, kept: Any) -> Any:
