@@ -58,7 +58,8 @@ def call(
 
 def _counted_by_peer(function: FunctionType) -> Any:
     """`nn.Module.__init__`, where PyTorch's compiler was used in the process and counts since then when modules are made."""
-    if function.__module__ != "torch._dynamo.mutation_guard" or function.__name__ not in ("patched_init", "patched_setstate"):
+    names = ("patched_init", "patched_setstate")
+    if function.__module__ != "torch._dynamo.mutation_guard" or function.__name__ not in names:
         return None
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     original = cells.get("init" if function.__name__ == "patched_init" else "setstate")
