@@ -170,7 +170,7 @@ def test_the_programs_own_handlers_see_it(alarm: Callable[..., None], error: typ
     def program(x: T) -> T:
         try:
             with Block():
-                for _ in range(100_000):
+                for _ in range(100_000_000):
                     x = x.sin() + 1
                     seen_now(x)
         except error as caught:

@@ -96,7 +96,7 @@ def checks(x: T) -> T:
 
 
 def of_a_distribution(x: T) -> T:
-    return torch.distributions.Normal(x.new_zeros(()), x).log_prob(x + 1).sum()
+    return torch.distributions.Normal(x.new_zeros(()), x, validate_args=True).log_prob(x + 1).sum()
 
 
 @pytest.mark.parametrize(
