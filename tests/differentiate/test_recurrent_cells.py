@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import quickfuse
 from quickfuse.differentiate.recurrent_cells import _CELLS
 
 
@@ -36,8 +37,6 @@ def _sum(result: Any) -> torch.Tensor:
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("cell", [torch.nn.GRUCell, torch.nn.LSTMCell])
 def test_on_a_gpu(cell: Any, autocast: bool) -> None:
-    import quickfuse
-
     module = cell(5, 7).cuda()
 
     def step(x: torch.Tensor) -> Any:

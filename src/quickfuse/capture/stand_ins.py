@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.values import TensorMeta
+from ..ir.values import TensorMeta, span_of
 from .data_dependent import reason_of
 from .on_device import OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
@@ -238,5 +238,4 @@ class _LaidOut(torch.autograd.Function):
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """The memory that the elements of a new tensor lie in, as one axis."""
-    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    return tensor.as_strided((span,), (1,))
+    return tensor.as_strided((span_of(tensor.shape, tensor.stride()),), (1,))

@@ -3,7 +3,7 @@
 Sums in registers have an accumulator of one vector each, or several, so that additions do not wait for each other. Where
 vectors lie across rows each lane is a row of its own, and accumulators are in memory, so that a pass reads its operands in
 the order in which they lie there: for each element of a row, all rows of the block. A narrow strip of rows would leave
-accumulators in registers, and memory at a third of its speed: processors foresee runs of memory, not pieces with gaps
+accumulators in registers, and memory at a third of its speed: processors foresee runs of memory, not parts with gaps
 between them.
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import ExportFileError
-from ..ir.values import TensorMeta, contiguous_stride
+from ..ir.values import TensorMeta, contiguous_stride, span_of
 
 #: What safetensors stores as it is; other tensors are stored as bytes.
 _STORED = frozenset({
@@ -28,7 +28,7 @@ def packed(state: dict[str, torch.Tensor]) -> tuple[bytes, dict[str, Any]]:
     for names in memories.values():
         tensors = [state[name].detach() for name in names]
         starts = [t.storage_offset() * t.itemsize for t in tensors]
-        ends = [start + _span(t) for start, t in zip(starts, tensors, strict=True)]
+        ends = [start + span_of(t.shape, t.stride()) * t.itemsize for start, t in zip(starts, tensors, strict=True)]
         first, last = min(starts), max(ends)
         kinds = {t.dtype for t in tensors}
         stored = tensors[0].dtype if len(kinds) == 1 and kinds <= _STORED else torch.uint8
@@ -91,10 +91,3 @@ def _viewed(name: str, memory: torch.Tensor, meta: TensorMeta, offset: int, para
     if parameter:
         return torch.nn.Parameter(tensor, meta.requires_grad)
     return tensor.requires_grad_(meta.requires_grad)
-
-
-def _span(tensor: torch.Tensor) -> int:
-    if tensor.numel() == 0:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(last + 1) * tensor.itemsize

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .values import TensorMeta
+from .values import TensorMeta, span_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def first_overlap(values: Sequence[Any], changed: Sequence[int], others: Sequenc
             return known, position
         start = _address(tensor)
         if start:
-            spans.append((start, start + _size(tensor), position))
+            spans.append((start, start + span_of(tensor.shape, tensor.stride()) * tensor.itemsize, position))
     last_end, last = 0, -1
     changed_end, last_changed = 0, -1
     for start, end, position in sorted(spans):
@@ -97,9 +97,3 @@ def _address(tensor: torch.Tensor) -> int:
         return tensor.data_ptr() if tensor.numel() else 0
     except RuntimeError:  # a tensor that stands for others
         return 0
-
-
-def _size(tensor: torch.Tensor) -> int:
-    """The bytes from a tensor's first element to its last."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(last + 1) * tensor.itemsize

@@ -40,10 +40,7 @@ class TensorMeta:
     @property
     def span_bytes(self) -> int:
         """Bytes from the first element to the end of the last."""
-        if self.numel == 0:
-            return 0
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
-        return (last + 1) * self.dtype.itemsize
+        return span_of(self.shape, self.stride) * self.dtype.itemsize
 
     @property
     def is_contiguous(self) -> bool:
@@ -92,6 +89,13 @@ class ObjectMeta:
 
     def __str__(self) -> str:
         return self.kind.__name__
+
+
+def span_of(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements there is place for from a tensor's first to its last, both counted; 0 for a tensor without any."""
+    if 0 in shape:
+        return 0
+    return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
 
 
 def numbered(device: torch.device) -> torch.device:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from . import builtin, unchanged
-from .tensor_check import TRACING_KEYS, key_included_function
+from . import unchanged
+from .tensor_check import key_included_function, tracing_ir
 from .tensor_layout import FIRST_WORDS as LANES
 from .tensor_layout import OBJECT_MASK, TensorLayout
 
@@ -102,14 +100,7 @@ def scan_ir(name: str, layout: TensorLayout) -> str:
     fields = "\n".join(_load(f"f{k}", "block", 8 * k) for k in range(BLOCK_WORDS))
     find = unchanged.find_address()
     included = key_included_function()
-    keys = [int(torch._C._dispatch_key_parse(key)) for key in TRACING_KEYS]
-    recorded = "\n".join(
-        f"  %included.{k} = call i8 inttoptr (i64 {included} to ptr)(i16 {key})\n"
-        f"  %recorded.{k} = trunc i8 %included.{k} to i1\n"
-        f"  br i1 %recorded.{k}, label %changed, label %unrecorded.{k}\n"
-        f"unrecorded.{k}:"
-        for k, key in enumerate(keys)
-    )
+    assert included is not None  # see `same_tensors.available`
     return f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare i64 @llvm.vector.reduce.or.v2i64(<2 x i64>)
@@ -129,7 +120,7 @@ start:
   %as.many = icmp eq i64 %size, %held.size
   br i1 %as.many, label %alone, label %changed
 alone:
-{recorded}
+{tracing_ir(included, "changed")}
   %walked = icmp ne i64 %f1, 0
   br i1 %walked, label %walk, label %held
 walk:
@@ -161,21 +152,7 @@ held.next:
 heads:
   %pairs = inttoptr i64 %f7 to ptr
   br label %pair.head
-pair.head:
-  %p = phi i64 [ 0, %heads ], [ %p.next, %pair.next ]
-  %pairs.done = icmp sge i64 %p, %f6
-  br i1 %pairs.done, label %first, label %pair.body
-pair.body:
-  %pair = getelementptr {{ i64, i64 }}, ptr %pairs, i64 %p
-  %address = load ptr, ptr %pair
-  %want.p = getelementptr i64, ptr %pair, i64 1
-  %want = load i64, ptr %want.p
-  %word = load i64, ptr %address
-  %same.word = icmp eq i64 %word, %want
-  br i1 %same.word, label %pair.next, label %changed
-pair.next:
-  %p.next = add i64 %p, 1
-  br label %pair.head
+{unchanged.pairs_ir("%heads", "%f6", "first")}
 first:
 {_records_ir("a", "first", "%f8", "%f9", "second", layout, object_first=True)}
 second:
@@ -184,33 +161,10 @@ collect:
   %hits = add i64 %f{HITS}, 1
   store i64 %hits, ptr %f{HITS}.p
   %objects = inttoptr i64 %f14 to ptr
-  %made = call ptr {builtin.api("PyList_New")}(i64 %f13)
-  %failed = icmp eq ptr %made, null
-  br i1 %failed, label %fail, label %fill
-fill:
-  %slots.p = getelementptr i8, ptr %made, i64 {_LIST_ITEMS}
-  %slots = load ptr, ptr %slots.p
-  br label %out.head
-out.head:
-  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
-  %out.done = icmp sge i64 %o, %f13
-  br i1 %out.done, label %exit, label %out.body
-out.body:
-  %value.p = getelementptr ptr, ptr %objects, i64 %o
-  %value = load ptr, ptr %value.p
-  call void {builtin.api("Py_IncRef")}(ptr %value)
-  %slot = getelementptr ptr, ptr %slots, i64 %o
-  store ptr %value, ptr %slot
-  %o.next = add i64 %o, 1
-  br label %out.head
-exit:
-  ret ptr %made
-fail:
-  ret ptr null
+{unchanged.returned_list_ir("%objects", "%f13")}
 changed:
   store i64 0, ptr %block
-  call void {builtin.api("Py_IncRef")}(ptr inttoptr (i64 {id(None)} to ptr))
-  ret ptr inttoptr (i64 {id(None)} to ptr)
+{unchanged.RETURNED_NONE}
 }}
 """
 
@@ -337,13 +291,12 @@ def _same_words(
                   f"  %{n}.w{k} = load {kind}, ptr %{n}.w{k}.p, align 8"]  # fmt: skip
     if len(wanted) == 2:
         mask = f"%{n}.w1"
-    lines.append(
-        f"  %{n}.kept = and {kind} %{n}.now, {mask or 'splat (i64 -1)'}"
-        if mask
-        else f"  %{n}.kept = or {kind} %{n}.now, zeroinitializer"
-    )
+    kept = f"%{n}.now"
+    if mask:
+        kept = f"%{n}.kept"
+        lines.append(f"  {kept} = and {kind} %{n}.now, {mask}")
     return "\n".join([
-        *lines, f"  %{n}.xor = xor {kind} %{n}.kept, %{n}.w0",
+        *lines, f"  %{n}.xor = xor {kind} {kept}, %{n}.w0",
         f"  %{n}.bits = call i64 @llvm.vector.reduce.or.v{count}i64({kind} %{n}.xor)",
         f"  %{n}.good = icmp eq i64 %{n}.bits, 0", f"  br i1 %{n}.good, label %{n}.same, label %changed", f"{n}.same:",
     ])  # fmt: skip

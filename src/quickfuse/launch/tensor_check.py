@@ -256,6 +256,19 @@ def lazy_bits() -> tuple[int, int] | None:
     return word * 8, mask
 
 
+def tracing_ir(included: int, leave: str) -> str:
+    """LLVM IR that goes to the block `leave` where the dispatcher goes through a key of those that record operators;
+    `included` is the address of the function that tells. What comes after it is in a block of its own."""
+    keys = [int(torch._C._dispatch_key_parse(key)) for key in TRACING_KEYS]
+    return "\n".join(
+        f"  %included.{k} = call i8 inttoptr (i64 {included} to ptr)(i16 {key})\n"
+        f"  %recorded.{k} = trunc i8 %included.{k} to i1\n"
+        f"  br i1 %recorded.{k}, label %{leave}, label %unrecorded.{k}\n"
+        f"unrecorded.{k}:"
+        for k, key in enumerate(keys)
+    )
+
+
 def _check_ir(name: str, offset: int, getters: dict[str, int], lazy: tuple[int, int]) -> str:
     """LLVM IR of the check of a list. `block`: how many tensors, records, record offsets, last objects, last addresses,
     and whether nothing may record operators meanwhile."""
@@ -284,14 +297,7 @@ def _check_ir(name: str, offset: int, getters: dict[str, int], lazy: tuple[int, 
     fields = "\n".join(
         f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(6)
     )
-    keys = [int(torch._C._dispatch_key_parse(key)) for key in TRACING_KEYS]
-    recorded = "\n".join(
-        f"  %included.{k} = call i8 inttoptr (i64 {getters['included']} to ptr)(i16 {key})\n"
-        f"  %recorded.{k} = trunc i8 %included.{k} to i1\n"
-        f"  br i1 %recorded.{k}, label %mismatch, label %unrecorded.{k}\n"
-        f"unrecorded.{k}:"
-        for k, key in enumerate(keys)
-    )
+    recorded = tracing_ir(getters["included"], "mismatch")
     return f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 define i64 @{name}(ptr %list, i64 %block.i) {{

@@ -427,6 +427,58 @@ def _tuple_items() -> int:
     return places[0] if places and _word(id(probe) + _SIZE) == 2 else 0
 
 
+def returned_list_ir(objects: str, count: str) -> str:
+    """LLVM IR that returns a new Python list of the objects in an array, or null where there is no memory for it."""
+    return f"""  %made = call ptr {builtin.api("PyList_New")}(i64 {count})
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %fail, label %fill
+fill:
+  %slots.p = getelementptr i8, ptr %made, i64 {_LIST_ITEMS}
+  %slots = load ptr, ptr %slots.p
+  br label %out.head
+out.head:
+  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
+  %out.done = icmp sge i64 %o, {count}
+  br i1 %out.done, label %exit, label %out.body
+out.body:
+  %value.p = getelementptr ptr, ptr {objects}, i64 %o
+  %value = load ptr, ptr %value.p
+  call void {builtin.api("Py_IncRef")}(ptr %value)
+  %slot = getelementptr ptr, ptr %slots, i64 %o
+  store ptr %value, ptr %slot
+  %o.next = add i64 %o, 1
+  br label %out.head
+exit:
+  ret ptr %made
+fail:
+  ret ptr null"""
+
+
+#: LLVM IR that returns None.
+RETURNED_NONE = f"""  call void {builtin.api("Py_IncRef")}(ptr inttoptr (i64 {id(None)} to ptr))
+  ret ptr inttoptr (i64 {id(None)} to ptr)"""
+
+
+def pairs_ir(before: str, count: str, after: str) -> str:
+    """LLVM IR of the block `pair.head`, which comes after the block `before`: it compares the words at addresses with those
+    wanted, by the pairs at %pairs, in their order, and goes to the block `after`, or to `changed`."""
+    return f"""pair.head:
+  %k = phi i64 [ 0, {before} ], [ %k.next, %pair.next ]
+  %pairs.done = icmp sge i64 %k, {count}
+  br i1 %pairs.done, label %{after}, label %pair.body
+pair.body:
+  %pair = getelementptr {{ i64, i64 }}, ptr %pairs, i64 %k
+  %address = load ptr, ptr %pair
+  %want.p = getelementptr i64, ptr %pair, i64 1
+  %want = load i64, ptr %want.p
+  %word = load i64, ptr %address
+  %same = icmp eq i64 %word, %want
+  br i1 %same, label %pair.next, label %changed
+pair.next:
+  %k.next = add i64 %k, 1
+  br label %pair.head"""
+
+
 def _find_ir(name: str) -> str:
     """LLVM IR that finds the block with the roots in an array, and compares all its words."""
     fields = "\n".join(
@@ -470,21 +522,7 @@ root.body:
 root.next:
   %r.next = add i64 %r, 1
   br label %root.head
-pair.head:
-  %k = phi i64 [ 0, %root.head ], [ %k.next, %pair.next ]
-  %pairs.done = icmp sge i64 %k, %f2
-  br i1 %pairs.done, label %found, label %pair.body
-pair.body:
-  %pair = getelementptr {{ i64, i64 }}, ptr %pairs, i64 %k
-  %address = load ptr, ptr %pair
-  %want.p = getelementptr i64, ptr %pair, i64 1
-  %want = load i64, ptr %want.p
-  %word = load i64, ptr %address
-  %same = icmp eq i64 %word, %want
-  br i1 %same, label %pair.next, label %changed
-pair.next:
-  %k.next = add i64 %k, 1
-  br label %pair.head
+{pairs_ir("%root.head", "%f2", "found")}
 found:
   %hits = add i64 %f6, 1
   store i64 %hits, ptr %f6.p
@@ -512,32 +550,9 @@ collect:
   %count = load i64, ptr %count.p
   %results.p = getelementptr i64, ptr %block, i64 {RESULTS_WORD}
   %results = load ptr, ptr %results.p
-  %made = call ptr {builtin.api("PyList_New")}(i64 %count)
-  %failed = icmp eq ptr %made, null
-  br i1 %failed, label %fail, label %fill
-fill:
-  %slots.p = getelementptr i8, ptr %made, i64 {_LIST_ITEMS}
-  %slots = load ptr, ptr %slots.p
-  br label %out.head
-out.head:
-  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
-  %out.done = icmp sge i64 %o, %count
-  br i1 %out.done, label %exit, label %out.body
-out.body:
-  %value.p = getelementptr ptr, ptr %results, i64 %o
-  %value = load ptr, ptr %value.p
-  call void {builtin.api("Py_IncRef")}(ptr %value)
-  %slot = getelementptr ptr, ptr %slots, i64 %o
-  store ptr %value, ptr %slot
-  %o.next = add i64 %o, 1
-  br label %out.head
-exit:
-  ret ptr %made
-fail:
-  ret ptr null
+{returned_list_ir("%results", "%count")}
 changed:
-  call void {builtin.api("Py_IncRef")}(ptr inttoptr (i64 {id(None)} to ptr))
-  ret ptr inttoptr (i64 {id(None)} to ptr)
+{RETURNED_NONE}
 }}
 """
 
