@@ -15,12 +15,13 @@ A reduction is a store that combines the values of all elements that it stores t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import torch
 
+from .arguments import leaves
 from .expr import Expr, statements
 from .values import TensorMeta
 
@@ -101,6 +102,11 @@ class Store:
     def roots(self) -> list[Expr]:
         """All that is computed for an element."""
         return [root for root in (self.offset, self.inside, self.value) if root is not None]
+
+    def rewritten(self, function: Callable[[Expr], Expr]) -> Store:
+        """The store with `function(root)` in place of all that is computed for an element."""
+        offset, inside = (None if root is None else function(root) for root in (self.offset, self.inside))
+        return replace(self, value=function(self.value), offset=offset, inside=inside)
 
     @property
     def assignment(self) -> str:
@@ -276,12 +282,4 @@ def buffers_in(value: Any) -> Iterator[Buffer]:
 
 
 def _memory_in(value: Any) -> Iterator[Buffer | View]:
-    if isinstance(value, (Buffer, View)):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _memory_in(element)
-    elif isinstance(value, dict):
-        yield from _memory_in(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from _memory_in((value.start, value.stop, value.step))
+    return (leaf for leaf in leaves(value) if isinstance(leaf, (Buffer, View)))

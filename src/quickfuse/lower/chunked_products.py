@@ -23,7 +23,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, Load, Op, Place, conjuncts, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, View, as_view
-from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
+from quickfuse.ir.reindex import IndexMap, reindex, rewrite_accesses
 from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
@@ -228,10 +228,7 @@ class _Chunks:
                 return access
             return replace(access, buffer=buffer, offset=access.offset - part.number * buffer.meta.numel)
 
-        def leaf(node: Expr) -> Expr:
-            return replace(node, access=own(node.access)) if isinstance(node, (Load, Place)) else node
-
-        value = rewrite_leaves(reindex(store.value, index_map), leaf)
+        value = rewrite_accesses(reindex(store.value, index_map), own)
         shape = tuple([length if k == axis else size for k, size in enumerate(loop.shape)])
         return Loop(shape, [replace(store, access=own(index_map.access(store.access)), value=value)], loop.device)
 

@@ -109,4 +109,4 @@ def _read_instead(step: Loop | Extern, old: Buffer, new: Buffer) -> None:
             return new
         return replace(value, buffer=new) if isinstance(value, View) and value.buffer is old else value
 
-    step.args, step.kwargs = map_leaves(argument, step.args), map_leaves(argument, step.kwargs)
+    step.args, step.kwargs = map_leaves(argument, (step.args, step.kwargs))

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import networkx
 
-from quickfuse.ir.expr import Expr, Load, Place
+from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
-from quickfuse.ir.reindex import rewrite_leaves
+from quickfuse.ir.reindex import rewrite_accesses
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .dependence import Dependence, Kind, Node, store_node
@@ -130,13 +130,10 @@ class _Copies:
         store = node.store
         assert store is not None
 
-        def leaf(expr: Expr) -> Expr:
-            if isinstance(expr, (Load, Place)) and expr.access.buffer is buffer:
-                return replace(expr, access=replace(expr.access, buffer=memory))
-            return expr
+        def moved(access: Access) -> Access:
+            return replace(access, buffer=memory) if access.buffer is buffer else access
 
-        offset, inside = (None if e is None else rewrite_leaves(e, leaf) for e in (store.offset, store.inside))
-        node.store = replace(store, value=rewrite_leaves(store.value, leaf), offset=offset, inside=inside)
+        node.store = store.rewritten(lambda value: rewrite_accesses(value, moved))
         node.reading = read(*node.store.roots)
         for other in self.nodes:
             if other.changes_input and other.store is not None and other.store.access.buffer is buffer:

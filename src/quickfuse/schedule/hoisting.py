@@ -8,8 +8,6 @@ is mostly put into a kernel with others of its kind, and costs nothing where it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 
@@ -55,7 +53,7 @@ class _Hoisting:
                 self.known[id(node)] = (node, self._moved(node))
             moved[id(node)] = self.known[id(node)][1]
         if moved:
-            self.loop.stores = [_with(store, moved) for store in self.loop.stores]
+            self.loop.stores = [store.rewritten(lambda value: replace_parts(value, moved)) for store in self.loop.stores]
         return self.made
 
     def _measure(self, node: Expr) -> None:
@@ -106,8 +104,3 @@ class _Hoisting:
         self.made.append(Loop(shape, [Store(Access(buffer, 0, meta.stride), reindex(node, inner))], self.loop.device))
         strides = dict(zip(axes, meta.stride, strict=True))
         return Load(Access(buffer, 0, tuple([strides.get(k, 0) for k in range(len(rows))])), node.dtype)
-
-
-def _with(store: Store, moved: Mapping[int, Expr]) -> Store:
-    offset, inside = (None if e is None else replace_parts(e, moved) for e in (store.offset, store.inside))
-    return replace(store, value=replace_parts(store.value, moved), offset=offset, inside=inside)

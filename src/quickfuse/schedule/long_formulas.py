@@ -6,8 +6,6 @@ whole, while one more store and load for each thousand operations costs next to 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quickfuse import logs
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Previous, walk
@@ -49,15 +47,8 @@ class _Cutting:
             is_operation = isinstance(node, Op)
             self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
         if self.before:
-            self.loop.stores = [self._shortened(store) for store in self.loop.stores]
+            self.loop.stores = [store.rewritten(lambda root: self.known[id(root)][0]) for store in self.loop.stores]
         return self.before
-
-    def _shortened(self, store: Store) -> Store:
-        offset, inside, value = (
-            None if root is None else self.known[id(root)][0] for root in (store.offset, store.inside, store.value)
-        )
-        assert value is not None
-        return replace(store, value=value, offset=offset, inside=inside)
 
     def _operation(self, node: Op) -> tuple[Expr, int, bool]:
         args = [self.known[id(arg)] for arg in node.args]

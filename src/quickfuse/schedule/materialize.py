@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -274,11 +274,7 @@ class _Materializing:
             assert seen is not None, "all that reads a value has been looked at"
             return seen
 
-        offset, inside, value = (
-            None if root is None else rewrite_leaves(root, leaf) for root in (store.offset, store.inside, store.value)
-        )
-        assert value is not None
-        return replace(store, value=value, offset=offset, inside=inside)
+        return store.rewritten(lambda root: rewrite_leaves(root, leaf))
 
     def _seen(self, access: Access, shape: Shape) -> Expr | None:
         """A value as a formula where an access loads it in a loop; None where that is no formula of the loop's index."""
