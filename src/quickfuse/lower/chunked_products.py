@@ -25,7 +25,7 @@ from quickfuse.ir.expr import Const, Expr, Load, Op, Place, conjuncts, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, View, as_view
 from quickfuse.ir.reindex import IndexMap, reindex, rewrite_accesses
 from quickfuse.ir.target import costs_on
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from .batches import ADDMM, MM
 from .step_order import StepReads, in_order, writes
@@ -182,7 +182,7 @@ class _Chunks:
             shape = (meta.numel // self.count,)
         else:
             raise _NoChunks
-        small = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
+        small = TensorMeta.dense(meta.dtype, shape, meta.device)
         return Buffer(f"{buffer.name}_{number}", small, "temp")
 
     def _separated(self, loop: Loop) -> Loop:
@@ -192,7 +192,7 @@ class _Chunks:
             return loop
         if store.kind is not StoreKind.REDUCE or math.prod(loop.shape) > self.rows:
             raise _NoChunks
-        meta = TensorMeta(store.value.dtype, loop.shape, contiguous_stride(loop.shape), loop.device)
+        meta = TensorMeta.dense(store.value.dtype, loop.shape, loop.device)
         each = whole_load(Buffer(f"{store.access.buffer.name}_rows", meta, "temp"))
         self.after.append(Loop(loop.shape, [replace(store, value=each)], loop.device))
         separate = Loop(loop.shape, [Store(each.access, store.value)], loop.device)
@@ -277,7 +277,7 @@ class _Chunks:
         if whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1):
             raise _NoChunks
         shape = (self.rows // self.count, *whole.meta.shape[1:])
-        meta = TensorMeta(whole.meta.dtype, shape, contiguous_stride(shape), whole.meta.device)
+        meta = TensorMeta.dense(whole.meta.dtype, shape, whole.meta.device)
         result = Buffer(f"{whole.name}_{part.number}", meta, "temp")
         made = self._product(step, bias, left, right, result)
         self.parts.setdefault(whole, []).append(result)

@@ -10,7 +10,7 @@ import torch
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr
 from quickfuse.ir.reindex import IndexMap, select
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
@@ -39,7 +39,7 @@ def source(ctx: Context, tensor: Tensor, limit: int = COSTS.store_before_picking
     meta = tensor.meta
     if tensor.whole and is_dense(meta.shape, meta.stride):
         return ctx.materialize(tensor.storage)
-    dense = TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+    dense = TensorMeta.dense(value.dtype, meta.shape, meta.device)
     return ctx.stored(value, read_order(value, dense))
 
 

@@ -339,7 +339,7 @@ class Context:
         if overlaps_itself(meta.shape, meta.stride):
             raise Unsupported("an in-place operator on a tensor whose elements share memory")
         whole = self.memory(Tensor(part.storage, base))
-        dense = TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+        dense = TensorMeta.dense(meta.dtype, meta.shape, meta.device)
         stored = self.memory(self.fresh(dense, value))
         result = self.temp(TensorMeta(base.dtype, base.shape, base.stride, base.device))
         place = (meta.shape, meta.stride, part.offset)

@@ -24,7 +24,7 @@ from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View, memory_at
 from quickfuse.ir.reindex import IndexMap, reindex
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import rule
@@ -136,7 +136,7 @@ def convolution_backward(
 def _weight_meta(meta: TensorMeta) -> TensorMeta:
     """How oneDNN and cuDNN leave the gradient of a weight, where the images have their channels last."""
     if math.prod(meta.shape[2:]) == 1 and meta.device.type == "cpu":
-        return TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+        return TensorMeta.dense(meta.dtype, meta.shape, meta.device)
     return channels_last_meta(meta)
 
 

@@ -59,20 +59,20 @@ def _gathered(ctx: Context, meta: Any, input: Tensor, dim: Any, index: Any, *, n
 
 @rule("take", "input index")
 def take(ctx: Context, meta: Any, input: Any, index: Any) -> Tensor:
-    flat, ndim = flattened(ctx, input), len(index.meta.shape)
-    place, inside = Checked(ctx, index, flat.meta.numel, negative=True).spread(range(ndim), ndim)
-    return made(ctx, meta, at(source(ctx, flat), [place], ndim, inside))
+    return _indexed(ctx, meta, flattened(ctx, input), [index])
 
 
 @rule("index_select", "input dim index")
 def index_select(ctx: Context, meta: Any, input: Any, dim: Any, index: Any) -> Tensor:
-    shape = input.meta.shape
-    if not shape or len(index.meta.shape) > 1:
+    before = [None] * axis_of(dim, input.meta.ndim)
+    return _indexed(ctx, meta, input, [*before, vector(ctx, index)], negative=False)
+
+
+def vector(ctx: Context, index: Any) -> Tensor:
+    """An index tensor of no more than one axis as one with that axis."""
+    if type(index) is not Tensor or index.meta.ndim > 1:
         raise NoRule
-    ndim, dim = len(shape), axis_of(dim, len(shape))
-    place, inside = Checked(ctx, index, shape[dim], negative=False).spread([dim][: len(index.meta.shape)], ndim)
-    axes: list[int | Expr] = [place if k == dim else k for k in range(ndim)]
-    return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+    return index if index.meta.shape else flattened(ctx, index)
 
 
 @rule("embedding", "weight indices padding_idx=-1 scale_grad_by_freq=False sparse=False")
@@ -81,9 +81,7 @@ def embedding(
 ) -> Tensor:
     if len(weight.meta.shape) != 2:
         raise NoRule
-    ndim = len(indices.meta.shape) + 1
-    place, inside = Checked(ctx, indices, weight.meta.shape[0], negative=False).spread(range(ndim - 1), ndim)
-    return made(ctx, meta, at(source(ctx, weight), [place, ndim - 1], ndim, inside))
+    return _indexed(ctx, meta, weight, [indices], negative=False)
 
 
 # --- several axes by several tensors ---
@@ -137,37 +135,57 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
 
 
 def _indexed(
-    ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True
+    ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True, negative: bool = True
 ) -> Tensor:
-    shape = input.meta.shape
-    tensors += [None] * (len(shape) - len(tensors))
-    used = [k for k, tensor in enumerate(tensors) if tensor is not None]
-    if not used or type(meta) is not TensorMeta or any(type(tensors[k]) is not Tensor for k in used):
+    """The elements at the indices that `tensors` hold: one, or None, for each axis."""
+    if type(meta) is not TensorMeta:
         raise NoRule
-    together = torch.broadcast_shapes(*[tensors[k].meta.shape for k in used])  # type: ignore[union-attr]
-    adjacent = used == list(range(used[0], used[-1] + 1))
-    first = used[0] if adjacent else 0  # where the axes of the index tensors are in the result
-    ndim = len(shape) - len(used) + len(together)
-    axes: list[int | Expr] = []
-    inside: Expr | None = None
-    place = 0
-    for k, tensor in enumerate(tensors):
-        if tensor is None:
-            if place == first:
-                place += len(together)
-            axes.append(place)
-            place += 1
-            continue
-        its_axes = range(first + len(together) - len(tensor.meta.shape), first + len(together))
-        if not checked:
-            axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
-            continue
-        value, within = Checked(ctx, tensor, shape[k], negative=True).spread(its_axes, ndim)
-        axes.append(value)
-        inside = both(inside, within)
-    if ndim != len(meta.shape):
+    selection = Selection(input.meta.shape, tensors)
+    axes, inside = selection.axes(ctx, checked=checked, negative=negative)
+    if len(selection.result) != len(meta.shape):
         raise NoRule
-    return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+    return made(ctx, meta, at(source(ctx, input), axes, len(meta.shape), inside))
+
+
+class Selection:
+    """The elements at the indices that `tensors` hold, one or None for each axis of `shape`, or of the first ones.
+
+    `result`: their shape. The axes of the index tensors, broadcast to the shape `together`, begin with `first`: where the
+    indexed axes are if these are neighbours, or else they are the first ones.
+    """
+
+    def __init__(self, shape: Shape, tensors: Sequence[Tensor | None]) -> None:
+        self.shape = shape
+        self.tensors = [*tensors, *[None] * (len(shape) - len(tensors))]
+        used = [k for k, tensor in enumerate(self.tensors) if tensor is not None]
+        if not used or len(self.tensors) != len(shape) or any(type(self.tensors[k]) is not Tensor for k in used):
+            raise NoRule
+        self.together = torch.broadcast_shapes(*[tensor.meta.shape for tensor in self.tensors if tensor is not None])
+        self.first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+        others = [size for k, size in enumerate(shape) if k not in used]
+        self.result = (*others[: self.first], *self.together, *others[self.first :])
+
+    def axes(
+        self, ctx: Context, *, checked: bool = True, negative: bool = True
+    ) -> tuple[list[int | Expr], Expr | None]:
+        """For each axis of `shape` the axis of the result that it is there, or the index on it, as a value over the result;
+        and where all indices are in range."""
+        ndim, past = len(self.result), self.first + len(self.together)
+        others = iter([*range(self.first), *range(past, ndim)])
+        axes: list[int | Expr] = []
+        inside: Expr | None = None
+        for size, tensor in zip(self.shape, self.tensors, strict=True):
+            if tensor is None:
+                axes.append(next(others))
+                continue
+            its_axes = range(past - tensor.meta.ndim, past)
+            if not checked:
+                axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
+                continue
+            value, within = Checked(ctx, tensor, size, negative=negative).spread(its_axes, ndim)
+            axes.append(value)
+            inside = both(inside, within)
+        return axes, inside
 
 
 # --- searches in sorted tensors ---

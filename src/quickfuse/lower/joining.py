@@ -104,7 +104,7 @@ def _stored(ctx: Context, meta: TensorMeta, axis: int, segments: list[Segment]) 
     for chunk in chunks:
         length = sum(segment.length for segment in chunk)
         shape = (*meta.shape[:axis], length, *meta.shape[axis + 1 :])
-        its_meta = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
+        its_meta = TensorMeta.dense(meta.dtype, shape, meta.device)
         value = along(ctx, shape, axis, chunk)
         parts.append(ctx.fresh(its_meta, ctx.stored(value, read_order(value, its_meta))))
     return joined(ctx, meta, parts, axis)
@@ -126,7 +126,7 @@ def stack(ctx: Context, meta: Any, tensors: Any, dim: Any) -> Tensor:
 
 def _with_axis(ctx: Context, tensor: Tensor, axis: int) -> Tensor:
     shape = (*tensor.meta.shape[:axis], 1, *tensor.meta.shape[axis:])
-    meta = TensorMeta(tensor.dtype, shape, contiguous_stride(shape), tensor.meta.device)
+    meta = TensorMeta.dense(tensor.dtype, shape, tensor.meta.device)
     view: Tensor = views.view(ctx, torch.Tensor.unsqueeze, (tensor, axis), {}, meta)
     return view
 
@@ -244,7 +244,7 @@ def _copied(ctx: Context, meta: Any, tensor: Tensor, shape: Shape, axes: Sequenc
     places = {axis: j for j, axis in enumerate(axes) if axis is not None}
     rows = [tuple([int(places.get(k) == j) for j in range(ndim)]) for k in range(len(tensor.meta.shape))]
     value = reindex(part(ctx, tensor, meta.dtype), IndexMap((0,) * len(rows), tuple(rows), ndim))
-    copied = Storage(TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device), value)
+    copied = Storage(TensorMeta.dense(meta.dtype, shape, meta.device), value)
     return Tensor(copied, meta, is_base=False)
 
 

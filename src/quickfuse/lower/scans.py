@@ -9,7 +9,7 @@ import torch
 from quickfuse.ir.expr import Expr, Index, Load
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind
 from quickfuse.ir.target import CUDA
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
@@ -25,7 +25,7 @@ def scan(ctx: Context, value: Expr, combine: str, meta: TensorMeta, axis: int) -
     """What the elements of each row up to the current one are combined to. It is stored at once, at each element."""
     if meta.shape[axis] == 1:
         return value
-    temp = ctx.temp(TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device))
+    temp = ctx.temp(TensorMeta.dense(value.dtype, meta.shape, meta.device))
     access = Access(temp, 0, temp.meta.stride)
     ctx.program.steps.append(Loop(meta.shape, [Store(access, value, StoreKind.SCAN, combine, axis)], meta.device))
     return Load(access, value.dtype)

@@ -16,14 +16,13 @@ import torch
 
 from quickfuse.ir.expr import Expr, Previous
 from quickfuse.ir.loop import Access, Buffer, Loop, Store, StoreKind
-from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from . import ops, views
 from .calls import RULES, made, rule
 from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
-from .indexing import basic_part, flattened
+from .indexing import Selection, basic_part, flattened, vector
 from .layout import Shape, axes_as_read, broadcast
 from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
@@ -152,24 +151,17 @@ def scatter_reduce(
     return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), _UPDATES[reduce])
 
 
-def _by_slices(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source: Any, update: Update | None) -> Tensor:
+def _by_slices(
+    ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source: Any, update: Update | None, *, negative: bool = False
+) -> Tensor:
     """Slices of `source`, a tensor or a number, stored to slices of `input` one after the other."""
-    shape = input.meta.shape
+    shape, index = input.meta.shape, vector(ctx, index)
     axis = axis_of(dim, len(shape))
-    if type(index) is not Tensor or len(index.meta.shape) > 1:
-        raise NoRule
-    count = index.meta.numel
-    slices = (*shape[:axis], count, *shape[axis + 1 :])
+    slices = (*shape[:axis], index.meta.numel, *shape[axis + 1 :])
     if type(source) is Tensor and source.meta.shape and source.meta.shape != slices:
         raise NoRule
-    target = Target(ctx, meta, ctx.formula(input), update)
-    place, inside = Checked(ctx, index, shape[axis], negative=update is None and type(source) is not Tensor).spread(
-        [axis][: len(index.meta.shape)], len(shape)
-    )
-    axes: list[int | Expr] = [*range(len(shape))]
-    axes[axis] = place
-    target.scatter(slices, axes, axis, inside, _source(ctx, source, input.dtype)(slices))
-    return target.result()
+    tensors = [*[None] * axis, index]
+    return _put(ctx, meta, ctx.formula(input), shape, tensors, source, update, negative=negative)
 
 
 @rule("index_add", "input dim index source alpha=1")
@@ -193,50 +185,28 @@ def index_copy(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source
 def index_fill(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, value: Any) -> Tensor:
     if type(value) is Tensor and value.meta.shape:
         raise NoRule
-    return _by_slices(ctx, meta, input, dim, index, value, None)
+    return _by_slices(ctx, meta, input, dim, index, value, None, negative=True)
 
 
 # --- by several tensors ---
 
 
 def _put(
-    ctx: Context, meta: Any, before: Expr, shape: Shape, tensors: list[Tensor | None], values: Any, accumulate: bool
+    ctx: Context, meta: Any, before: Expr, shape: Shape, tensors: list[Tensor | None], values: Any, update: Update | None,
+    *, negative: bool = True,
 ) -> Tensor:  # fmt: skip
     """`before`, over `shape`, with `values` at the indices that `tensors` hold: one, or None, for each axis."""
-    tensors = tensors + [None] * (len(shape) - len(tensors))
-    used = [k for k, tensor in enumerate(tensors) if tensor is not None]
-    if not used or len(tensors) != len(shape) or any(type(tensors[k]) is not Tensor for k in used):
-        raise NoRule
-    chosen = [tensors[k] for k in used]
-    together = torch.broadcast_shapes(*[tensor.meta.shape for tensor in chosen])  # type: ignore[union-attr]
-    adjacent = used == list(range(used[0], used[-1] + 1))
-    first = used[0] if adjacent else 0
-    slices = [n for k, n in enumerate(shape) if k not in used]
-    given = (*slices[:first], *together, *slices[first:])  # the shape of what `values` is broadcast to
-    value = _as_given(ctx, values, given, meta.dtype)
-    if len(together) != 1:
-        count = 1
-        for n in together:
-            count *= n
-        dense = TensorMeta(meta.dtype, given, contiguous_stride(given), meta.device)
-        flat = (*slices[:first], count, *slices[first:])
-        value = ctx.read(_reshaped(ctx, ctx.fresh(dense, value), flat))
-        chosen = [_flat_index(ctx, tensor, together) for tensor in chosen]  # type: ignore[arg-type]
-        given = flat
-    target = Target(ctx, meta, before, ops.add if accumulate else None)
-    axes: list[int | Expr] = []
-    inside: Expr | None = None
-    for k in range(len(shape)):
-        if k in used:
-            tensor = chosen[used.index(k)]
-            place, within = Checked(ctx, tensor, shape[k], negative=True).spread([first], len(given))  # type: ignore[arg-type]
-            axes.append(place)
-            inside = both(inside, within)
-        else:
-            before_it = sum(j not in used for j in range(k))
-            axes.append(before_it if before_it < first else before_it + 1)
+    selection = Selection(shape, tensors)
+    value = _as_given(ctx, values, selection.result, meta.dtype)
+    if len(selection.together) != 1:
+        dense = TensorMeta.dense(meta.dtype, selection.result, meta.device)
+        tensors = [None if tensor is None else _flat_index(ctx, tensor, selection.together) for tensor in tensors]
+        selection = Selection(shape, tensors)
+        value = ctx.read(_reshaped(ctx, ctx.fresh(dense, value), selection.result))
+    target = Target(ctx, meta, before, update)
+    axes, inside = selection.axes(ctx, negative=negative)
     assert inside is not None
-    target.scatter(given, axes, first, inside, value)
+    target.scatter(selection.result, axes, selection.first, inside, value)
     return target.result()
 
 
@@ -259,7 +229,7 @@ def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Ex
 
 
 def _reshaped(ctx: Context, tensor: Tensor, shape: Shape) -> Tensor:
-    meta = TensorMeta(tensor.dtype, shape, contiguous_stride(shape), tensor.meta.device)
+    meta = TensorMeta.dense(tensor.dtype, shape, tensor.meta.device)
     view: Tensor = views.view(ctx, torch.Tensor.reshape, (tensor, shape), {}, meta)
     return view
 
@@ -268,7 +238,7 @@ def _flat_index(ctx: Context, index: Tensor, shape: Shape) -> Tensor:
     """An index tensor broadcast to `shape`, as a vector."""
     if index.meta.shape == shape:
         return flattened(ctx, index)
-    meta = TensorMeta(index.dtype, shape, contiguous_stride(shape), index.meta.device)
+    meta = TensorMeta.dense(index.dtype, shape, index.meta.device)
     whole = ctx.fresh(meta, ctx.stored(ctx.read_as(index, shape, index.meta.device), meta))
     return flattened(ctx, whole)
 
@@ -277,7 +247,8 @@ def _flat_index(ctx: Context, index: Tensor, shape: Shape) -> Tensor:
 def index_put(ctx: Context, meta: Any, input: Any, indices: Any, values: Any, accumulate: Any, unsafe: Any) -> Tensor:
     if type(accumulate) is not bool or not isinstance(indices, (list, tuple)):
         raise NoRule
-    return _put(ctx, meta, ctx.formula(input), input.meta.shape, list(indices), values, accumulate)
+    update = ops.add if accumulate else None
+    return _put(ctx, meta, ctx.formula(input), input.meta.shape, list(indices), values, update)
 
 
 def setitem(ctx: Context, tensor: Tensor, index: Any, value: Any) -> None:
@@ -285,8 +256,8 @@ def setitem(ctx: Context, tensor: Tensor, index: Any, value: Any) -> None:
     part, tensors = basic_part(ctx, tensor, index)
 
     def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-        dense = TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
-        return ctx.read(_put(ctx, dense, ctx.formula(part), meta.shape, tensors, value, False))
+        dense = TensorMeta.dense(meta.dtype, meta.shape, meta.device)
+        return ctx.read(_put(ctx, dense, ctx.formula(part), meta.shape, tensors, value, None))
 
     into(ctx, evaluate, part, (part, value), {})
 
@@ -297,7 +268,7 @@ def _in_place(name: str) -> None:
     @rule(f"{name}_", RULES[name].signature)
     def changed(ctx: Context, meta: Any, input: Any, **others: Any) -> Tensor:
         def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], its_meta: TensorMeta) -> Expr:
-            dense = TensorMeta(its_meta.dtype, its_meta.shape, contiguous_stride(its_meta.shape), its_meta.device)
+            dense = TensorMeta.dense(its_meta.dtype, its_meta.shape, its_meta.device)
             return ctx.read(RULES[name].function(ctx, dense, input=input, **others))
 
         return into(ctx, evaluate, input, (input, *others.values()), {})

@@ -15,7 +15,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.expr import Scalar
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from ..ir.memo import Memo
 from .context import Context
@@ -89,7 +89,7 @@ def _make(ctx: Context, tensor: Tensor, described: _Description, meta: TensorMet
         return Tensor(tensor.storage, layout, offset=offset, is_base=False)
     # `reshape` of a layout that has no such view: a contiguous copy, of which the result is a view.
     old = tensor.meta.shape
-    copied = Storage(TensorMeta(meta.dtype, old, contiguous_stride(old), meta.device), ctx.read(tensor))
+    copied = Storage(TensorMeta.dense(meta.dtype, old, meta.device), ctx.read(tensor))
     return Tensor(copied, layout, is_base=False)
 
 

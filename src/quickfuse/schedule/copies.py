@@ -15,7 +15,7 @@ import networkx
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
 from quickfuse.ir.reindex import rewrite_accesses
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from .dependence import Dependence, Kind, Node, store_node
 from .index_space import same_elements
@@ -90,7 +90,7 @@ class _Copies:
         """Let a store go to a temporary; another node copies from there when all that reads the old value is done."""
         store = node.store
         assert store is not None and node.device is not None
-        meta = TensorMeta(store.access.buffer.meta.dtype, node.shape, contiguous_stride(node.shape), node.device)
+        meta = TensorMeta.dense(store.access.buffer.meta.dtype, node.shape, node.device)
         temporary = Access(Buffer(f"new{len(self.made)}", meta, "temp"), 0, meta.stride)
         if node.reduced is not None and not node.ordered:  # one element for each row
             temporary = _without_axes(temporary, node)

@@ -16,7 +16,7 @@ from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import IndexMap, reindex, replace_parts
 from quickfuse.ir.target import OPERATION_COSTS
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 
 def hoist(program: Program) -> None:
@@ -97,7 +97,7 @@ class _Hoisting:
         """A load of what a new loop stores."""
         axes = sorted(self.axes[id(node)] or ())
         shape = tuple([self.loop.shape[k] for k in axes])
-        meta = TensorMeta(node.dtype, shape, contiguous_stride(shape), self.loop.device)
+        meta = TensorMeta.dense(node.dtype, shape, self.loop.device)
         buffer = Buffer(f"{self.prefix}_{len(self.made)}", meta, "temp")
         rows = [tuple([int(k == axis) for axis in axes]) for k in range(len(self.loop.shape))]
         inner = IndexMap((0,) * len(rows), tuple(rows), len(axes))

@@ -11,7 +11,7 @@ from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import with_arguments
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 
 def cut_long_formulas(program: Program) -> frozenset[Buffer]:
@@ -60,7 +60,7 @@ class _Cutting:
 
     def _stored(self, value: Op) -> Load:
         shape = self.loop.shape
-        meta = TensorMeta(value.dtype, shape, contiguous_stride(shape), self.loop.device)
+        meta = TensorMeta.dense(value.dtype, shape, self.loop.device)
         buffer = Buffer(f"long{len(self.cut)}", meta, "temp")
         access = Access(buffer, 0, meta.stride)
         self.cut.append(buffer)
