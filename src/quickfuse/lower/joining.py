@@ -9,18 +9,17 @@ import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
-from quickfuse.ir.reindex import IndexMap, reindex, select
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, source
+from .computed_indices import I64, at, source, stepping
 from .context import Context
 from .indexing import flattened
 from .layout import Shape, read_order
 from .promotion import SUPPORTED
 from .rules import NoRule
-from .symbolic import Storage, Tensor
+from .symbolic import Tensor
 
 
 class Segment(NamedTuple):
@@ -35,7 +34,6 @@ class Segment(NamedTuple):
 def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) -> Expr:
     """A value over `shape` whose segments along an axis come one after the other from other values."""
     ctx.program.chooses = True
-    ndim = len(shape)
     parts: list[tuple[int, Segment]] = []
     end = 0
     for segment in segments:
@@ -47,16 +45,14 @@ def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) ->
         return ops.const(0, segments[0].value.dtype)
     result: Expr | None = None
     for begin, segment in reversed(parts):
-        rows = [tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)]
-        rows[axis] = tuple([segment.step * j for j in rows[axis]])
-        constants = [0] * ndim
-        constants[axis] = segment.first - segment.step * begin
+        axes: list[int | Expr] = [*range(len(shape))]
+        axes[axis] = stepping(axis, segment.step, segment.first - segment.step * begin)
         here: Expr | None = ops.lt(Index(axis), ops.const(begin + segment.length, I64)) if result is not None else None
         inside = here
         if begin:
             behind = ops.ge(Index(axis), ops.const(begin, I64))
             inside = behind if inside is None else ops.bit_and(behind, inside)
-        value = select(segment.value, IndexMap(tuple(constants), tuple(rows), ndim), {}, inside)
+        value = at(segment.value, axes, len(shape), inside)
         result = value if here is None else ops.where(here, value, result)  # type: ignore[arg-type]
     assert result is not None
     return result
@@ -195,7 +191,7 @@ for _name in ("reflect", "replicate"):
         )
 
 
-# --- rolls, flips, repetitions ---
+# --- rolls and flips ---
 
 
 @rule("roll", "input shifts dims=()")
@@ -230,35 +226,6 @@ def _flipped(ctx: Context, meta: Any, input: Tensor, dims: list[Any]) -> Tensor:
     ndim = len(shape)
     if any(type(d) is not int for d in dims) or not input.meta.numel or not ndim:
         raise NoRule
-    axes = {d % ndim for d in dims}
-    rows = [tuple([(-1 if k in axes else 1) * (j == k) for j in range(ndim)]) for k in range(ndim)]
-    ends = tuple([shape[k] - 1 if k in axes else 0 for k in range(ndim)])
-    return made(ctx, meta, reindex(part(ctx, input, input.dtype), IndexMap(ends, tuple(rows), ndim)))
-
-
-def _copied(ctx: Context, meta: Any, tensor: Tensor, shape: Shape, axes: Sequence[int | None]) -> Tensor:
-    """A contiguous copy of a tensor with axes of their own for repetitions (None), seen in the shape of `meta`."""
-    if type(meta) is not TensorMeta or meta.stride != contiguous_stride(meta.shape):
-        raise NoRule
-    ndim = len(shape)
-    places = {axis: j for j, axis in enumerate(axes) if axis is not None}
-    rows = [tuple([int(places.get(k) == j) for j in range(ndim)]) for k in range(len(tensor.meta.shape))]
-    value = reindex(part(ctx, tensor, meta.dtype), IndexMap((0,) * len(rows), tuple(rows), ndim))
-    copied = Storage(TensorMeta.dense(meta.dtype, shape, meta.device), value)
-    return Tensor(copied, meta, is_base=False)
-
-
-@rule("repeat", "input *repeats")
-def repeat(ctx: Context, meta: Any, input: Any, repeats: Any) -> Tensor:
-    counts = list(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (list, tuple)) else list(repeats)
-    shape = input.meta.shape
-    if any(type(n) is not int for n in counts):
-        raise NoRule
-    counts = [1] * (len(shape) - len(counts)) + counts
-    new = len(counts) - len(shape)
-    sizes: list[int] = []
-    axes: list[int | None] = []
-    for k, count in enumerate(counts):
-        sizes += [count, shape[k - new] if k >= new else 1]
-        axes += [None, k - new if k >= new else None]
-    return _copied(ctx, meta, input, tuple(sizes), axes)
+    turned = {d % ndim for d in dims}
+    axes = [stepping(k, -1, size - 1) if k in turned else k for k, size in enumerate(shape)]
+    return made(ctx, meta, at(part(ctx, input, input.dtype), axes, ndim, None))

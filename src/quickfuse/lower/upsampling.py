@@ -86,7 +86,6 @@ def _nearest(name: str, ndim: int, exact: bool) -> None:
     def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, scales: Any) -> Tensor:
         image = _Image(input, meta, output_size, scales, ndim)
         axes: list[int | Expr] = [0, 1, *(_nearest_index(image, k, exact) for k in range(ndim))]
-        axes = [k if isinstance(axis, Index) else axis for k, axis in enumerate(axes)]
         return made(ctx, meta, at(source(ctx, input), axes, ndim + 2, None))
 
 
