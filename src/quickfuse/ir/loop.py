@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from .arguments import leaves
-from .expr import Expr, statements
+from .expr import Expr, Load, Place, statements, walk
 from .values import TensorMeta
 
 
@@ -147,6 +147,17 @@ class Loop:
     stores: list[Store]
     device: torch.device
 
+    @property
+    def reads(self) -> dict[Buffer, None]:
+        """The buffers that it reads, in order."""
+        nodes = walk(*[root for store in self.stores for root in store.roots])
+        return dict.fromkeys([node.access.buffer for node in nodes if isinstance(node, (Load, Place))])
+
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffer of each store."""
+        return [store.access.buffer for store in self.stores]
+
     def __str__(self) -> str:
         axes = ", ".join(f"i{k}" for k in range(len(self.shape)))
         head = f"for {axes} in {self.shape}:" if self.shape else "once:"
@@ -172,9 +183,19 @@ class Extern:
     may_fail: bool = False
 
     @property
+    def reads(self) -> dict[Buffer, None]:
+        """The buffers that it reads, in order."""
+        return dict.fromkeys(buffers_in((self.args, self.kwargs)))
+
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffers that it makes."""
+        return self.outputs
+
+    @property
     def buffers(self) -> dict[Buffer, None]:
         """The buffers that it reads or writes, in order."""
-        return dict.fromkeys([*buffers_in((self.args, self.kwargs)), *self.outputs])
+        return dict.fromkeys([*self.reads, *self.outputs])
 
     def __str__(self) -> str:
         name = getattr(self.target, "__name__", str(self.target))

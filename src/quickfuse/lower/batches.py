@@ -30,7 +30,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .products import Activation, LinearCall
-from .step_order import Order, StepReads, in_order, writes
+from .step_order import Order, StepReads, in_order
 from .symbolic import whole_load
 
 MM = frozenset({
@@ -147,7 +147,7 @@ class _Sums:
         self.place: dict[Buffer, int] = {}
         self.writers: dict[Buffer, list[Loop | Extern]] = {}
         for number, step in enumerate(program.steps):
-            for buffer in writes(step):
+            for buffer in step.writes:
                 self.writers.setdefault(buffer, []).append(step)
                 self.place.setdefault(buffer, number)
         #: The loops that do nothing but to store what a single other one loads.

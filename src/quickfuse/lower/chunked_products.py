@@ -28,7 +28,7 @@ from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta
 
 from .batches import ADDMM, MM
-from .step_order import StepReads, in_order, writes
+from .step_order import StepReads, in_order
 from .symbolic import whole_load
 
 _Step = Loop | Extern
@@ -99,11 +99,11 @@ class _Chunks:
             group = [step for step in self.program.steps if self._touches(step)]
             for step in group:
                 if isinstance(step, Loop):
-                    self.large.update(buffer for buffer in writes(step) if buffer.meta.numel >= least)
+                    self.large.update(buffer for buffer in step.writes if buffer.meta.numel >= least)
         return group
 
     def _touches(self, step: _Step) -> bool:
-        return any(buffer in self.large for buffer in (*self.reads.of(step), *writes(step)))
+        return any(buffer in self.large for buffer in (*self.reads.of(step), *step.writes))
 
     def _count(self) -> int:
         """How many chunks: as few as are small enough, or as many as there can be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, at, source, stepping
+from .computed_indices import I64, at, axis_of, source, stepping
 from .context import Context
 from .indexing import flattened
 from .layout import Shape, read_order
@@ -77,11 +78,9 @@ def _tensors(tensors: Any) -> list[Tensor]:
     return list(tensors)
 
 
-def joined(ctx: Context, meta: Any, tensors: list[Tensor], dim: Any) -> Tensor:
+def joined(ctx: Context, meta: TensorMeta, tensors: list[Tensor], dim: int) -> Tensor:
     """The concatenation along an axis. Empty vectors do not count, as in eager."""
-    if type(meta) is not TensorMeta or type(dim) is not int or not meta.shape:
-        raise NoRule
-    axis = dim % len(meta.shape)
+    axis = axis_of(dim, meta.ndim)
     tensors = [t for t in tensors if t.meta.shape != (0,)]
     if sum(t.meta.shape[axis] for t in tensors) != meta.shape[axis]:
         raise NoRule
@@ -106,17 +105,17 @@ def _stored(ctx: Context, meta: TensorMeta, axis: int, segments: list[Segment]) 
     return joined(ctx, meta, parts, axis)
 
 
-@rule("cat concat concatenate _cat", "tensors dim=0")
-def cat(ctx: Context, meta: Any, tensors: Any, dim: Any) -> Tensor:
+@rule("cat concat concatenate _cat")
+def cat(ctx: Context, meta: TensorMeta, tensors: Any, dim: int = 0) -> Tensor:
     return joined(ctx, meta, _tensors(tensors), dim)
 
 
-@rule("stack", "tensors dim=0")
-def stack(ctx: Context, meta: Any, tensors: Any, dim: Any) -> Tensor:
+@rule("stack")
+def stack(ctx: Context, meta: TensorMeta, tensors: Any, dim: int = 0) -> Tensor:
     members = _tensors(tensors)
-    if type(meta) is not TensorMeta or type(dim) is not int or len(meta.shape) < 2:
+    if meta.ndim < 2:
         raise NoRule
-    axis = dim % len(meta.shape)
+    axis = axis_of(dim, meta.ndim)
     return joined(ctx, meta, [_with_axis(ctx, member, axis) for member in members], axis)
 
 
@@ -140,11 +139,9 @@ def _pairs(pad: Any, ndim: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (ndim - count) + [(pad[2 * k], pad[2 * k + 1]) for k in reversed(range(count))]
 
 
-@rule("constant_pad_nd", "input pad value=0")
-def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> Tensor:
+@rule("constant_pad_nd")
+def constant_pad(ctx: Context, meta: TensorMeta, input: Tensor, pad: Any, value: float | bool = 0) -> Tensor:
     shape = list(input.meta.shape)
-    if type(value) not in (int, float, bool) or type(meta) is not TensorMeta:
-        raise NoRule
     result = part(ctx, input, meta.dtype)
     fill = ops.const(value, meta.dtype)
     for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
@@ -159,10 +156,10 @@ def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> T
     return made(ctx, meta, result)
 
 
-def _padded(ctx: Context, meta: Any, input: Tensor, pad: Any, mode: str) -> Tensor:
+def _padded(mode: str, ctx: Context, meta: TensorMeta, input: Tensor, padding: Any) -> Tensor:
     shape = list(input.meta.shape)
     result = part(ctx, input, input.dtype)
-    for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
+    for axis, (before, behind) in enumerate(_pairs(padding, len(shape))):
         if before or behind:
             size = shape[axis]
             most = {"reflect": size - 1, "replicate": max(before, behind), "circular": size}[mode]
@@ -186,20 +183,18 @@ def _border(mode: str, value: Expr, size: int, before: int, behind: int) -> list
 
 for _name in ("reflect", "replicate"):
     for _n in (1, 2, 3):
-        rule(f"{'reflection' if _name == 'reflect' else 'replication'}_pad{_n}d", "input padding")(
-            lambda ctx, meta, input, padding, mode=_name: _padded(ctx, meta, input, padding, mode)
-        )
+        rule(f"{'reflection' if _name == 'reflect' else 'replication'}_pad{_n}d")(partial(_padded, _name))
 
 
 # --- rolls and flips ---
 
 
-@rule("roll", "input shifts dims=()")
-def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
+@rule("roll")
+def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     shifts = [shifts] if type(shifts) is int else list(shifts)
     dims = [dims] if type(dims) is int else list(dims or ())
     shape = input.meta.shape
-    if not dims and len(shifts) == 1 and len(shape) > 1 and type(meta) is TensorMeta:  # of all elements in a row
+    if not dims and len(shifts) == 1 and len(shape) > 1:  # of all elements in a row
         flat = flattened(ctx, input)
         rolled = roll(ctx, flat.meta, flat, shifts, [0])
         return views.view(ctx, torch.Tensor.reshape, (rolled, shape), {}, meta)  # type: ignore[no-any-return]
@@ -216,16 +211,11 @@ def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
     return made(ctx, meta, result)
 
 
-@rule("flip", "input *dims")
-def flip(ctx: Context, meta: Any, input: Any, dims: Any) -> Tensor:
-    return _flipped(ctx, meta, input, list(dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims))
-
-
-def _flipped(ctx: Context, meta: Any, input: Tensor, dims: list[Any]) -> Tensor:
-    shape = input.meta.shape
-    ndim = len(shape)
-    if any(type(d) is not int for d in dims) or not input.meta.numel or not ndim:
+@rule("flip")
+def flip(ctx: Context, meta: TensorMeta, input: Tensor, *dims: Any) -> Tensor:
+    shape, ndim = input.meta.shape, input.meta.ndim
+    if not input.meta.numel:
         raise NoRule
-    turned = {d % ndim for d in dims}
+    turned = {axis_of(d, ndim) for d in (dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims)}
     axes = [stepping(k, -1, size - 1) if k in turned else k for k, size in enumerate(shape)]
     return made(ctx, meta, at(part(ctx, input, input.dtype), axes, ndim, None))

@@ -42,8 +42,8 @@ class Windows(ABC):
     sizes: tuple[int, ...]
     value: Expr
 
-    def __init__(self, input: Any, meta: Any, ndim: int) -> None:
-        if type(input) is not Tensor or type(meta) is not TensorMeta or not input.meta.numel or not meta.numel:
+    def __init__(self, input: Tensor, meta: TensorMeta, ndim: int) -> None:
+        if not input.meta.numel or not meta.numel:
             raise NoRule
         self.shape, self.result, self.ndim = input.meta.shape, meta.shape, len(meta.shape)
         self.first = len(self.shape) - ndim  # the first axis of the image
@@ -94,7 +94,7 @@ class EvenWindows(Windows):
     """Windows of one size, in even steps. What is beyond the image does not count."""
 
     def __init__(
-        self, ctx: Context, input: Any, meta: Any, sizes: Any, strides: Any, padding: Any, dilation: Any, ndim: int
+        self, ctx: Context, input: Tensor, meta: TensorMeta, sizes: Any, strides: Any, padding: Any, dilation: Any, ndim: int
     ) -> None:
         super().__init__(input, meta, ndim)
         self.sizes = numbers_for(sizes, ndim)
@@ -130,7 +130,7 @@ class EvenWindows(Windows):
 class UnevenWindows(Windows):
     """Windows from `floor(i * large / small)` to `ceil((i + 1) * large / small)`."""
 
-    def __init__(self, ctx: Context, input: Any, meta: Any, ndim: int) -> None:
+    def __init__(self, ctx: Context, input: Tensor, meta: TensorMeta, ndim: int) -> None:
         super().__init__(input, meta, ndim)
         self.begins: list[Expr] = []
         self.lengths: list[Expr] = []
@@ -202,30 +202,27 @@ def _maxima(ctx: Context, metas: Sequence[Any], windows: Windows, dtype: torch.d
 
 
 def _max_pool(
-    ctx: Context, meta: Any, *, ndim: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    dilation: Any = 1, return_indices: Any = False, **others: Any,
+    ndim: int, ctx: Context, meta: Any, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    metas = meta if isinstance(meta, (list, tuple)) else [meta]
-    if bool(return_indices) != (len(metas) == 2):
-        raise NoRule
+    several = isinstance(meta, (list, tuple))
+    metas = meta if several else [meta]
     windows = EvenWindows(ctx, input, metas[0], kernel_size, stride, padding, dilation, ndim)
     results = _maxima(ctx, metas, windows, COMPUTE[input.dtype])
-    return results if return_indices else results[0]
+    return results if several else results[0]
 
 
-def _adaptive_max_pool(ctx: Context, meta: Any, *, ndim: int, input: Any, output_size: Any) -> Any:
-    metas = list(meta) if isinstance(meta, (list, tuple)) else [meta]
+def _adaptive_max_pool(ndim: int, ctx: Context, meta: Any, input: Tensor, output_size: Any) -> Any:
+    several = isinstance(meta, (list, tuple))
+    metas = meta if several else [meta]
     results = _maxima(ctx, metas, _adaptive_windows(ctx, input, metas[0], ndim), COMPUTE[input.dtype])
-    return results if len(metas) == 2 else results[0]
+    return results if several else results[0]
 
 
-def _adaptive_windows(ctx: Context, input: Any, meta: Any, ndim: int) -> Windows:
-    uneven = functools.partial(UnevenWindows, ctx, input, meta, ndim)
-    if type(input) is not Tensor or type(meta) is not TensorMeta or not meta.numel:
-        return uneven()  # which says that there is no rule
+def _adaptive_windows(ctx: Context, input: Tensor, meta: TensorMeta, ndim: int) -> Windows:
     pairs = list(zip(input.meta.shape[-ndim:], meta.shape[-ndim:], strict=False))
-    if any(large % small for large, small in pairs):
-        return uneven()
+    if any(not small or large % small for large, small in pairs):
+        return UnevenWindows(ctx, input, meta, ndim)
     return EvenWindows(ctx, input, meta, [large // small for large, small in pairs], None, 0, 1, ndim)
 
 
@@ -233,15 +230,15 @@ def _adaptive_windows(ctx: Context, input: Any, meta: Any, ndim: int) -> Windows
 
 
 def _avg_pool(
-    ctx: Context, meta: Any, *, ndim: int, input: Any, kernel_size: Any, stride: Any, padding: Any, count_include_pad: Any,
-    divisor_override: Any, **others: Any,
+    ndim: int, ctx: Context, meta: TensorMeta, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
-    if type(input) is not Tensor or not is_float(input.dtype) or type(divisor_override) not in (int, type(None)):
+    if not is_float(input.dtype):
         raise NoRule
     windows = EvenWindows(ctx, input, meta, kernel_size, stride, padding, 1, ndim)
     dtype, geometry = COMPUTE[input.dtype], (windows.sizes, windows.strides, windows.padding)
     begins = [windows.index(k, 0) for k in range(ndim)]
-    count = size_of(begins, windows.image, windows.result[-ndim:], *geometry, bool(count_include_pad), dtype)
+    count = size_of(begins, windows.image, windows.result[-ndim:], *geometry, count_include_pad, dtype)
     count = count if divisor_override is None else ops.const(divisor_override, dtype)
     return _kept(ctx, meta, ops.div(windows.sum(dtype), count))
 
@@ -266,8 +263,8 @@ def size_of(
     return ops.via(ops.mul(varying, ops.const(fixed, I64)), dtype)
 
 
-def _adaptive_avg_pool(ctx: Context, meta: Any, *, ndim: int, input: Any, output_size: Any) -> Tensor:
-    if type(input) is not Tensor or type(meta) is not TensorMeta or not is_float(input.dtype) or not input.meta.numel:
+def _adaptive_avg_pool(ndim: int, ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any) -> Tensor:
+    if not is_float(input.dtype) or not input.meta.numel:
         raise NoRule
     axes = range(input.meta.ndim - ndim, input.meta.ndim)
     if axes[0] > 0 and all(size == 1 for size in meta.shape[axes[0] :]):
@@ -281,19 +278,10 @@ def _adaptive_avg_pool(ctx: Context, meta: Any, *, ndim: int, input: Any, output
     return made(ctx, meta, ops.via(total, meta.dtype))
 
 
-def _register(ndim: int) -> None:
-    windows = "input kernel_size stride=None padding=0 dilation=1 ceil_mode=False return_indices="
-    maximum, average = (partial(function, ndim=ndim) for function in (_max_pool, _avg_pool))
-    functions = [getattr(functional, name) for name in (f"max_pool{ndim}d", f"_max_pool{ndim}d")]
-    rule(f"max_pool{ndim}d", f"{windows}False", functions)(maximum)
-    name = f"max_pool{ndim}d_with_indices"
-    rule(name, f"{windows}True", [getattr(functional, name)])(maximum)
-    settings = "stride=None padding=0 ceil_mode=False count_include_pad=True divisor_override=None"
-    rule(f"avg_pool{ndim}d", f"input kernel_size {settings}", [getattr(functional, f"avg_pool{ndim}d")])(average)
-    names = f"_adaptive_avg_pool{ndim}d adaptive_avg_pool{ndim}d"
-    rule(names, "input output_size")(partial(_adaptive_avg_pool, ndim=ndim))
-    rule(f"adaptive_max_pool{ndim}d", "input output_size")(partial(_adaptive_max_pool, ndim=ndim))
-
-
 for _ndim in (1, 2, 3):
-    _register(_ndim)
+    _names = f"max_pool{_ndim}d max_pool{_ndim}d_with_indices"
+    _functions = [getattr(functional, name) for name in (*_names.split(), f"_max_pool{_ndim}d")]
+    rule(_names, _functions)(partial(_max_pool, _ndim))
+    rule(f"avg_pool{_ndim}d", [getattr(functional, f"avg_pool{_ndim}d")])(partial(_avg_pool, _ndim))
+    rule(f"_adaptive_avg_pool{_ndim}d adaptive_avg_pool{_ndim}d")(partial(_adaptive_avg_pool, _ndim))
+    rule(f"adaptive_max_pool{_ndim}d")(partial(_adaptive_max_pool, _ndim))

@@ -30,8 +30,10 @@ _Term = Callable[[Expr, list[Expr], Expr | None], tuple[Expr, Expr | None]]
 class _Around:
     """The windows that each element of an image may be in. The gradient of the image is a sum over them."""
 
-    def __init__(self, grad: Any, meta: Any, ndim: int, sizes: Any, strides: Any, padding: Any, most: int) -> None:
-        if type(grad) is not Tensor or type(meta) is not TensorMeta or not is_float(meta.dtype) or not meta.numel:
+    def __init__(
+        self, grad: Tensor, meta: TensorMeta, ndim: int, sizes: Any, strides: Any, padding: Any, most: int
+    ) -> None:
+        if not is_float(meta.dtype) or not meta.numel:
             raise NoRule
         self.grad, self.meta, self.first = grad, meta, len(meta.shape) - ndim
         if self.first < 1 or len(grad.meta.shape) != len(meta.shape) or not grad.meta.numel:
@@ -62,12 +64,10 @@ class _Around:
 
 
 def _avg_pool(
-    ctx: Context, meta: Any, *, ndim: int, grad_output: Any, kernel_size: Any, stride: Any = None, padding: Any = 0,
-    count_include_pad: Any = True, divisor_override: Any = None, **others: Any,
+    ndim: int, ctx: Context, meta: TensorMeta, grad_output: Tensor, input: Tensor, kernel_size: Any, stride: Any = None,
+    padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
     around = _Around(grad_output, meta, ndim, kernel_size, stride, padding, COSTS.most_window_elements)
-    if type(divisor_override) not in (int, type(None)):
-        raise NoRule
     dtype, geometry = COMPUTE[meta.dtype], (around.sizes, around.strides, around.padding)
     image, counts = meta.shape[around.first :], grad_output.meta.shape[around.first :]
 
@@ -78,7 +78,7 @@ def _avg_pool(
             ops.sub(ops.mul(window, ops.const(step, I64)), ops.const(pad, I64))
             for window, step, pad in zip(windows, around.strides, around.padding, strict=True)
         ]
-        return ops.div(value, size_of(begins, image, counts, *geometry, bool(count_include_pad), dtype)), inside
+        return ops.div(value, size_of(begins, image, counts, *geometry, count_include_pad, dtype)), inside
 
     return around.sum(ctx, term)
 
@@ -115,17 +115,19 @@ def _is_in(window: Expr, here: Expr, n: int, size: int, step: int, count: int) -
     return inside
 
 
-def _adaptive_avg_pool(ctx: Context, meta: Any, *, ndim: int, grad_output: Any, input: Any) -> Tensor:
+def _adaptive_avg_pool(ndim: int, ctx: Context, meta: TensorMeta, grad_output: Tensor, input: Tensor) -> Tensor:
     around = _Around(grad_output, meta, ndim, 1, 1, 0, 1)  # which sees whether they are images
     first, factors = around.first, _factors(meta, grad_output.meta, ndim)
     if all(size == 1 for size in grad_output.meta.shape[first:]):
         dtype, axes = COMPUTE[meta.dtype], [*range(first), *[ops.const(0, I64)] * ndim]
         value = ops.via(at(source(ctx, grad_output), axes, meta.ndim, None), dtype)
         return made(ctx, meta, ops.via(ops.div(value, ops.const(math.prod(factors), dtype)), meta.dtype))
-    return _avg_pool(ctx, meta, ndim=ndim, grad_output=grad_output, kernel_size=factors)
+    return _avg_pool(ndim, ctx, meta, grad_output, input, factors)
 
 
-def _nearest(ctx: Context, meta: Any, *, ndim: int, grad_output: Any, scales: Any, **others: Any) -> Tensor:
+def _nearest(
+    ndim: int, ctx: Context, meta: TensorMeta, grad_output: Tensor, output_size: Any, input_size: Any, *scales: Any
+) -> Tensor:
     _Around(grad_output, meta, ndim, 1, 1, 0, 1)
     factors = _factors(grad_output.meta, meta, ndim)
     if any(scale not in (None, factor) for factor, scale in zip(factors, scales or [None] * ndim, strict=True)):
@@ -143,8 +145,6 @@ def _factors(large: TensorMeta, small: TensorMeta, ndim: int) -> list[int]:
 
 
 for _ndim in (1, 2, 3):
-    rule(f"avg_pool{_ndim}d_backward",
-         "grad_output input kernel_size stride padding ceil_mode count_include_pad divisor_override")(
-        partial(_avg_pool, ndim=_ndim))  # fmt: skip
-    rule(f"_adaptive_avg_pool{_ndim}d_backward", "grad_output input")(partial(_adaptive_avg_pool, ndim=_ndim))
-    rule(f"upsample_nearest{_ndim}d_backward", "grad_output output_size input_size *scales")(partial(_nearest, ndim=_ndim))
+    rule(f"avg_pool{_ndim}d_backward")(partial(_avg_pool, _ndim))
+    rule(f"_adaptive_avg_pool{_ndim}d_backward")(partial(_adaptive_avg_pool, _ndim))
+    rule(f"upsample_nearest{_ndim}d_backward")(partial(_nearest, _ndim))

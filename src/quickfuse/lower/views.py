@@ -180,12 +180,12 @@ def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: 
 
 def element_view(tensor: Tensor, index: Any) -> Tensor:
     """`tensor[index]` for a basic index, where no node of the graph says what its shape is."""
-    return part_of(tensor, operator.getitem, {}, index)
+    return part_of(tensor, operator.getitem, index)
 
 
-def part_of(tensor: Tensor, function: Callable[..., Any], options: Mapping[str, Any], *args: Any) -> Tensor:
-    """`function(tensor, *args, **options)`, a view, where no node of the graph says what its shape is."""
-    described = _describe(function, (tensor, *args), options, tensor)
+def part_of(tensor: Tensor, function: Callable[..., Any], *args: Any) -> Tensor:
+    """`function(tensor, *args)`, a view, where no node of the graph says what its shape is."""
+    described = _describe(function, (tensor, *args), {}, tensor)
     if described is None:
         return tensor
     shape, stride, offset, _ = described

@@ -22,7 +22,7 @@ import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import HALF_TYPES, PICK, Expr, Index, Load, Op, Place, walk
-from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import rewrite_leaves
 from quickfuse.ir.relayout import Layout, relayout
 from quickfuse.ir.target import OPERATION_COSTS
@@ -148,7 +148,7 @@ class _Materializing:
 
     def _note_call(self, call: Extern) -> None:
         calls = 0
-        for buffer in buffers_in((call.args, call.kwargs)):
+        for buffer in call.reads:
             calls = max(calls, self.known.get(buffer, _FIRST)[1])
             if buffer in self.readers:
                 self.readers[buffer].needs_memory = True
