@@ -242,7 +242,7 @@ def _has_own_gradients(node: Node) -> bool:
 
 
 def _is_view_from_outside(node: Node, part: set[Node]) -> bool:
-    """Whether a node of a part only looks at memory from before it, without a history, for those after it: `loss.detach()`."""
+    """Whether a node of a part is for those after it, and only looks at memory from before it, as `loss.detach()`."""
     effects = node.meta.get("effects")
     if effects is None or effects.written or effects.reshaped:
         return False
