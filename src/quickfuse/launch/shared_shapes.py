@@ -44,7 +44,8 @@ def shared_shapes(calls: Sequence[KernelCall], multiprocessors: int) -> list[Lau
 def _own(call: KernelCall, multiprocessors: int) -> LaunchShape:
     """The best shape for a call alone. Code for wide accesses is there twice, which small calls are not worth."""
     shape = choose(call.body, call.members, multiprocessors)
-    return replace(shape, aligned=False) if _bytes(call.body, call.members) < CUDA.bytes_for_wide_accesses else shape
+    small = call.body.ndim > 0 and _bytes(call.body, call.members) < CUDA.bytes_for_wide_accesses
+    return replace(shape, aligned=False) if small else shape
 
 
 def _taken(
