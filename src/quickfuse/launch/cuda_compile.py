@@ -37,8 +37,8 @@ _OPTIONS: dict[str, object] = {
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
     """How much a program handles: `block` elements (a power of two) by `num_warps` warps of 32 threads; or, where bodies
-    have rows, `block` rows and `columns` elements of each at a time (powers of two). `aligned`: there is code for accesses of
-    128 bits, which runs where addresses allow it."""
+    have rows, `block` rows and `columns` elements of each at a time (powers of two). `aligned`: there is code for accesses
+    of 128 bits, which runs where addresses allow it."""
 
     block: int
     num_warps: int

@@ -14,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, Checked, at, axis_of, source, spread
+from .computed_indices import I64, Checked, at, axis_of, shape_together, source, spread
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, SUPPORTED
@@ -142,9 +142,9 @@ def _indexed(
     shape = input.meta.shape
     tensors += [None] * (len(shape) - len(tensors))
     used = [k for k, tensor in enumerate(tensors) if tensor is not None]
-    if not used or type(meta) is not TensorMeta or any(type(tensors[k]) is not Tensor for k in used):
+    if not used or type(meta) is not TensorMeta:
         raise NoRule
-    together = torch.broadcast_shapes(*[tensors[k].meta.shape for k in used])  # type: ignore[union-attr]
+    together = shape_together([tensors[k] for k in used])
     adjacent = used == list(range(used[0], used[-1] + 1))
     first = used[0] if adjacent else 0  # where the axes of the index tensors are in the result
     ndim = len(shape) - len(used) + len(together)

@@ -21,7 +21,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from . import ops, views
 from .calls import RULES, made, rule
-from .computed_indices import I64, Checked, axis_of, spread
+from .computed_indices import I64, Checked, axis_of, shape_together, spread
 from .context import Context
 from .indexing import basic_part, flattened
 from .layout import Shape, axes_as_read, broadcast
@@ -205,10 +205,10 @@ def _put(
     """`before`, over `shape`, with `values` at the indices that `tensors` hold: one, or None, for each axis."""
     tensors = tensors + [None] * (len(shape) - len(tensors))
     used = [k for k, tensor in enumerate(tensors) if tensor is not None]
-    if not used or len(tensors) != len(shape) or any(type(tensors[k]) is not Tensor for k in used):
+    if not used or len(tensors) != len(shape):
         raise NoRule
     chosen = [tensors[k] for k in used]
-    together = torch.broadcast_shapes(*[tensor.meta.shape for tensor in chosen])  # type: ignore[union-attr]
+    together = shape_together(chosen)
     adjacent = used == list(range(used[0], used[-1] + 1))
     first = used[0] if adjacent else 0
     slices = [n for k, n in enumerate(shape) if k not in used]
