@@ -340,8 +340,8 @@ class Outside(Changes):
             made = ContainerMethod(owner, name)
         elif type(owner) is TensorProxy:
             made = TensorMethod(owner, name)
-        elif is_constant(owner):
-            made = getattr(owner, name)
+        elif is_constant(owner) or type(owner) is ForeignScalar:
+            made = getattr(self.concrete(owner), name)
         if made is not None:
             return self.mark_made(made, Place(method, source))
         if isinstance(method.__self__, OWNERS_OF_METHODS):
