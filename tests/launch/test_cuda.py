@@ -18,10 +18,11 @@ from quickfuse.errors import QuickfuseError, Unsupported
 from quickfuse.ir.expr import Const, Expr, Op, cast
 from quickfuse.ir.kernel import ArgScalar, KernelBody, KernelCall, Member, Slot, SlotLoad
 from quickfuse.ir.loop import HostScalar
-from quickfuse.launch import cuda, cuda_driver
+from quickfuse.launch import compile_processes, cuda, cuda_driver
 from quickfuse.launch.cuda import CudaKernelCall
-from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel, load_source, warm_up
+from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel, warm_up
 from quickfuse.launch.cuda_shapes import block_table, choose_shape, needs_wide_index
+from quickfuse.launch.triton_compile import load_source
 
 pytest.importorskip("triton")
 
@@ -124,9 +125,10 @@ def test_old_device() -> None:
 
 
 def test_warm_up() -> None:
-    thread = warm_up()
-    thread.join(60)
-    assert not thread.is_alive()
+    warm_up()
+    server = compile_processes.start()
+    assert server is not None
+    assert not server.ended
 
 
 # ---------------------------------------------------------------------------------------------------------------------

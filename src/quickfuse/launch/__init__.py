@@ -108,13 +108,13 @@ def _bind_gpu(
 
 
 def load_ahead() -> None:
-    """Let Triton be loaded while the first graph is captured, in a process that uses a GPU: it takes as long as capture."""
+    """Start the processes that compile for a GPU while the first graph is captured, in a process that uses one."""
     if torch.cuda.is_initialized():
-        _load_triton_once()
+        _warm_up_once()
 
 
 @functools.cache
-def _load_triton_once() -> None:
+def _warm_up_once() -> None:
     from .cuda_compile import warm_up
 
     with contextlib.suppress(Unsupported):  # without Triton: who needs it is told

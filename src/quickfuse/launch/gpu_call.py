@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import torch
 
-from .. import logs
+from .. import config, logs
 from ..errors import QuickfuseError
 from ..ir.kernel import Form, KernelBody, KernelCall
 from .cuda import CudaKernelCall, compile_call
-from .cuda_compile import LaunchShape, load_triton, reading_scalars
+from .cuda_compile import LaunchShape, reading_scalars
 from .cuda_shapes import device_index, launch_shape, multiprocessors_of
 from .scratch import seconds_of
 from .shared_shapes import shared_shapes
@@ -31,8 +31,10 @@ Emit = Callable[[KernelBody, str, Form], str]
 
 
 def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool, tuned: bool = False) -> list[LaunchShape]:
-    """Compile the kernels of some calls, several at a time: most of the work does not hold the interpreter. Returns how each
-    call is launched. `tuned`: the shapes of the largest kernels are found by measuring."""
+    """Compile the kernels of some calls, several at a time. Returns how each call is launched.
+
+    `tuned`: the shapes of the largest kernels are found by measuring.
+    """
     shapes = shared_shapes(calls, multiprocessors_of(calls[0]))
     if tuned:
         shapes = _tuned(calls, shapes, emit, recorded)
@@ -47,16 +49,13 @@ def _compile_all(pairs: list[tuple[KernelCall, LaunchShape]], emit: Emit, record
         job = (_named(call), _source(call.body, shape.form, emit, in_memory), shape, in_memory)
         jobs.setdefault((call.body, shape), job)
     if len(jobs) > 1:
-        load_triton()
-        with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(min(len(jobs), config.compile_processes or os.cpu_count() or 1)) as pool:
             longest_first = sorted(jobs.values(), key=lambda job: -len(job[1]))
             for result in [pool.submit(compile_call, *job) for job in longest_first]:
                 result.result()
 
 
-def _tuned(
-    calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recorded: bool
-) -> list[LaunchShape]:
+def _tuned(calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recorded: bool) -> list[LaunchShape]:
     """The shapes of calls, those of the largest kernels by measuring."""
     import triton
 
