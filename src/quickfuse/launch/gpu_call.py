@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from .shared_shapes import shared_shapes
 from .tables import MemberTable, Placer
 from .tuning import tuned_shapes
 
-#: Names of kernels by body, so that equal bodies have equal source and are compiled once; and the source in each form.
+#: Names of kernels by body; and the source in each form.
 _names: dict[KernelBody, str] = {}
 _sources: dict[tuple[KernelBody, Form], str] = {}
 
@@ -82,7 +83,15 @@ def _tuned(calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recor
 
 def name_of_kernel(call: KernelCall) -> str:
     """The name of a call's kernel on GPUs, as profilers show it."""
-    return _names.setdefault(call.body, f"kernel{len(_names)}")
+    return _name_of(call.body)
+
+
+def _name_of(body: KernelBody) -> str:
+    """A name that follows from the body: Triton finds what it has compiled by the source, which has it in it."""
+    name = _names.get(body)
+    if name is None:
+        name = _names[body] = f"kernel_{hashlib.sha256(str(body).encode()).hexdigest()[:8]}"
+    return name
 
 
 def _named(call: KernelCall) -> KernelCall:
@@ -91,7 +100,7 @@ def _named(call: KernelCall) -> KernelCall:
 
 def _source(body: KernelBody, form: Form, emit: Emit, scalars_in_memory: bool) -> str:
     source = _sources.get((body, form))
-    name = _names.setdefault(body, f"kernel{len(_names)}")
+    name = _name_of(body)
     if source is None:
         logs.count("distinct kernels")
         source = _sources[body, form] = emit(body, name, form)
