@@ -22,9 +22,9 @@ _LENGTH = struct.Struct("<q")
 def send(descriptor: int, message: Any) -> None:
     """Write a message as a whole."""
     data = pickle.dumps(message)
-    data = memoryview(_LENGTH.pack(len(data)) + data)
-    while data:
-        data = data[os.write(descriptor, data) :]
+    left = memoryview(_LENGTH.pack(len(data)) + data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def receive(descriptor: int) -> Any:
