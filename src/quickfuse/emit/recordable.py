@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..ir.arguments import leaves
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.loop import Buffer, Extern, HostScalar, Number, buffers_in
 from ..ir.random_state import uses_random_state
@@ -25,7 +26,7 @@ def why_not_recorded(schedule: Schedule) -> str | None:
         devices |= {device for device in on if device.type != "cpu"}
         if any(device.type == "cpu" for device in on):
             reason = f"{name} works on the CPU"
-        elif _holds_number((step.args, step.kwargs)):
+        elif any(isinstance(leaf, (Number, HostScalar)) for leaf in leaves((step.args, step.kwargs))):
             reason = f"{name} gets a number that may be another one in each call"
         elif any(tag in getattr(step.target, "tags", ()) for tag in _WAITING):
             reason = f"what {name} returns depends on what is in its operands"
@@ -56,11 +57,3 @@ def _random_states(schedule: Schedule) -> set[Buffer]:
         else:
             others.update(step.buffers)
     return made - others
-
-
-def _holds_number(value: object) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_number, value))
-    return isinstance(value, (Number, HostScalar))

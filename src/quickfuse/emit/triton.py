@@ -25,10 +25,20 @@ from __future__ import annotations
 from quickfuse.emit.triton_builder import TritonBuilder
 from quickfuse.emit.triton_ops import pointer_type
 from quickfuse.emit.triton_rows import row_functions
-from quickfuse.emit.triton_text import dynamic_axes, function, in_memory, scalars, value_lines, word_names, wrapped
+from quickfuse.emit.triton_text import (
+    dynamic_axes,
+    function,
+    in_memory,
+    index_lines,
+    offset,
+    scalars,
+    value_lines,
+    word_names,
+    wrapped,
+)
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Index, short
-from quickfuse.ir.kernel import Form, KernelBody, Slot, walk
+from quickfuse.ir.expr import short
+from quickfuse.ir.kernel import Form, KernelBody, Slot
 
 
 def emit(body: KernelBody, name: str, form: Form = Form.WHOLE) -> str:
@@ -149,43 +159,12 @@ def _elements(body: KernelBody) -> list[str]:
         *(f"    {x} = tl.multiple_of({x}, 16)" for x in ["left", *(names[word] for word in _aligned_words(body))]),
         "lane = tl.arange(0, COUNT)",
         "mask = lane < left",
-        *_index_lines(body),
+        *index_lines("(start.to(INDEX) + lane)" if body.ndim > 1 else "start + lane", range(body.ndim)),
     ]
 
     def address(slot: int) -> tuple[str, str]:
-        offset = _offset(slot, body.slots[slot])
-        return (f"p{slot} + {offset}", "mask") if offset else (f"p{slot}", "")
+        # For what is contiguous the sum with the pointer comes first: a thread then adds a small constant to one address.
+        moved = "start + lane" if body.slots[slot].strides == (1,) else offset(body, slot, range(body.ndim))
+        return (f"p{slot} + {moved}", "mask") if moved else (f"p{slot}", "")
 
     return [*lines, *TritonBuilder(body, address).lines]
-
-
-def _uses_index(body: KernelBody) -> bool:
-    return any(isinstance(node, Index) for node in walk(*body.roots)) or any(
-        None in slot.strides for slot in body.slots if not slot.by_value
-    )
-
-
-def _index_lines(body: KernelBody) -> list[str]:
-    """Statements that turn the position within the member into an index for each axis, the last one fastest."""
-    if body.ndim == 1:
-        return ["index0 = start + lane"] if _uses_index(body) else []
-    lines = []
-    rest = "start.to(INDEX) + lane"
-    for axis in range(body.ndim - 1, 0, -1):
-        lines += [f"rest{axis} = {rest}", f"index{axis} = rest{axis} % n{axis}"]
-        rest = f"rest{axis} // n{axis}"
-    return [*lines, f"index0 = {rest}"]
-
-
-def _offset(k: int, slot: Slot) -> str:
-    """The distance of an element from the slot's address, in elements; empty where it is 0 for all."""
-    if slot.strides == (1,):
-        # The sum with the pointer comes first: a thread then adds a small constant to one address.
-        return "start + lane"
-    terms = []
-    for axis, stride in enumerate(slot.strides):
-        if stride is None:
-            terms.append(f"index{axis} * p{k}_stride{axis}")
-        elif stride == 1:
-            terms.append(f"index{axis}")
-    return " + ".join(terms)

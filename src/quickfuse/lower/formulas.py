@@ -245,6 +245,20 @@ def _bce_backward(grad: X, x: X, target: X, weight: X | None = None, reduction: 
     return value * _share(x, reduction) if reduction == 1 else value
 
 
+@formula("nll_loss_backward nll_loss2d_backward")
+def _nll_loss_backward(
+    grad: X, x: X, target: X, weight: X | None, reduction: int, ignore_index: int, total_weight: X
+) -> X:
+    """The loss of a row depends on the element of its target alone. `total_weight` is what a mean was divided by."""
+    axis, ndim = min(1, x.ndim - 1), x.ndim
+    of_classes = [-1 if k == axis else 1 for k in range(ndim)]
+    row = target.unsqueeze(axis)
+    here = (torch.arange(x.shape[axis], device=x.device).view(of_classes) == row) & (row != ignore_index)
+    factor = -(grad.unsqueeze(axis) if reduction == 0 else grad.expand(row.shape))  # no kernel for a single number
+    factor = factor if weight is None else factor * weight.view(of_classes)
+    return torch.where(here, factor / total_weight if reduction == 1 else factor, 0)
+
+
 # --- rows and their gradients ---
 
 

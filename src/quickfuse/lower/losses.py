@@ -11,7 +11,6 @@ import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
-from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -34,7 +33,7 @@ NONE, MEAN, SUM = range(3)
 
 def _reduced(ctx: Context, meta: Any, losses: Expr, shape: Shape, dtype: torch.dtype, reduction: Any) -> Tensor:
     """Losses of type `dtype`, each rounded to it, as ATen's `reduction` says: as they are, their mean, or their sum."""
-    if type(meta) is not TensorMeta or reduction not in (NONE, MEAN, SUM):
+    if reduction not in (NONE, MEAN, SUM):
         raise NoRule
     compute = COMPUTE[dtype]
     losses = ops.via(losses, dtype)
@@ -47,9 +46,9 @@ def _reduced(ctx: Context, meta: Any, losses: Expr, shape: Shape, dtype: torch.d
     return made(ctx, meta, ops.via(space.result(total, False), meta.dtype))
 
 
-def _operands(ctx: Context, *tensors: Any) -> tuple[list[Expr], Shape, torch.dtype]:
+def _operands(ctx: Context, *tensors: Tensor) -> tuple[list[Expr], Shape, torch.dtype]:
     """Tensors of one shape in the type that is computed in; their shape and their common type."""
-    if any(type(t) is not Tensor or t.meta.shape != tensors[0].meta.shape for t in tensors):
+    if any(t.meta.shape != tensors[0].meta.shape for t in tensors):
         raise NoRule
     common = common_dtype(tuple([promotion_key(t) for t in tensors]), Promotion.SAME, ctx.default_dtype)
     shape, device, compute = tensors[0].meta.shape, tensors[0].meta.device, COMPUTE[common]
@@ -58,8 +57,10 @@ def _operands(ctx: Context, *tensors: Any) -> tuple[list[Expr], Shape, torch.dty
     return [operand(ctx, t, shape, device, common, compute, True) for t in tensors], shape, common
 
 
-@rule("binary_cross_entropy", "input target weight=None reduction=1")
-def bce(ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction: Any) -> Tensor:
+@rule("binary_cross_entropy")
+def bce(
+    ctx: Context, meta: TensorMeta, input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
     """A probability below zero or above one, or NaN, is an exception."""
     (x, y, *factors), _, common = _operands(ctx, input, target, *(() if weight is None else (weight,)))
     if common is not input.dtype or COMPUTE[common] is not common or not input.meta.numel:
@@ -85,10 +86,8 @@ class Classes:
     """Scores for classes and the class of each row. Targets are `checked` unless they have been before."""
 
     def __init__(
-        self, ctx: Context, input: Any, target: Any, weight: Any, ignored: Any, *, checked: bool = True
+        self, ctx: Context, input: Tensor, target: Tensor, weight: Tensor | None, ignored: int, *, checked: bool = True
     ) -> None:
-        if any(type(t) is not Tensor for t in (input, target)) or type(ignored) is not int:
-            raise NoRule
         shape = input.meta.shape
         self.axis = 1 if len(shape) > 1 else 0
         kept = tuple([k for k in range(len(shape)) if k != self.axis])
@@ -99,10 +98,8 @@ class Classes:
         self.compute = COMPUTE[input.dtype]
         self.space = Space(ctx, shape, (self.axis,), input.meta.device)
         self.value = ops.via(ctx.read(input), self.compute)
-        rows = tuple([tuple([int(j == k) for j in range(len(shape))]) for k in kept])
-        self._by_row = IndexMap((0,) * len(kept), rows, len(shape))
-        known = ctx.read(target)
-        self.target = reindex(known, self._by_row)
+        self._kept, known = kept, ctx.read(target)
+        self.target = at(known, kept, len(shape), None)
         self.is_target = ops.eq(Index(self.axis), self.target)
         self.is_ignored = ops.eq(self.target, ops.const(ignored, I64))
         if checked:
@@ -110,19 +107,12 @@ class Classes:
             ctx.raise_where(ops.bit_not(valid), self.rows, self.space.device)
         self.weight = self._weights(weight)
 
-    def _weights(self, weight: Any) -> Expr | None:
+    def _weights(self, weight: Tensor | None) -> Expr | None:
         if weight is None:
             return None
-        if type(weight) is not Tensor or weight.meta.shape != (self.shape[self.axis],) or weight.dtype != self.dtype:
+        if weight.meta.shape != (self.shape[self.axis],) or weight.dtype != self.dtype:
             raise NoRule
-        row = tuple([int(j == self.axis) for j in range(len(self.shape))])
-        return ops.via(reindex(self.ctx.read(weight), IndexMap((0,), (row,), len(self.shape))), self.compute)
-
-    def of_rows(self, tensor: Any) -> Expr:
-        """A tensor with a number for each row."""
-        if type(tensor) is not Tensor or tensor.meta.shape != self.rows:
-            raise NoRule
-        return ops.via(reindex(self.ctx.read(tensor), self._by_row), self.compute)
+        return ops.via(at(self.ctx.read(weight), [self.axis], len(self.shape), None), self.compute)
 
     def of_target(self, value: Expr) -> Expr:
         """A value of each class, at the target: that element alone, unless it takes long to compute once more.
@@ -169,9 +159,9 @@ class Classes:
         return made(self.ctx, meta, ops.via(every.result(total, False), self.dtype))
 
 
-@rule("nll_loss_forward nll_loss2d_forward", "input target weight reduction ignore_index")
+@rule("nll_loss_forward nll_loss2d_forward")
 def nll_loss(
-    ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any
+    ctx: Context, meta: Any, input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> list[Tensor | None]:
     """The second result is the weight that the losses were divided by, for the gradient."""
     metas = several(meta, 2)
@@ -179,24 +169,3 @@ def nll_loss(
     losses = classes.negative(classes.of_target(classes.value))
     total = ops.const(0, metas[1].dtype) if reduction == NONE else classes.total_weight()
     return [classes.reduced(metas[0], losses, reduction), optional(ctx, metas[1], total)]
-
-
-@rule("nll_loss_backward nll_loss2d_backward", "grad_output input target weight reduction ignore_index total_weight")
-def nll_loss_backward(
-    ctx: Context, meta: Any, grad_output: Any, input: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any,
-    total_weight: Any,
-) -> Tensor:  # fmt: skip
-    classes = Classes(ctx, input, target, weight, ignore_index, checked=False)
-    compute, shape, device = classes.compute, classes.shape, classes.space.device
-    grad = classes.of_rows(grad_output) if reduction == NONE else _number(ctx, grad_output, shape, device, compute)
-    factor = ops.neg(grad if classes.weight is None else ops.mul(grad, classes.weight))
-    if reduction == MEAN:
-        factor = ops.div(factor, _number(ctx, total_weight, shape, device, compute))
-    here = ops.bit_and(classes.is_target, ops.bit_not(classes.is_ignored))
-    return made(ctx, meta, ops.via(ops.where(here, factor, ops.like(factor, 0)), meta.dtype))
-
-
-def _number(ctx: Context, tensor: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Expr:
-    if type(tensor) is not Tensor or tensor.meta.shape:
-        raise NoRule
-    return ops.via(ctx.read_as(tensor, shape, device), dtype)
