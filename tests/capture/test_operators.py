@@ -279,6 +279,15 @@ def test_another_generator_is_another_graph() -> None:
         assert not torch.equal(compiled(generator), expected), "the generator goes on"
 
 
+def test_warning_about_the_length_of_out_is_given_once_for_each_call() -> None:
+    compiled = quickfuse.compile(lambda x, y: torch.sum(x, 0, out=y))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert compiled(torch.ones(2, 3), torch.empty(2)).shape == (3,)
+    assert [str(warning.message)[:9] for warning in caught] == ["An output"] * 3
+
+
 def test_warning_that_comes_once_is_given() -> None:
     def program(x: T) -> Any:
         return torch.meshgrid(x, x)

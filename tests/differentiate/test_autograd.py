@@ -229,6 +229,31 @@ def test_anomaly_mode() -> None:
             (compiled(lambda x: (x * 0).sqrt() * x)(x)).sum().backward()
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_gradients_for_several_gradients_at_once(create_graph: bool) -> None:
+    """For backward they come as one tensor, batched by a transform of PyTorch's that sees its operators only."""
+
+    def use(run, x, w):
+        y = run(x, w)
+        given = torch.arange(2.0 * y.numel()).view(2, *y.shape)
+        found = torch.autograd.grad(y, [x, w], given, is_grads_batched=True, create_graph=create_graph, retain_graph=True)
+        mapped = torch.func.vmap(lambda g: torch.autograd.grad(y, x, g, retain_graph=True)[0])(given)
+        return *found, mapped
+
+    both(model, use, leaf(3, 4), leaf(4, 5))
+
+
+def test_vectorized_jacobian_and_hessian() -> None:
+    from torch.autograd.functional import hessian, jacobian
+
+    def use(run, x, w):
+        run(x, w)
+        rows = jacobian(run, (x, w), vectorize=True)
+        return [*rows, *(h for row in hessian(run, (x, w), vectorize=True) for h in row)]
+
+    both(lambda x, w: model(x, w).sum(), use, leaf(3, 4), leaf(4, 5))
+
+
 def test_gradients_of_other_layouts() -> None:
     def use(run, x, w):
         y = run(x, w)

@@ -236,6 +236,40 @@ def version_counters(x):
     return x._version - before, y._version, y
 
 
+def whole(*values):
+    return torch.tensor(values)
+
+
+@case((whole(2, 1, 0), 0), (t(4), 1), (t(4), 2), (t(2, 2), 3), (t(4), 4), (t(4), 5))
+def scatters_of_what_they_change(x, kind):
+    """Eager refuses such operands, whether they are the same elements or others."""
+    rows = torch.tensor([1, 0])
+    if kind == 0:
+        return x.index_fill_(0, x, 5)
+    if kind == 1:
+        return x.scatter_add_(0, rows, x)
+    if kind == 2:
+        return x[1:].index_copy_(0, rows, x[:2])
+    if kind == 3:
+        return x.index_add_(0, rows, x[:2])
+    if kind == 4:
+        return x[2:].index_add_(0, rows, x[:2])
+    return x.index_put_((rows,), x[:2])
+
+
+@case((t(2, 2), 1), (t(2, 2), 2), (t(2, 2), 3), (t(8), 3), steady="later")
+def elements_behind_a_tensors_last_one(x, step):
+    y = x * 2
+    return (y if step == 2 else x).as_strided((2, 2), (1, step)) + 1
+
+
+@case((t(4), whole(0, 1)), (t(4), whole(0, 9)), (t(4), whole(2, 1)))
+def failure_after_a_change_of_data(x, index):
+    x.data.mul_(2)
+    x.put_(index, x.flatten()[:2])
+    return x
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_inplace_views(name, backend):

@@ -294,6 +294,19 @@ def checkpointed_reentrant_and_in_sequence():
     return run, [(leaf(3, 4),), (leaf(3, 4, seed=1),)]
 
 
+@setup(steady="later")
+def backward_through_a_reentrant_checkpoint():
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+
+    def run(x):
+        layers.zero_grad()
+        loss = (checkpoint(layers, x * 2, use_reentrant=True) + x).square().mean()
+        loss.backward()
+        return loss.detach(), [p.grad.clone() for p in layers.parameters()]
+
+    return run, [(leaf(3, 4),), (leaf(3, 4, seed=1),)]
+
+
 @case((leaf(3), []), (leaf(3, seed=1), []))
 def checkpointed_side_effects(x, seen):
     def f(a):

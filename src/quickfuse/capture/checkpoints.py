@@ -110,6 +110,7 @@ def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: d
     )
     for node in _nodes_of(results):
         node.meta["reaches"] = connected
+        node.meta["reentrant"] = options["use_reentrant"]
     for tensor in written:
         i.graph.note_written(results, tensor)
     return created(i, pytree.tree_unflatten(list(results), pytree.tree_structure(function.result)))

@@ -134,6 +134,8 @@ def _check_followed(node: torch.fx.Node) -> None:
         raise Unsupported("backward() through a functional transform")
     if node.target is torch.autograd.grad:
         raise Unsupported("backward() through gradients")
+    if node.meta.get("reentrant"):  # its own backward() finds the leaves, and takes no part in `torch.autograd.grad`
+        raise Unsupported("backward() through a reentrant checkpoint", "give use_reentrant=False")
     if _has_sparse_gradients(node):
         raise Unsupported("backward() that makes a sparse gradient")
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.values import TensorMeta, contiguous_stride
+from ..ir.values import TensorMeta, contiguous_stride, span_of
 from .conversions import CONVERSIONS
 from .elementwise import (
     broadcast,
@@ -240,10 +240,11 @@ def _stride_in(memory_format: torch.memory_format, like: TensorMeta) -> tuple[in
 
 
 def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of: whether it fits, its run tells.
+    """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of.
 
     Raises:
-        Unsupported: where the offset is from the beginning of that memory, of which capture knows nothing.
+        Unsupported: where the offset is from the beginning of that memory, of which capture knows nothing, or elements are
+            asked for that are behind the last one of `x`, where that memory may end.
     """
     given = _bind("input size stride storage_offset", args, kwargs)
     if given is None or len(tensors) != 1 or not {"size", "stride"} <= given.keys():
@@ -253,6 +254,8 @@ def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) 
     x, size, stride = tensors[0].meta, tuple(given["size"]), tuple(given["stride"])
     if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in (*size, *stride)):
         return None
+    if span_of(size, stride) > span_of(x.shape, x.stride):
+        raise Unsupported("elements behind a tensor's last one")
     return Result(View(TensorMeta(x.dtype, size, stride, x.device, grad and x.requires_grad), 0))
 
 

@@ -74,13 +74,14 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     random_state = torch.get_rng_state()
     torch._C._set_grad_enabled(grad)
     try:
+        again = _with_out_as_it_was(kwargs)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             returned = function(*args, **kwargs)
             once = list(caught)
             if once:
                 caught.clear()
-                returned = function(*args, **kwargs)
+                function(*args, **again)
     finally:
         torch._C._set_grad_enabled(before)
         draws = not torch.equal(torch.get_rng_state(), random_state)
@@ -93,6 +94,14 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     for warning in once:  # PyTorch gives these once a process: the program will not see them any more
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return returned
+
+
+def _with_out_as_it_was(kwargs: Any) -> Any:
+    """The same keyword arguments for another call, which finds the lengths of `out` that the first one may change."""
+    out = kwargs.get("out")
+    if out is None:
+        return kwargs
+    return {**kwargs, "out": out.clone() if isinstance(out, torch.Tensor) else type(out)([t.clone() for t in out])}
 
 
 class StandIns:

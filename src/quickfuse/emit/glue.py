@@ -25,6 +25,7 @@ from ..ir.generated import generated_function
 from ..ir.guard import Guard
 from ..ir.reading import MISSING, is_set, plain_value
 from ..ir.segment import Existing, Segment
+from ..ir.sharing import takes_data
 from ..ir.source import Source
 from ..ir.values import TensorMeta
 from ..signals import let_through
@@ -227,7 +228,8 @@ class Glue:
         if not changed or body.repeatable or ("_placer" in body.constants and len(changed) > _MOST_WATCHED):
             return False
         self.constants["_picks0"] = [k for k, source in enumerate(tensor_order(segment)) if source in changed]
-        self.constants["_versions"] = versions
+        uncounted = any(takes_data(node) for node in segment.graph.nodes)
+        self.constants["_versions"] = unknown_versions if uncounted else versions
         self.constants["_segment0"] = segment
         return True
 
@@ -320,6 +322,11 @@ def versions(tensors: list[torch.Tensor], picks: list[int]) -> Any:
     if any(tensor.is_inference() for tensor in chosen):
         return object()
     return [tensor._version for tensor in chosen]
+
+
+def unknown_versions(tensors: list[torch.Tensor], picks: list[int]) -> Any:
+    """The same where changes are not counted, such as those through `Tensor.data`."""
+    return object()
 
 
 def tensor_order(segment: Segment) -> list[Source]:

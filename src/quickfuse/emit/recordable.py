@@ -6,7 +6,8 @@ import torch
 
 from ..ir.arguments import leaves
 from ..ir.kernel import KernelCall, Schedule
-from ..ir.loop import Buffer, Extern, HostScalar, Number
+from ..ir.loop import Buffer, Extern, HostScalar, Number, buffers_in
+from ..ir.random_state import uses_random_state
 
 #: Operators with results whose shapes or values the CPU has to know.
 _WAITING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -16,10 +17,11 @@ def why_not_recorded(schedule: Schedule) -> str | None:
     """The reason; "" where there is nothing to record, None for a schedule that can be recorded."""
     reason = ""
     devices = {step.device for step in schedule.steps if isinstance(step, KernelCall) and step.device.type != "cpu"}
+    states = _random_states(schedule)
     for step in schedule.steps:
         if not isinstance(step, Extern):
             continue
-        on = {buffer.meta.device for buffer in step.buffers}
+        on = {buffer.meta.device for buffer in step.buffers if buffer not in states}
         name = getattr(step.target, "__name__", str(step.target))
         devices |= {device for device in on if device.type != "cpu"}
         if any(device.type == "cpu" for device in on):
@@ -39,3 +41,19 @@ def why_not_recorded(schedule: Schedule) -> str | None:
         if isinstance(buffer, Buffer) and buffer.kind != "input" and buffer.meta.device.type == "cpu":
             return "a result on the CPU"
     return None
+
+
+def _random_states(schedule: Schedule) -> set[Buffer]:
+    """The states of random number generators that only operators make and take: on the GPU while a graph is recorded."""
+    made: set[Buffer] = set()
+    others = {*buffers_in(schedule.program.outputs)}
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            others.update(buffer for member in step.members for buffer in member.buffers)
+        elif not isinstance(step, Extern):
+            continue
+        elif uses_random_state(getattr(step.target, "function", step.target)):
+            made.update(buffer for buffer in step.outputs if buffer.meta.device.type == "cpu")
+        else:
+            others.update(step.buffers)
+    return made - others

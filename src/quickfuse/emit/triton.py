@@ -9,13 +9,15 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
     BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
     TAIL      (constexpr, not without axes) the number of threads of a program
+    ALIGN     (constexpr, not without axes) whether there is code for accesses of 128 bits a thread
     INDEX     (constexpr, only with two axes or more) tl.int32 or tl.int64: the type of index arithmetic
 
 A program of a body with axes handles up to BLOCK consecutive elements of one member, in row-major order. Where their
 number and all addresses are multiples of 16, it handles them at once, by accesses of 128 bits a thread; otherwise TAIL
 at a time, one by each thread. Both branches call one function, `NAME_elements`, which has the computation. The kernel
-decides for each program, so that one odd view does not slow the other members down. Bodies with rows that are gone
-through have other constants: see `triton_rows.py`.
+decides for each program, so that one odd view does not slow the other members down. Without ALIGN there is one branch for
+all programs: small work is not worth two copies of the code. Bodies with rows that are gone through have other constants:
+see `triton_rows.py`.
 """
 
 from __future__ import annotations
@@ -109,13 +111,16 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
         *(f"{word_name} = tl.load(row + {word})" for word, word_name in words.items()),
         *value_lines(body),
         f"left = tl.minimum({' * '.join(list(words.values())[: body.ndim])} - start, BLOCK)",
-        f"if ({' | '.join(['left', *(words[word] for word in _aligned_words(body))])}) % 16 == 0:",
-        *call("    ", "start", "left", "True", "BLOCK"),
+        "if ALIGN:",
+        f"    if ({' | '.join(['left', *(words[word] for word in _aligned_words(body))])}) % 16 == 0:",
+        *call("        ", "start", "left", "True", "BLOCK"),
+        "    else:",
+        "        for done in range(0, left.to(tl.int32), TAIL):",
+        *call("            ", "start + done", "left - done", "False", "TAIL"),
         "else:",
-        "    for done in range(0, left.to(tl.int32), TAIL):",
-        *call("        ", "start + done", "left - done", "False", "TAIL"),
+        *call("    ", "start", "left", "False", "BLOCK"),
     ]
-    constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "TAIL", *index)]
+    constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "TAIL", "ALIGN", *index)]
     return [
         function(f"{name}_elements", parameters, _elements(body)),
         function(name, ["rows", "values", "blocks", *scalars(body), *constexprs], kernel),

@@ -37,14 +37,14 @@ _OPTIONS: dict[str, object] = {
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
     """How much a program handles: `block` elements (a power of two) by `num_warps` warps of 32 threads; or, where bodies
-    have rows, `block` rows and `columns` elements of each at a time (powers of two). `aligned`: accesses of such rows may
-    be of 128 bits, if their addresses allow it."""
+    have rows, `block` rows and `columns` elements of each at a time (powers of two). `aligned`: there is code for accesses
+    of 128 bits, which runs where addresses allow it."""
 
     block: int
     num_warps: int
     columns: int = 0
     form: Form = Form.WHOLE
-    aligned: bool = False
+    aligned: bool = True
 
     @property
     def threads(self) -> int:
@@ -159,7 +159,7 @@ def _compile(
     if shape.columns:
         constants.update(COLUMNS=shape.columns, ALIGN=shape.aligned)
     elif "blocks" in dict(arguments):
-        constants["TAIL"] = min(shape.block, shape.threads)
+        constants.update(TAIL=min(shape.block, shape.threads), ALIGN=shape.aligned)
     if index_bits:
         constants["INDEX"] = tl.int64 if index_bits == 64 else tl.int32
     signature = {**dict(arguments), **dict.fromkeys(constants, "constexpr")}

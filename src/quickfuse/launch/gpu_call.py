@@ -15,8 +15,9 @@ import torch
 from .. import logs
 from ..ir.kernel import Form, KernelBody, KernelCall
 from .cuda import CudaKernelCall, compile_call
-from .cuda_compile import load_triton, reading_scalars
-from .cuda_shapes import launch_shape
+from .cuda_compile import LaunchShape, load_triton, reading_scalars
+from .cuda_shapes import launch_shape, multiprocessors_of
+from .shared_shapes import shared_shapes
 from .tables import MemberTable, Placer
 
 #: Names of kernels by body, so that equal bodies have equal source and are compiled once; and the source in each form.
@@ -26,11 +27,13 @@ _sources: dict[tuple[KernelBody, Form], str] = {}
 Emit = Callable[[KernelBody, str, Form], str]
 
 
-def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool) -> None:
-    """Compile the kernels of some calls, several at a time: most of the work does not hold the interpreter."""
+def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool) -> list[LaunchShape]:
+    """Compile the kernels of some calls, several at a time: most of the work does not hold the interpreter. Returns how each
+    call is launched."""
+    shapes = shared_shapes(calls, multiprocessors_of(calls[0]))
     jobs = {}
-    for call in calls:
-        shape, in_memory = launch_shape(call), recorded and bool(call.body.scalars)
+    for call, shape in zip(calls, shapes, strict=True):
+        in_memory = recorded and bool(call.body.scalars)
         job = (_named(call), _source(call.body, shape.form, emit, in_memory), shape, in_memory)
         jobs.setdefault((call.body, shape), job)
     if len(jobs) > 1:
@@ -38,6 +41,7 @@ def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool) -> Non
         with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
             for result in [pool.submit(compile_call, *job) for job in jobs.values()]:
                 result.result()
+    return shapes
 
 
 def name_of_kernel(call: KernelCall) -> str:
@@ -64,14 +68,17 @@ class GpuCall:
     device_type: Literal["cuda"] = "cuda"
     current_stream: Callable[[int], int]
 
-    def __init__(self, call: KernelCall, placer: Placer, emit: Emit, recorded: bool = False) -> None:
+    def __init__(
+        self, call: KernelCall, placer: Placer, emit: Emit, recorded: bool = False, shape: LaunchShape | None = None
+    ) -> None:
+        """`shape` is that of `compile_together`; without, what is best for this call."""
         call = _named(call)
         slots = [k for k, slot in enumerate(call.body.slots) if slot.by_value]
         picks = [[placer.cell_index(member.buffers[k]) for k in slots] for member in call.members]
         self._picks = np.array(picks, dtype=np.int64).reshape(len(picks), len(slots))
         self._cells = placer.cells
         values = _as_they_stand(self._cells, self._picks)
-        shape = launch_shape(call)
+        shape = shape or launch_shape(call)
         in_memory = recorded and bool(call.body.scalars)
         source = _source(call.body, shape.form, emit, in_memory)
         self._call = CudaKernelCall(call, source, shape=shape, values=values, scalars_in_memory=in_memory)

@@ -21,7 +21,7 @@ import torch
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
-from ..ir.modes import modes_restored
+from ..ir.modes import modes_restored, outer_tracer
 from ..ir.values import TensorMeta
 from .replayed import Replayed
 
@@ -69,9 +69,9 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     """A plain tensor with the strides that were compiled for.
 
     Raises:
-        Unfit: for another type or shape, which only an operator can have returned that does not say what it returns.
+        Unfit: for another type, shape or device, which only an operator can have returned that does not say what it returns.
     """
-    if tensor.dtype != meta.dtype or tensor.shape != meta.shape:
+    if (tensor.dtype, tensor.shape, tensor.device) != (meta.dtype, meta.shape, meta.device):
         raise Unfit
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
@@ -308,7 +308,7 @@ class _Joined(torch.autograd.Function):
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not _are_watched(given):
             backward = call.compiled_backward(absent)
             if backward is not None:
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
@@ -318,6 +318,12 @@ class _Joined(torch.autograd.Function):
                     return (*_NOTHING, *[found[k] for k in call.edges])
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
         return (*_NOTHING, *[found[k] for k in call.edges])
+
+
+def _are_watched(gradients: list[Any]) -> bool:
+    """Whether gradients are computed for something that has to see PyTorch's operators: for several at once, with
+    `torch.autograd.grad(..., is_grads_batched=True)`, or while another tool records them."""
+    return outer_tracer() is not None or any(g is not None and _is_batched(g) for g in gradients)
 
 
 def edges_for(order: list[int]) -> list[int]:
@@ -356,6 +362,7 @@ def _put_back(before: list[tuple[Any, Any]] | None) -> None:
 
 
 _ref = weakref.ref
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 _version = operator.attrgetter("_version")
 

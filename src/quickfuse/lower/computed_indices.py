@@ -74,6 +74,13 @@ def spread(value: Expr, shape: Shape, axes: Sequence[int], ndim: int) -> Expr:
     return select(value, IndexMap((0,) * len(shape), tuple(rows), ndim), {}, None)
 
 
+def shape_together(indices: Sequence[Any]) -> tuple[int, ...]:
+    """The shape that index tensors are broadcast to. How long a mask's is only its values tell."""
+    if any(type(index) is not Tensor or index.dtype not in _INDEX_TYPES for index in indices):
+        raise NoRule
+    return tuple(torch.broadcast_shapes(*[index.meta.shape for index in indices]))
+
+
 class Checked:
     """An index tensor into an axis of `size` elements, and where it is in range, both over its own index.
 

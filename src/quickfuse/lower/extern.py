@@ -23,7 +23,7 @@ from quickfuse.ir.values import TensorMeta
 from .adapted import Adapted, OnlyResult, Path, Slot, element_at
 from .context import Context
 from .schemas import draws_nothing, effects_by_schema, makes_new_tensors, never_fails
-from .symbolic import Storage, Tensor, same_memory, whole_load
+from .symbolic import Storage, Tensor, whole_load
 from .views import lazy_bits, view_of
 
 
@@ -154,11 +154,11 @@ class _Call:
         return _with_leaves(meta, results)
 
     def _check_overlaps(self) -> None:
-        """Refuse to write to a tensor that shares memory with another operand: eager reads it while it changes."""
+        """Refuse to write to a tensor that shares memory with another operand: eager refuses, or reads what changes."""
         for k in self._replaced():
             mine = self.operands[k]
             for other in self.operands:
-                if other is not mine and other.storage is mine.storage and not same_memory(mine, other):
+                if other is not mine and other.storage is mine.storage:
                     raise Unsupported(f"{self.name} in place between overlapping tensors")
 
     def _replaced(self) -> list[int]:

@@ -14,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, Checked, at, axis_of, source, spread
+from .computed_indices import I64, Checked, at, axis_of, shape_together, source, spread
 from .context import Context
 from .layout import Shape, costs_at_least
 from .promotion import COMPUTE, SUPPORTED
@@ -163,9 +163,9 @@ class Selection:
         self.shape = shape
         self.tensors = [*tensors, *[None] * (len(shape) - len(tensors))]
         used = [k for k, tensor in enumerate(self.tensors) if tensor is not None]
-        if not used or len(self.tensors) != len(shape) or any(type(self.tensors[k]) is not Tensor for k in used):
+        if not used or len(self.tensors) != len(shape):
             raise NoRule
-        self.together = torch.broadcast_shapes(*[tensor.meta.shape for tensor in self.tensors if tensor is not None])
+        self.together = shape_together([tensor for tensor in self.tensors if tensor is not None])
         self.first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
         others = [size for k, size in enumerate(shape) if k not in used]
         self.result = (*others[: self.first], *self.together, *others[self.first :])

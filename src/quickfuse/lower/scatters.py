@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Expr, Previous
 from quickfuse.ir.loop import Access, Buffer, Loop, Store, StoreKind
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
@@ -27,7 +28,7 @@ from .layout import Shape, axes_as_read, broadcast
 from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
 from .rules import NoRule, into
-from .symbolic import Tensor, whole_load
+from .symbolic import Tensor, may_overlap, same_memory, whole_load
 
 #: (what an element held, what is stored to it) -> what it holds then, in the type that is computed in.
 Update = Callable[[Expr, Expr], Expr]
@@ -271,11 +272,25 @@ def _in_place(name: str) -> None:
 
     @rule(f"{name}_", like=RULES[name])
     def changed(ctx: Context, meta: Any, input: Tensor, *others: Any) -> Tensor:
+        _check_apart(input, others[0] if isinstance(others[0], (list, tuple)) else others)
+
         def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], its_meta: TensorMeta) -> Expr:
             dense = TensorMeta.dense(its_meta.dtype, its_meta.shape, its_meta.device)
             return ctx.read(RULES[name].function(ctx, dense, input, *others))
 
         return into(ctx, evaluate, input, (input, *others), {})
+
+
+def _check_apart(changed: Any, others: Sequence[Any]) -> None:
+    """Refuse what eager refuses: an operand of a scatter in memory that it changes, be it the same elements.
+
+    Raises:
+        Unsupported: so that eager raises.
+    """
+    for other in others:
+        shares = type(other) is Tensor and type(changed) is Tensor and other.storage is changed.storage
+        if shares and (same_memory(other, changed) or may_overlap(other, changed)):
+            raise Unsupported("an in-place operator between overlapping tensors")
 
 
 for _name in ("scatter_add", "scatter", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_put"):

@@ -103,4 +103,6 @@ def _stages(loop: Loop, split: _Split) -> list[Loop]:
 
 def _reduction(loop: Loop, shape: Shape, access: Access, value: Expr) -> Loop:
     store: Store = replace(loop.stores[0], access=access, value=value)
+    if not reduced_axes(shape, store):  # a part of one element
+        store = replace(store, kind=StoreKind.ASSIGN, combine="")
     return Loop(shape, [store], loop.device)
