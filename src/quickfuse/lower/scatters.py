@@ -161,8 +161,8 @@ def _by_slices(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source
         raise NoRule
     count = index.meta.numel
     slices = (*shape[:axis], count, *shape[axis + 1 :])
-    if type(source) is Tensor and source.meta.shape and source.meta.shape != slices:
-        raise NoRule
+    if type(source) is Tensor and source.meta.shape and (source.meta.shape != slices or source.dtype is not input.dtype):
+        raise NoRule  # eager refuses
     target = Target(ctx, meta, ctx.formula(input), update)
     place, inside = Checked(ctx, index, shape[axis], negative=update is None and type(source) is not Tensor).spread(
         [axis][: len(index.meta.shape)], len(shape)
@@ -244,7 +244,7 @@ def _put(
 def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Expr:
     if type(values) in (int, float, bool):
         return ops.const(values, dtype)
-    if type(values) is not Tensor or values.is_number:
+    if type(values) is not Tensor or values.is_number or values.dtype is not dtype:
         raise NoRule
     its = values.meta.shape
     while len(its) > len(shape) and its[0] == 1:

@@ -42,6 +42,8 @@ def _placed(ctx: Context, meta: Any, old: Expr, shape: Shape, part: Tensor, inde
 def _slice_map(shape: Shape, dim: Any, start: Any, end: Any, step: Any, part: Shape) -> IndexMap:
     if type(dim) is not int or type(step) is not int or any(type(n) not in (int, type(None)) for n in (start, end)):
         raise NoRule
+    if not -len(shape) <= dim < len(shape) or step < 1:
+        raise NoRule
     axis, ndim = dim % len(shape), len(shape)
     first, last, step = slice(start, end, step).indices(shape[axis])
     if part != tuple([len(range(first, last, step)) if k == axis else n for k, n in enumerate(shape)]):
@@ -51,9 +53,11 @@ def _slice_map(shape: Shape, dim: Any, start: Any, end: Any, step: Any, part: Sh
 
 
 def _select_map(shape: Shape, dim: Any, index: Any) -> IndexMap:
-    if type(dim) is not int or type(index) is not int:
+    if type(dim) is not int or type(index) is not int or not -len(shape) <= dim < len(shape):
         raise NoRule
     axis, ndim = dim % len(shape), len(shape)
+    if not -shape[axis] <= index < shape[axis]:
+        raise NoRule
     rows = [tuple([int(k != axis and j == k - (k > axis)) for j in range(ndim - 1)]) for k in range(ndim)]
     return IndexMap(tuple([index % shape[axis] if k == axis else 0 for k in range(ndim)]), tuple(rows), ndim - 1)
 
@@ -62,12 +66,21 @@ def _diagonal_map(shape: Shape, offset: Any, dim1: Any, dim2: Any) -> IndexMap:
     if any(type(n) is not int for n in (offset, dim1, dim2)):
         raise NoRule
     ndim = len(shape)
+    if any(not -ndim <= dim < ndim for dim in (dim1, dim2)):
+        raise NoRule
     one, two = dim1 % ndim, dim2 % ndim
     others = [k for k in range(ndim) if k not in (one, two)]
     rows = [tuple([int(j == (ndim - 2 if k in (one, two) else others.index(k))) for j in range(ndim - 1)])
             for k in range(ndim)]  # fmt: skip
     first = {one: max(-offset, 0), two: max(offset, 0)}
     return IndexMap(tuple([first.get(k, 0) for k in range(ndim)]), tuple(rows), ndim - 1)
+
+
+def _diagonal_shape(shape: Shape, offset: int, dim1: int, dim2: int) -> Shape:
+    rows, columns = shape[dim1], shape[dim2]
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    others = [n for k, n in enumerate(shape) if k not in (dim1 % len(shape), dim2 % len(shape))]
+    return (*others, length)
 
 
 def _zeros(meta: Any) -> Expr:
@@ -86,13 +99,20 @@ def slice_scatter(
 
 @rule("select_scatter", "input src dim index")
 def select_scatter(ctx: Context, meta: Any, input: Any, src: Any, dim: Any, index: Any) -> Tensor:
-    return _placed(ctx, meta, ctx.formula(input), input.meta.shape, src, _select_map(input.meta.shape, dim, index))
+    shape = input.meta.shape
+    index_map = _select_map(shape, dim, index)
+    if src.meta.shape != (*shape[: dim % len(shape)], *shape[dim % len(shape) + 1 :]):
+        raise NoRule  # eager refuses
+    return _placed(ctx, meta, ctx.formula(input), shape, src, index_map)
 
 
 @rule("diagonal_scatter", "input src offset=0 dim1=0 dim2=1")
 def diagonal_scatter(ctx: Context, meta: Any, input: Any, src: Any, offset: Any, dim1: Any, dim2: Any) -> Tensor:
     shape = input.meta.shape
-    return _placed(ctx, meta, ctx.formula(input), shape, src, _diagonal_map(shape, offset, dim1, dim2))
+    index_map = _diagonal_map(shape, offset, dim1, dim2)
+    if src.meta.shape != _diagonal_shape(shape, offset, dim1, dim2):
+        raise NoRule  # eager refuses
+    return _placed(ctx, meta, ctx.formula(input), shape, src, index_map)
 
 
 @rule("diag_embed", "input offset=0 dim1=-2 dim2=-1")
