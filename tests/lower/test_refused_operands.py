@@ -1,4 +1,4 @@
-"""Operands that eager refuses when it runs: of other types or shapes, numbers beyond a type's range. So do we, in its words."""
+"""Operands that eager refuses when it runs: of other types or shapes, numbers beyond the range of a type."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ TYPES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "index_copy": lambda x, y: x.index_copy(0, ROWS, y),
     "scatter": lambda x, y: x.scatter(0, ROWS, y),
     "scatter_add": lambda x, y: x.scatter_add(0, ROWS, y),
+    "binary_cross_entropy": lambda x, y: functional.binary_cross_entropy(x[:2].sigmoid(), y),
+    "batch_norm": lambda x, y: functional.batch_norm(x[None, :2], x[:2], x[1:] ** 2, y),
     "layer_norm": lambda x, y: functional.layer_norm(x[:2], (2,), y),
 }
 

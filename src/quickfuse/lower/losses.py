@@ -60,7 +60,9 @@ def _operands(ctx: Context, *tensors: Any) -> tuple[list[Expr], Shape, torch.dty
 
 @rule("binary_cross_entropy", "input target weight=None reduction=1")
 def bce(ctx: Context, meta: Any, input: Any, target: Any, weight: Any, reduction: Any) -> Tensor:
-    """A probability below zero or above one, or NaN, is an exception."""
+    """A probability below zero or above one, or NaN, is an exception, and so is a target of another type."""
+    if type(input) is not Tensor or type(target) is not Tensor or target.dtype is not input.dtype:
+        raise NoRule
     (x, y, *factors), _, common = _operands(ctx, input, target, *(() if weight is None else (weight,)))
     if common is not input.dtype or COMPUTE[common] is not common or not input.meta.numel:
         raise NoRule  # eager rounds intermediate tensors to 16 bits
