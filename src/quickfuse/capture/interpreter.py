@@ -154,6 +154,14 @@ class Interpreter(ABC):
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
 
+    def size_in(self, tensor: TensorProxy) -> Any:
+        """The whole number in a 0-dim tensor that stands for a size, where it is computed from constants and from numbers
+        from outside, which are guarded to stay the same; the tensor itself otherwise."""
+        if tensor.meta.shape or tensor.meta.dtype.is_floating_point:
+            return tensor
+        number = self.graph.contents.constant(tensor, lambda node: self.outside.concrete(self.graph.numbers[node]))
+        return tensor if number is None else number.item()
+
     # running ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
