@@ -85,7 +85,7 @@ def looped(shape: LaunchShape) -> LaunchShape:
 def constants(body: KernelBody, shape: LaunchShape) -> dict[str, Any]:
     if shape.columns:
         return {"BLOCK": shape.block, "COLUMNS": shape.columns, "ALIGN": shape.aligned, "INDEX": "int32"}
-    tail = {"TAIL": min(shape.block, 32)} if body.ndim else {}
+    tail = {"TAIL": min(shape.block, 32), "ALIGN": shape.aligned} if body.ndim else {}
     return {"BLOCK": shape.block, **tail, **({"INDEX": "int32"} if body.ndim > 1 else {})}
 
 

@@ -190,9 +190,7 @@ class Compiled:
         """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
         if self._lock.acquire(blocking=False):
             try:
-                others = [known for known in point.specialisations if known is not specialisation]
-                if len(others) < len(point.specialisations):
-                    point.specialisations = [specialisation, *others]
+                point.put_first(specialisation)
             finally:
                 self._lock.release()
 
@@ -237,7 +235,7 @@ class Compiled:
             for specialisation in tried:
                 result = specialisation.run(frames)
                 if result is not MISS:
-                    if specialisation is not tried[0]:
+                    if specialisation is not tried[0] and specialisation not in point.general:
                         self._move_to_front(point, specialisation)
                     return result
             if not point.capturable:
@@ -313,7 +311,7 @@ class Compiled:
                     point.capturable = False
                     self._note_break(segment)
                     return None
-                segment.recorded = self.settings.recorded
+                segment.recorded, segment.tuned = self.settings.recorded, self.settings.tuned
                 specialisation = specialise(segment, cast(FunctionType, self._plain), self.settings.backend)
             except Unsupported as reason:
                 heard.check()
@@ -333,7 +331,7 @@ class Compiled:
                 point.capturable = False
                 self._report_internal_error(error)
                 return None
-        point.specialisations = [specialisation, *point.specialisations]
+        point.add(specialisation)
         self.driver.compiled += 1
         point.useful |= segment.operators > 0
         if segment.pause is not None:

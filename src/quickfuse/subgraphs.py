@@ -89,6 +89,9 @@ class _Splitter:
         further = next((n for n in nodes if n.target is torch.autograd.grad and self._flows_further(n, nodes)), None)
         if further is not None:
             return self._around(nodes, further, "its gradients flow through more than one graph")
+        inside = set(nodes)
+        if views := [n for n in nodes if _is_view_from_outside(n, inside)]:
+            return [views, *self._split([n for n in nodes if n not in views])]
         if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
             return [nodes] if any(n.target not in MODE_CHANGES for n in nodes) else []
         graph, operands, results, copies = self._subgraph(nodes)
@@ -176,7 +179,7 @@ class _Splitter:
         is_number = [_is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
         call, placer, kernels = compile_forward_backward(
-            made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes
+            made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes, tuned=self.segment.tuned
         )
         self.kernels += kernels
         expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]
@@ -236,6 +239,15 @@ def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
 def _has_own_gradients(node: Node) -> bool:
     """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
     return isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+
+
+def _is_view_from_outside(node: Node, part: set[Node]) -> bool:
+    """Whether a node of a part is for those after it, and only looks at memory from before it, as `loss.detach()`."""
+    effects = node.meta.get("effects")
+    if effects is None or effects.written or effects.reshaped:
+        return False
+    is_view = len(effects.memory) == 1 and effects.memory[0] is not None and not _requires_grad(node)
+    return is_view and part.isdisjoint((*node.all_input_nodes, *node.users))
 
 
 def _requires_grad(node: Node) -> bool:

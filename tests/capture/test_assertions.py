@@ -95,6 +95,32 @@ def checks(x: T) -> T:
     return x * 2
 
 
+def asks_in_a_function(x: T) -> T:
+    def is_fine(valid: T) -> bool:
+        return bool(valid.all())
+
+    if not is_fine(x > 0):
+        raise ValueError(f"not positive: {x.sum()}")
+    return x * 2
+
+
+def negates_in_a_function(x: T) -> T:
+    def is_wrong(valid: T) -> bool:
+        return not valid.all()
+
+    if is_wrong(x > 0):
+        raise ValueError(f"not positive: {x.sum()}")
+    return x * 2
+
+
+def asks_whether_any_element_is_there(x: T) -> T:
+    fine = bool((x > 0).sum())
+    y = x * 2
+    if not fine:
+        raise ValueError(f"not positive: {x.sum()}")
+    return y
+
+
 def of_a_distribution(x: T) -> T:
     return torch.distributions.Normal(x.new_zeros(()), x, validate_args=True).log_prob(x + 1).sum()
 
@@ -103,7 +129,8 @@ def of_a_distribution(x: T) -> T:
     "function",
     [
         asserts, raises, compares_a_number, compares_two_numbers, uses_a_number_after_a_change,
-        changes_afterwards, asks_asynchronously, checks, of_a_distribution,
+        changes_afterwards, asks_asynchronously, checks, asks_in_a_function, negates_in_a_function,
+        asks_whether_any_element_is_there, of_a_distribution,
     ],  # fmt: skip
     ids=lambda f: f.__name__,
 )

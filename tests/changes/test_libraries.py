@@ -171,6 +171,30 @@ def partialmeth():
 
 
 @case
+def method_by_singledispatch():
+    """From Python 3.13 on an object's method is kept, and is the same one each time."""
+
+    class C:
+        @functools.singledispatchmethod
+        def d(self, v, x):
+            return x
+
+        @d.register
+        def _(self, v: int, x):
+            return x * v
+
+    c, kept = C(), []
+
+    def f(x):
+        method = c.d
+        same = [method is c.d, c.d is C().d]
+        print(end="")
+        return same, method is c.d, any(k is c.d for k in kept), method(3, x), c.d("a", x)
+
+    return f, [lambda: kept.append(c.d), lambda: C.d.register(int, lambda self, v, x: x - v)]
+
+
+@case
 def ctxs():
     @contextlib.contextmanager
     def cm(v):

@@ -149,3 +149,38 @@ def test_a_maximum_of_what_two_kernels_need(seed: int) -> None:
         wrap(lambda inputs=inputs: loss(*inputs).backward())()
         gradients.append([t.grad for t in inputs])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
+
+
+class _Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (1 - x.tanh() ** 2)
+
+
+def test_an_optimizer_with_numbers_that_change_after_a_call_with_gradients_of_its_own() -> None:
+    found = []
+    for wrap in (lambda step: step, compiled):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+        optimizer = torch.optim.Rprop(net.parameters(), lr=0.01, etas=(0.6, 1.1))
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=10, cycle_momentum=False)
+
+        def step(x, y, net=net, optimizer=optimizer, scheduler=scheduler):
+            optimizer.zero_grad()
+            loss = (net[1](_Tanh.apply(net[0](x))) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss.detach()
+
+        run = wrap(step)
+        losses = [run(torch.full((5, 4), 0.1 * n), torch.ones(5, 2)) for n in range(4)]
+        found.append([*losses, *net.parameters(), *[p.grad for p in net.parameters()]])
+    torch.testing.assert_close(found[1], found[0])
+    assert not [reason for reason in reasons(run) if "operator by operator" in reason]

@@ -121,8 +121,8 @@ class Case:
     block: int = 64
     index: str = "int32"
 
-    def run(self, interpreter: Child) -> list[list[torch.Tensor]]:
-        """The slots' storages after the kernel, for each member."""
+    def run(self, interpreter: Child, aligned: bool = True) -> list[list[torch.Tensor]]:
+        """The slots' storages after the kernel, for each member. `aligned`: with code for wide accesses."""
         body, rows, addresses, buffers = self.body, [], [], []
         values = np.zeros((len(self.members), body.value_words), dtype=np.int64)
         for m, (sizes, operands) in enumerate(self.members):
@@ -149,7 +149,7 @@ class Case:
             scalars=list(zip([t for n, t in argument_types(body).items() if n[0] == "a"], self.scalars, strict=True)),
             constants={
                 "BLOCK": self.block,
-                **({"TAIL": min(self.block, 32)} if body.ndim else {}),
+                **({"TAIL": min(self.block, 32), "ALIGN": aligned} if body.ndim else {}),
                 **({"INDEX": self.index} if body.ndim > 1 else {}),
             },
         )
@@ -187,9 +187,11 @@ class Case:
         return results
 
     def check(self, interpreter: Child, ulps: float = 4, signed_zeros: bool = True, atol: float = 0) -> None:
-        for got, want in zip(self.run(interpreter), self.expect(), strict=True):
-            for a, b in zip(got, want, strict=True):
-                assert_close(a, b, ulps, signed_zeros, atol)
+        expected = self.expect()
+        for aligned in (True, False) if self.body.ndim else (True,):
+            for got, want in zip(self.run(interpreter, aligned), expected, strict=True):
+                for a, b in zip(got, want, strict=True):
+                    assert_close(a, b, ulps, signed_zeros, atol)
 
 
 def assert_close(got: torch.Tensor, want: torch.Tensor, ulps: float, signed_zeros: bool, atol: float) -> None:

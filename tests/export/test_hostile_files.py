@@ -389,16 +389,18 @@ def test_checksums_that_are_wrong(sums: Any, valid: Any, tmp_path: Path) -> None
 
 def test_operators_that_would_make_too_much(tmp_path: Path) -> None:
     """What an operator returns is worked out without data."""
+    size = 1 << 20
     quickfuse.export(lambda: torch.full([2, 3], 1.0) * 2).save(tmp_path / "v.qfx")
     parts = parts_of((tmp_path / "v.qfx").read_bytes(), tmp_path)
     text = json.loads(parts["program.json"])
     for node in text["graph"]["nodes"]:
         if node["op"] == "call":
-            node["value"]["shape"], node["value"]["stride"] = [1 << 20, 1 << 20], [1 << 20, 1]
+            node["value"]["shape"], node["value"]["stride"] = [size, size], [size, 1]
         if node.get("target") == "aten::full":
-            node["args"][0] = [1 << 20, 1 << 20]
+            node["args"][0] = [size, size]
     parts["program.json"] = json.dumps(text).encode()
-    assert loads_or_refuses(write(tmp_path / "m.qfx", parts), ())
+    with watched(path := write(tmp_path / "m.qfx", parts)):
+        assert quickfuse.load(path)  # a call would get the memory where machines promise more than they have
 
 
 @pytest.mark.parametrize("operands", [[], [2.0], [2.0, 2.0, 2.0]])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import quickfuse
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import Compiled, RunInEager, check, compile_for_test
 
@@ -122,3 +123,31 @@ def test_out_of_range(function: Callable[..., X], bad: int) -> None:
         torch.testing.assert_close(runner(x, good)[0], function(x, good))
         with pytest.raises(RunInEager):
             runner(x, torch.tensor([0, bad, 2]))
+
+
+@pytest.mark.parametrize("others", [[1, 2, 3], [2], [0, 3]], ids=str)
+@pytest.mark.parametrize("name", ["taken", "set", "put"])
+def test_a_mask_beside_a_tensor_of_indices(name: str, others: list[int]) -> None:
+    """How many elements a mask selects is known when it runs: there are as many of the others, or one."""
+
+    def changed(x: X, mask: X, i: X) -> X:
+        x = x * 2
+        x[mask, i] = 1.0
+        return x
+
+    def taken(x: X, mask: X, i: X) -> X:
+        return x[mask, i] + 1
+
+    def put(x: X, mask: X, i: X) -> X:
+        return x.index_put((mask, i), torch.tensor(2.0), accumulate=True) * 2
+
+    function = {"taken": taken, "set": changed, "put": put}[name]
+    compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+    x, i = values(7, 4), torch.tensor(others)
+    for selected in ([0, 2, 5], [0, 5]):
+        mask = torch.zeros(7, dtype=torch.bool).index_fill(0, torch.tensor(selected), True)
+        if len(others) in (1, len(selected)):
+            torch.testing.assert_close(compiled(x, mask, i), function(x, mask, i), rtol=0, atol=0)
+        else:
+            with pytest.raises((IndexError, RuntimeError)):
+                compiled(x, mask, i)

@@ -178,7 +178,7 @@ def test_tensors_without_elements(name: str, shape: tuple[int, ...], grad: bool)
     check_exactly(EMPTY[name], torch.empty(shape, requires_grad=grad))
 
 
-@pytest.mark.parametrize("shape", [(1 << 20,), (1000003,), (1024, 300), (3, 100, 1000), (300000, 2), (70000, 5)])
+@pytest.mark.parametrize("shape", [(1 << 20,), (1000003,), (1024, 300), (3, 100, 1000), (300000, 2), (70000, 5), (961, 512)])
 def test_long_reductions_are_done_in_parts(shape: tuple[int, ...]) -> None:
     x = torch.rand(shape)
     for function in (lambda x: x.sum(), lambda x: x.amax(), lambda x: x.sum(0), lambda x: x.mean(-1)):

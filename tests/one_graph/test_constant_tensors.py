@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from case_registry import case, cases
+from case_registry import case, cases, x0
 from one_graph.programs import agrees
 
 
@@ -15,6 +15,21 @@ def as_a_size():
         return x.view(x.shape[0], chunks, 2) + zeros, x.expand(torch.tensor(x.shape[0]), -1)
 
     return (f,)
+
+
+@case
+def as_a_size_from_numbers():
+    class Attention:
+        window = 1
+
+    attention = Attention()
+
+    def f(x, n):
+        chunks = torch.div(x.shape[1], n * attention.window, rounding_mode="trunc")
+        zeros = x.new_zeros((x.shape[0], chunks + 1, n))
+        return x.view(x.shape[0], chunks, n), zeros, x[: torch.tensor(n)], torch.tensor(n) * x
+
+    return f, lambda: (x0(), 2), lambda: (x0(), 1), lambda: (x0(), 2)
 
 
 @case

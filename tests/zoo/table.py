@@ -108,7 +108,8 @@ def _row(model: dict[str, Any]) -> str:
 
 
 def _outcome(way: dict[str, Any], model: dict[str, Any]) -> str:
-    return way.get("outcome", model.get("died", ""))
+    told = " (told)" if way.get("outcome") == "right" and way.get("detail") else ""
+    return way.get("outcome", model.get("died", "")) + told
 
 
 def _peer(way: dict[str, Any]) -> str:

@@ -23,11 +23,12 @@ from . import autocast
 from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
 from .effects import RecipeBook
 from .failing import may_be_handled
-from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
+from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .inference import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
+from .outside import ElementMatters
 from .raising import Raised
 from .symbolic import Unread
 
@@ -89,7 +90,7 @@ def _segment(
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
         if not whole:
             i.graph.in_try = i.in_try
-            i.graph.may_break = True
+            i.graph.may_break = i.outside.may_stop = True
         try:
             begin(i)
             try:
@@ -104,7 +105,7 @@ def _segment(
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise
-                stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
+                stop_at = reason.stop_at if isinstance(reason, (LongLoop, ElementMatters)) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 if isinstance(reason, LongLoop):
                     pause.loop_end = reason.loop_end
@@ -168,7 +169,7 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
                 frame.locals[index] = _variable(i, value, source)
             elif name in live:  # it may have a value the next time
                 i.outside.guard("is", _slot(i, frames, depth, "locals", index, repr(name)), UNBOUND)
-        moved = depth == len(frames) - 1 and frame.decoded.instructions[frame.position].name in _TAKE_UNREAD
+        moved = depth == len(frames) - 1 and frame.decoded.instructions[frame.position].name in TAKE_UNREAD
         for index, value in enumerate(state.stack):
             source = _slot(i, frames, depth, "stack", index, str(index))
             if moved and index == len(state.stack) - 1 and value is not NULL and value is not UNBOUND:
@@ -180,10 +181,6 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
             frame.exceptions.append(i.outside.wrap(exception, source))
         i.frames.append(frame)
         deliver = frame.stack.append
-
-
-#: Instructions that put the value on top of the stack into variables, without a look at it.
-_TAKE_UNREAD = ("STORE_FAST", "UNPACK_SEQUENCE")
 
 
 def _slot(i: Interpreter, frames: list[FrameState], depth: int, place: str, index: int, label: str) -> Source:

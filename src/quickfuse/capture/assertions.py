@@ -74,6 +74,8 @@ def _as_tensor(i: Interpreter, number: Symbol) -> TensorProxy:
     """A number out of a tensor as a tensor. A comparison of a tensor's only element with a number is one of the tensor:
     gradients are not computed past truth values that change."""
     general = functools.partial(i.graph.call, "call_function", torch.full, ((), number), {"dtype": torch.bool})
+    if number.kind is bool and number.tensor is not None and _is_as_read(i, number):
+        return _in_place_of(number, number.tensor)
     function, operands = number.operation or (None, ())
     if function not in _COMPARISONS or len(operands) != 2:
         return general()
@@ -82,11 +84,15 @@ def _as_tensor(i: Interpreter, number: Symbol) -> TensorProxy:
     if len(others) > 1 or any(type(o) not in (int, float) or abs(o) > _EXACT for o in others):
         return general()
     wide = [o if t is None else _wide(i, t) for o, t in zip(operands, tensors, strict=True)]
-    made = i.graph.call("call_function", function, tuple(wide), {})
+    return _in_place_of(number, i.graph.call("call_function", function, tuple(wide), {}))
+
+
+def _in_place_of(number: Symbol, tensor: TensorProxy) -> TensorProxy:
+    """The tensor that is asked instead of a number, which is not read where nothing else uses it."""
     if number.node is not None and not number.node.users:  # it comes back where something uses it
         number.node.graph.erase_node(number.node)
         number.node = None
-    return made  # type: ignore[no-any-return]
+    return tensor
 
 
 def _is_as_read(i: Interpreter, number: Symbol) -> bool:

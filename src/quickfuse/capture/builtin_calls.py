@@ -271,8 +271,8 @@ def _conversion(kind: type) -> Callable[..., Any]:
     return handler
 
 
-def _bool(i: Interpreter, value: Any = False) -> bool:
-    return i.truth(value)
+def _bool(i: Interpreter, value: Any = False) -> Any:
+    return number_calls.truth_as_number(i, value)
 
 
 def _str(i: Interpreter, value: Any = "") -> str:

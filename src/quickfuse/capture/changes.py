@@ -7,10 +7,33 @@ from typing import Any
 
 import torch
 
+from ..ir.iterating import Ahead
 from ..ir.segment import Call, Recipe
 from .context_changes import ContextChanges, FilterScope
 from .guarding import Guarding
-from .symbolic import Assigned, FromOutside, TensorProxy
+from .symbolic import Assigned, ForeignObject, FromOutside, ShadowContainer, ShadowDict, TensorProxy
+
+
+class Advanced:
+    """An iterator of the user's that the captured code advances: `performed` says after how many instructions, each time.
+    `held` are the iterators and the containers that may change, which it reads."""
+
+    __slots__ = ("ahead", "held", "performed", "stand_in")
+
+    def __init__(self, stand_in: FromOutside, ahead: Ahead, held: list[FromOutside]) -> None:
+        self.stand_in = stand_in
+        self.ahead = ahead
+        self.held = held
+        self.performed: list[int] = []
+
+    @property
+    def taken(self) -> int:
+        """How many elements were asked for."""
+        return len(self.performed)
+
+    def iterators(self) -> list[FromOutside]:
+        """The iterator, and those that it reads."""
+        return [self.stand_in, *[part for part in self.held if type(part) is ForeignObject]]
 
 
 class Changes(Guarding):
@@ -26,6 +49,8 @@ class Changes(Guarding):
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
         #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
+        #: The iterators that it has advanced, by identity.
+        self.iterators: dict[int, Advanced] = {}
         self.context = ContextChanges()
         #: What `warnings.catch_warnings` the captured code is in.
         self.filters: list[FilterScope] = []
@@ -34,7 +59,8 @@ class Changes(Guarding):
         """How many changes of the user's objects were noted so far."""
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
         stores = sum(map(len, (self.changed_attributes, self.variables, self.context.tokens, self.filters, self.draws)))
-        return stores + contents + sum(len(s.changes) for s in self.dictionaries)
+        taken = sum(known.taken for known in self.iterators.values())
+        return stores + contents + taken + sum(len(s.changes) for s in self.dictionaries)
 
     def assigned(self, place: Any, name: str = "") -> Assigned | None:
         """What the captured code did to a variable, None if it left it alone: see `Assigned`."""
@@ -48,8 +74,25 @@ class Changes(Guarding):
         else:
             known.value = value
 
+    def is_changed(self, container: FromOutside) -> bool:
+        """Whether the captured code has changed a container of the user's, which may be an object's `__dict__`."""
+        if isinstance(container, ShadowContainer):
+            return container.is_changed
+        if not isinstance(container, ShadowDict):
+            return False
+        tables = [_own_dict(owner.real) for owner, _ in self.changed_attributes]
+        tables += [variable.place for variable in self.variables]
+        return bool(container.changes or container.removed) or any(table is container.real for table in tables)
+
     def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
         """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""
         if name not in owner.attributes:
             self.changed_attributes.append((owner, name))
         owner.attributes[name] = value
+
+
+def _own_dict(owner: Any) -> Any:
+    try:
+        return object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None

@@ -20,7 +20,7 @@ from . import symbolic_keys
 from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .interpreter import Interpreter
-from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator
+from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator, OutsideIterator
 from .raising import raise_in_program
 from .symbolic import (
     ABSENT,
@@ -74,7 +74,7 @@ def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
     if type(iterator) is GeneratorValue:
         return GeneratorIterator(i, iterator)
     if isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator):
-        raise Unsupported("advancing an iterator from outside")
+        return OutsideIterator(i, iterator)
     return iterator if isinstance(iterator, ITERATORS) else ObjectIterator(i, iterator)
 
 
@@ -175,10 +175,9 @@ def as_index(i: Interpreter, value: Any) -> Any:
     """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
     if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
         value = i.outside.concrete(value)
-    if type(value) is TensorProxy and not value.meta.shape and not value.meta.dtype.is_floating_point:
-        constant = i.graph.contents.constant(value)
-        return value if constant is None else constant.item()
-    if type(value) is TensorProxy or is_constant(value):
+    if type(value) is TensorProxy:
+        return i.size_in(value)
+    if is_constant(value):
         return value
     if (method := python_method(i, value, "__index__")) is not None:
         return i.outside.concrete(i.call_now(method, (value,)))

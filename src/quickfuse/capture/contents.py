@@ -134,12 +134,15 @@ class Contents:
         template = template_of(function, len(operands))
         return None if template is None else _applied(function, template, known)
 
-    def constant(self, tensor: TensorProxy) -> torch.Tensor | None:
-        """What is in a tensor that is made of constants alone, and that nothing was stored in since."""
+    def constant(
+        self, tensor: TensorProxy, number: Callable[[torch.fx.Node], Any] | None = None
+    ) -> torch.Tensor | None:
+        """What is in a tensor that is made of constants alone, and that nothing was stored in since. `number` gives the
+        values of numbers from outside, where these count as constants."""
         graph = self._graph
         if tensor.node is None or tensor.node.graph is not graph.root or torch._C._is_any_autocast_enabled():
             return None
-        return constant_tensors.value_of(tensor.node, self._changes.__contains__)
+        return constant_tensors.value_of(tensor.node, self._changes.__contains__, number)
 
     def still_holds(self, symbol: Symbol) -> bool:
         """Whether the tensors that a number came out of, all made by the captured code, hold it when the graph ends."""

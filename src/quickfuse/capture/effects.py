@@ -19,6 +19,7 @@ from ..ir.segment import (
     Output,
     Recipe,
 )
+from . import outside_iterators
 from .class_attributes import lookup_class
 from .frame import Constructed, Frame
 from .inner_classes import refuse_outside
@@ -155,7 +156,8 @@ class RecipeBook:
 
     def effects(self) -> list[Effect]:
         """Every change of the user's objects, to be replayed in this order."""
-        effects = [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
+        effects = outside_iterators.effects(self.i)
+        effects += [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
         self.i.outside.guard_hashed()
@@ -218,7 +220,7 @@ class RecipeBook:
                 if shadow.added:
                     self._changed_types.append(type(shadow.real))
                     effects.append(Effect("extend", target, shadow.cls, self.recipe(list(shadow.added))))
-            elif _changed(shadow):
+            elif shadow.is_changed:
                 self._changed_types.append(type(shadow.real))
                 effects += self._of_set(shadow, target) if shadow.cls is set else [
                     Effect("refill", target, shadow.cls, self.recipe(list(shadow.items)))
@@ -264,10 +266,3 @@ def has_own(owner: Any, name: str) -> bool:
     except AttributeError:
         return False
     return name in getattr(owner, "__dict__", ()) or not hasattr(type(owner), "__dict__")
-
-
-def _changed(shadow: ShadowContainer) -> bool:
-    """Whether the captured code left a container with other contents than it found."""
-    if isinstance(shadow.items, set):
-        return shadow.items != set(shadow.original)
-    return list(map(id, shadow.items)) != list(map(id, shadow.original))

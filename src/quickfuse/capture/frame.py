@@ -11,6 +11,9 @@ from ..ir.frame import UNBOUND
 from ..ir.source import Source
 from .kinds import is_trusted_module
 
+#: Instructions that put the value on top of the stack into variables, without a look at it.
+TAKE_UNREAD = ("STORE_FAST", "UNPACK_SEQUENCE")
+
 
 class Frame:
     """`locals` holds values by the index that the bytecode uses; cells and free variables hold `CellType` objects."""

@@ -18,9 +18,6 @@ from .unwinding import unwind
 #: Where the iterators are from that have neither `throw` nor `close`.
 _PLAIN_ITERATORS = ("builtins", "collections", "itertools")
 
-#: Where the iterators are from that have neither `throw` nor `close`.
-_PLAIN_ITERATORS = ("builtins", "collections", "itertools")
-
 
 def make(i: Interpreter, frame: Frame, function: FunctionType) -> GeneratorValue:
     """What a call of a generator function gives: its frame, of which nothing has run yet."""

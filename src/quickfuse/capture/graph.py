@@ -104,6 +104,8 @@ class GraphBuilder:
         self.performed: Callable[[], int] = int
         #: Whether it is PyTorch's or the standard library's own code that is running.
         self.in_library: Callable[[], bool] = bool
+        #: The numbers that nodes stand for.
+        self.numbers: dict[torch.fx.Node, Symbol] = {}
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
 
@@ -159,11 +161,14 @@ class GraphBuilder:
         if symbol.operation is None:
             if not isinstance(symbol.expr, Source):
                 raise Unsupported("a number without a path to it")
-            return self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind, symbol.hint)
+            node = self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind, symbol.hint)
+            self.numbers[node] = symbol
+            return node
         function, operands = symbol.operation
         node = new_node(self.graph, "call_function", function, self._lower_args(operands))
         node.meta["val"] = NumberMeta(symbol.kind, symbol.from_tensor)
         self._stamp(node)
+        self.numbers[node] = symbol
         return node
 
     def _lower_args(self, value: Any) -> Any:
@@ -441,6 +446,7 @@ class GraphBuilder:
         """Let go of the user's objects."""
         self.examples = []  # the segment keeps its own
         self.contents.release()
+        self.numbers.clear()
         self.history.release()
         self._shadow = None
 

@@ -49,6 +49,8 @@ class Interpreter(ABC):
         self.asked_compiling = False
         #: What classes say about operations, as far as it was asked for: see `class_attributes.special_method`.
         self.special_methods: dict[tuple[type, str, bool], Any] = {}
+        #: Methods that `functools.singledispatchmethod` gave, by what asked for them, with the call that gives them.
+        self.dispatched: dict[tuple[int, ...], tuple[Any, tuple[Any, ...]]] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
@@ -73,6 +75,7 @@ class Interpreter(ABC):
         self.frames.clear()
         self.loads.clear()
         self.special_methods.clear()
+        self.dispatched.clear()
         self.graph.release()
         self.outside.release()
 
@@ -150,6 +153,14 @@ class Interpreter(ABC):
     @abstractmethod
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
+
+    def size_in(self, tensor: TensorProxy) -> Any:
+        """The whole number in a 0-dim tensor that stands for a size, where it is computed from constants and from numbers
+        from outside, which are guarded to stay the same; the tensor itself otherwise."""
+        if tensor.meta.shape or tensor.meta.dtype.is_floating_point:
+            return tensor
+        number = self.graph.contents.constant(tensor, lambda node: self.outside.concrete(self.graph.numbers[node]))
+        return tensor if number is None else number.item()
 
     # running ----------------------------------------------------------------------------------------------------
 

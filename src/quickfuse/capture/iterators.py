@@ -111,6 +111,19 @@ class ObjectIterator(CallingIterator):
             raise
 
 
+class OutsideIterator(CallingIterator):
+    """An iterator of the user's as native functions see it."""
+
+    kind = iter
+
+    def __next__(self) -> Any:
+        iterator = self.parts[0]
+        found, element = self.i.kind_of(iterator).advance(self.i, iterator)
+        if not found:
+            raise StopIteration(element)
+        return element
+
+
 class ItemIterator(CallingIterator):
     """Iteration over an object that has `__getitem__` and no `__iter__`: by the indices 0, 1, ... until IndexError."""
 

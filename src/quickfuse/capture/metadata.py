@@ -18,6 +18,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.memo import Memo
 from ..ir.modes import AUTOCAST_DEVICES
+from ..ir.random_state import results_on_cpu
 from ..ir.values import TensorMeta
 from .data_dependent import reason_of
 from .elementwise import broadcast, is_elementwise, keeps_layout, layout_is_simple, result_stride, run_on_one_element
@@ -103,6 +104,10 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
         result = run_empty(function, args, kwargs, tensors, grad, device)
     result = result or probe(function, args, kwargs, tensors, grad, device)
     result = result or run_without_data(function, args, kwargs, tensors, grad, device)
+    if device.type != "cpu" and (on_cpu := results_on_cpu(function, args, kwargs)):
+        there = torch.device("cpu")
+        found = [replace(m, device=there) if k in on_cpu else m for k, m in enumerate(result.structure)]
+        result = replace(result, structure=type(result.structure)(found))
     if isinstance(function, _OVERLOADS) and _has_side_effects(function):
         everything = tuple(range(len(tensors)))
         return replace(result, written=everything, unnoticed=tuple([k for k in everything if k not in result.written]))

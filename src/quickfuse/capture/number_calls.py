@@ -9,6 +9,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
 from .interpreter import Interpreter
 from .number_operators import template_of
@@ -42,6 +44,21 @@ def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
     if type(value) is Symbol or is_constant(value):
         return _function(round)(i, value, *digits)
     return i.call_now(i.attribute_now(value, "__round__"), digits)
+
+
+def truth_as_number(i: Interpreter, value: Any) -> Any:
+    """`bool(value)`, where a number is wanted and no branch follows at once: a symbol where only running the graph tells."""
+    if type(value) is TensorProxy:
+        meta = value.meta
+        one = type(meta.numel) is int and meta.numel == 1 and not meta.dtype.is_complex
+        if not one or value.cls not in (torch.Tensor, torch.nn.Parameter) or i.graph.nested:
+            return i.truth(value)
+    elif type(value) is not Symbol or not value.from_tensor:
+        return i.truth(value)
+    if i.graph.contents.of(value) is not None:
+        return i.truth(value)
+    number = i.graph.item(value) if type(value) is TensorProxy else value
+    return number if number.kind is bool else i.graph.number(operator.ne, number, 0)
 
 
 def _compared(i: Interpreter, left: Any, right: Any) -> bool:

@@ -17,6 +17,7 @@ from . import binary_operators, containers, imports, variables
 from .class_attributes import load_super
 from .frame import Frame, new_cell
 from .interpreter import Interpreter
+from .number_calls import truth_as_number
 from .raising import raise_in_program
 from .symbolic import Symbol, TensorProxy, Unread, is_constant, type_of
 from .torch_function import call_torch
@@ -282,11 +283,12 @@ def op_CONTAINS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_UNARY_NOT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(not i.truth(f.stack.pop()))
+    truth = truth_as_number(i, f.stack.pop())
+    f.stack.append(i.graph.number(operator.not_, truth) if type(truth) is Symbol else not truth)
 
 
 def op_TO_BOOL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.truth(f.stack.pop()))
+    f.stack.append(truth_as_number(i, f.stack.pop()))
 
 
 def _unary(i: Interpreter, f: Frame, function: Any, tensor_method: str) -> None:

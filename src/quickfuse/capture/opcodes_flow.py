@@ -8,13 +8,14 @@ from typing import Any
 
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
-from . import containers, exception_groups, generators
+from ..ir.iterating import is_readable
+from . import containers, exception_groups, generators, outside_iterators
 from .assertions import truth_of_branch
 from .class_attributes import guard_class_attribute, lookup_class
-from .frame import Frame, GeneratorValue
+from .frame import TAKE_UNREAD, Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import raise_in_program
-from .symbolic import FromOutside, real_of, type_of
+from .symbolic import ForeignObject, FromOutside, real_of, type_of
 from .unwinding import traceback_of
 
 # jumps ----------------------------------------------------------------------------------------------------------
@@ -97,7 +98,12 @@ def op_GET_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_FOR_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    found, element = containers.next_of(i, f.stack[-1])
+    iterator = f.stack[-1]
+    if type(iterator) is ForeignObject and is_readable(iterator.real):
+        only_moved = f.decoded.instructions[f.position].name in TAKE_UNREAD
+        found, element = outside_iterators.next_of(i, iterator, only_moved)
+    else:
+        found, element = containers.next_of(i, iterator)
     if found:
         f.stack.append(element)
     else:

@@ -386,9 +386,8 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
     """Operands with numbers in place of tensors that stand for sizes, and are made of constants."""
     if name not in _TAKE_SIZES:
         return value
-    if type(value) is TensorProxy and not value.meta.shape and not value.meta.dtype.is_floating_point:
-        constant = i.graph.contents.constant(value)
-        return value if constant is None else constant.item()
+    if type(value) is TensorProxy:
+        return i.size_in(value)
     if type(value) in (list, tuple):
         return type(value)([_with_plain_sizes(i, name, v) for v in value])
     return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value

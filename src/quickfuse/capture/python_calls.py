@@ -41,6 +41,9 @@ def call(
     if function.__code__ is single_dispatch.CODE:
         then(single_dispatch.call(i, function, args, kwargs))
         return
+    if function.__code__ is single_dispatch.GET_CACHED:
+        single_dispatch.method(i, function, args, kwargs, then)
+        return
     if function.__code__ is AROUND_REPR:
         i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return

@@ -203,7 +203,7 @@ def _multinomial(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool)
     if x.ndim not in (1, 2) or not x.dtype.is_floating_point or samples < 1 or x.shape[-1] < samples:
         return None
     shape = (*x.shape[:-1], samples)
-    return Result(TensorMeta(torch.int64, shape, contiguous_stride(shape), x.device))
+    return Result(TensorMeta.dense(torch.int64, shape, x.device))
 
 
 # other new tensors ----------------------------------------------------------------------------------------------

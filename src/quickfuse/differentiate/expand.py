@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..ir.arguments import map_leaves
+from ..ir.arguments import leaves, map_leaves
 from ..ir.memo import Memo
 from ..ir.values import TensorMeta
 from .recompute import memory_root
@@ -83,10 +83,4 @@ def _apart(recorder: Recorder, nodes: list[Node]) -> list[Node]:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _tensors(element)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+    return (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))

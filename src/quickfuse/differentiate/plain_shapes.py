@@ -176,7 +176,7 @@ def _full(size: Any, value: Any, *, dtype: Any = None, device: Any = None, **opt
 
 
 def _contiguous(shape: tuple[int, ...], like: TensorMeta) -> Out:
-    return Out(TensorMeta(like.dtype, shape, contiguous_stride(shape), like.device), 0)
+    return Out(TensorMeta.dense(like.dtype, shape, like.device), 0)
 
 
 #: Operator -> what it returns for these operands.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from .. import config
 from ..errors import InternalError, Unsupported
 from ..ir.memo import Memo
+from ..ir.random_state import results_on_cpu
 from ..ir.values import TensorMeta, numbered
 from . import plain_shapes
 from .layouts import RULES, Out, Spec
@@ -78,6 +80,18 @@ def _infer(function: Any, args: Any, kwargs: Any) -> Spec:
     if (found := pointwise_spec(function, args, kwargs, tensors)) is not NotImplemented:
         return found
     device = _result_device(tensors, kwargs)
+    if device.type != "cpu" and (on_cpu := results_on_cpu(function, args, kwargs)):
+        found = _without_running(function, args, kwargs, tensors, device)
+        return tuple([_on_cpu(out) if k in on_cpu else out for k, out in enumerate(found)])
+    return _without_running(function, args, kwargs, tensors, device)
+
+
+def _on_cpu(out: Out) -> Out:
+    return replace(out, meta=replace(out.meta, device=torch.device("cpu")))
+
+
+def _without_running(function: Any, args: Any, kwargs: Any, tensors: list[TracedTensor], device: torch.device) -> Spec:
+    """What PyTorch says of tensors without data, or else of tensors full of zeros."""
     name = function._schema.name
     if name in _OF_ANOTHER_SHAPE or (name in _OF_OTHER_STRIDES and _may_run(tensors)):
         return _on_zeros(function, args, kwargs, tensors, "only a run tells what it returns")

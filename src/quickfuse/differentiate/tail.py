@@ -184,10 +184,11 @@ class TailResults:
 
 
 def tail_of(graph: Graph, grad_enabled: bool) -> Tail | None:
-    """What comes after the last gradient; None where there is none, or where it cannot be left out of the trace."""
+    """What comes after the last gradient, and all of a graph that takes none: it may be the end of one that was taken apart.
+    None where that is nothing, or cannot be left out of the trace."""
     nodes = list(graph.nodes)
-    last = max((k for k, node in enumerate(nodes) if node.target is torch.autograd.grad), default=len(nodes))
-    inside = [node for node in nodes[last + 1 :] if node.op != "output"]
+    last = max((k for k, node in enumerate(nodes) if node.target is torch.autograd.grad), default=-1)
+    inside = [node for node in nodes[last + 1 :] if node.op not in ("placeholder", "output")]
     late: set[Node] = set()
     for node in inside:
         source = node.args[0] if node.target is operator.getitem else None

@@ -102,16 +102,15 @@ class Driver:
             barren += COMPILED_IN_VAIN * (self.compiled - compiled)
             if outcome is NO_SEGMENT:
                 continue
-            kept = outcome if type(outcome) is self._suspension else ()
-            for frame in frames:
+            before = frames[:]
+            frames[:] = kept = outcome if type(outcome) is self._suspension else ()
+            for frame in before:  # a signal's handler may raise from here on: the frames are those of after the segment
                 if frame not in kept:  # frames are equal to themselves only
                     frame.forget()
-            if type(outcome) is not self._suspension:
-                frames.clear()
+            if not frames:
                 return outcome
             if self._useful(key):
                 barren = 0
-            frames[:] = outcome
 
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""

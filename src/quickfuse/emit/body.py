@@ -274,7 +274,7 @@ class KernelBodyWriter:
         """The buffers that a step reads, or that are returned."""
         found = set(buffers_in(self.schedule.program.outputs))
         for step, used in zip(self.schedule.steps, self._used, strict=True):
-            found.update(buffers_in((step.args, step.kwargs)) if isinstance(step, Extern) else used)
+            found.update(step.reads if isinstance(step, Extern) else used)
         return found
 
     def _dying(self) -> dict[int, list[Buffer]]:

@@ -75,8 +75,8 @@ class _FunctionWriter(KernelBodyWriter):
         start = len(self.lines)
         super()._extern(step)
         checks = [
-            f"if {name} is None or {name}.shape != {buffer.meta.shape} or {name}.dtype is not {self._dtype(buffer)}: "
-            "raise _Unfit"
+            f"if {name} is None or {name}.shape != {buffer.meta.shape} or {name}.dtype is not {self._dtype(buffer)}"
+            f"{_elsewhere(name, buffer)}: raise _Unfit"
             for buffer in step.outputs if buffer in self._read and (name := self._variables.get(buffer))
         ]  # fmt: skip
         self.lines[start + 1 : start + 1] = checks
@@ -85,6 +85,12 @@ class _FunctionWriter(KernelBodyWriter):
         name = f"_{str(buffer.meta.dtype).removeprefix('torch.')}"
         self.constants[name] = buffer.meta.dtype
         return name
+
+
+def _elsewhere(name: str, buffer: Buffer) -> str:
+    """A condition for a tensor that is not on the GPU where it should be: a kernel that reads it takes the process with it.
+    Only tensors of one element are on the CPU by surprise."""
+    return f" or not {name}.is_cuda" if buffer.meta.device.type == "cuda" and not buffer.meta.shape else ""
 
 
 class _HostWriter(_FunctionWriter):

@@ -111,7 +111,7 @@ class Prologue:
             parent = self._place(base)
             key = source.key
             by_syntax = isinstance(key, Source) or reads_by_syntax(self._types.get(base), source.kind)
-            if isinstance(key, NumberExpr) or not by_syntax:
+            if isinstance(key, NumberExpr) or not by_syntax or source.kind in ("ahead", "read_by"):
                 found = None
             elif parent is not None and not isinstance(key, Source):
                 found = self._family(source.kind, None, parent[0], key), parent[1]
@@ -266,6 +266,10 @@ class Prologue:
             return f"{base}.get(_MISSING)"
         if source.kind == "default":
             return f"{base}.get()"
+        if source.kind == "ahead":
+            return f"_Ahead({base})"
+        if source.kind == "read_by":
+            return f"_read_by({base})"
         if source.kind == "contents":
             return f"{base}.item()"
         if source.kind == "plain":

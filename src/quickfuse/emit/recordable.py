@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ..ir.arguments import leaves
 from ..ir.kernel import KernelCall, Schedule
-from ..ir.loop import Buffer, Extern, HostScalar, Number
+from ..ir.loop import Buffer, Extern, HostScalar, Number, buffers_in
+from ..ir.random_state import uses_random_state
 
 #: Operators with results whose shapes or values the CPU has to know.
 _WAITING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
@@ -15,15 +17,16 @@ def why_not_recorded(schedule: Schedule) -> str | None:
     """The reason; "" where there is nothing to record, None for a schedule that can be recorded."""
     reason = ""
     devices = {step.device for step in schedule.steps if isinstance(step, KernelCall) and step.device.type != "cpu"}
+    states = _random_states(schedule)
     for step in schedule.steps:
         if not isinstance(step, Extern):
             continue
-        on = {buffer.meta.device for buffer in step.buffers}
+        on = {buffer.meta.device for buffer in step.buffers if buffer not in states}
         name = getattr(step.target, "__name__", str(step.target))
         devices |= {device for device in on if device.type != "cpu"}
         if any(device.type == "cpu" for device in on):
             reason = f"{name} works on the CPU"
-        elif _holds_number((step.args, step.kwargs)):
+        elif any(isinstance(leaf, (Number, HostScalar)) for leaf in leaves((step.args, step.kwargs))):
             reason = f"{name} gets a number that may be another one in each call"
         elif any(tag in getattr(step.target, "tags", ()) for tag in _WAITING):
             reason = f"what {name} returns depends on what is in its operands"
@@ -40,9 +43,17 @@ def why_not_recorded(schedule: Schedule) -> str | None:
     return None
 
 
-def _holds_number(value: object) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_number, value))
-    return isinstance(value, (Number, HostScalar))
+def _random_states(schedule: Schedule) -> set[Buffer]:
+    """The states of random number generators that only operators make and take: on the GPU while a graph is recorded."""
+    made: set[Buffer] = set()
+    others = {*buffers_in(schedule.program.outputs)}
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            others.update(buffer for member in step.members for buffer in member.buffers)
+        elif not isinstance(step, Extern):
+            continue
+        elif uses_random_state(getattr(step.target, "function", step.target)):
+            made.update(buffer for buffer in step.outputs if buffer.meta.device.type == "cpu")
+        else:
+            others.update(step.buffers)
+    return made - others

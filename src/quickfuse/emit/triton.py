@@ -9,13 +9,15 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
     BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
     TAIL      (constexpr, not without axes) the number of threads of a program
+    ALIGN     (constexpr, not without axes) whether there is code for accesses of 128 bits a thread
     INDEX     (constexpr, only with two axes or more) tl.int32 or tl.int64: the type of index arithmetic
 
 A program of a body with axes handles up to BLOCK consecutive elements of one member, in row-major order. Where their
 number and all addresses are multiples of 16, it handles them at once, by accesses of 128 bits a thread; otherwise TAIL
 at a time, one by each thread. Both branches call one function, `NAME_elements`, which has the computation. The kernel
-decides for each program, so that one odd view does not slow the other members down. Bodies with rows that are gone
-through have other constants: see `triton_rows.py`.
+decides for each program, so that one odd view does not slow the other members down. Without ALIGN there is one branch for
+all programs: small work is not worth two copies of the code. Bodies with rows that are gone through have other constants:
+see `triton_rows.py`.
 """
 
 from __future__ import annotations
@@ -23,10 +25,20 @@ from __future__ import annotations
 from quickfuse.emit.triton_builder import TritonBuilder
 from quickfuse.emit.triton_ops import pointer_type
 from quickfuse.emit.triton_rows import row_functions
-from quickfuse.emit.triton_text import dynamic_axes, function, in_memory, scalars, value_lines, word_names, wrapped
+from quickfuse.emit.triton_text import (
+    dynamic_axes,
+    function,
+    in_memory,
+    index_lines,
+    offset,
+    scalars,
+    value_lines,
+    word_names,
+    wrapped,
+)
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Index, short
-from quickfuse.ir.kernel import Form, KernelBody, Slot, walk
+from quickfuse.ir.expr import short
+from quickfuse.ir.kernel import Form, KernelBody, Slot
 
 
 def emit(body: KernelBody, name: str, form: Form = Form.WHOLE) -> str:
@@ -99,13 +111,16 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
         *(f"{word_name} = tl.load(row + {word})" for word, word_name in words.items()),
         *value_lines(body),
         f"left = tl.minimum({' * '.join(list(words.values())[: body.ndim])} - start, BLOCK)",
-        f"if ({' | '.join(['left', *(words[word] for word in _aligned_words(body))])}) % 16 == 0:",
-        *call("    ", "start", "left", "True", "BLOCK"),
+        "if ALIGN:",
+        f"    if ({' | '.join(['left', *(words[word] for word in _aligned_words(body))])}) % 16 == 0:",
+        *call("        ", "start", "left", "True", "BLOCK"),
+        "    else:",
+        "        for done in range(0, left.to(tl.int32), TAIL):",
+        *call("            ", "start + done", "left - done", "False", "TAIL"),
         "else:",
-        "    for done in range(0, left.to(tl.int32), TAIL):",
-        *call("        ", "start + done", "left - done", "False", "TAIL"),
+        *call("    ", "start", "left", "False", "BLOCK"),
     ]
-    constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "TAIL", *index)]
+    constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "TAIL", "ALIGN", *index)]
     return [
         function(f"{name}_elements", parameters, _elements(body)),
         function(name, ["rows", "values", "blocks", *scalars(body), *constexprs], kernel),
@@ -144,43 +159,12 @@ def _elements(body: KernelBody) -> list[str]:
         *(f"    {x} = tl.multiple_of({x}, 16)" for x in ["left", *(names[word] for word in _aligned_words(body))]),
         "lane = tl.arange(0, COUNT)",
         "mask = lane < left",
-        *_index_lines(body),
+        *index_lines("(start.to(INDEX) + lane)" if body.ndim > 1 else "start + lane", range(body.ndim)),
     ]
 
     def address(slot: int) -> tuple[str, str]:
-        offset = _offset(slot, body.slots[slot])
-        return (f"p{slot} + {offset}", "mask") if offset else (f"p{slot}", "")
+        # For what is contiguous the sum with the pointer comes first: a thread then adds a small constant to one address.
+        moved = "start + lane" if body.slots[slot].strides == (1,) else offset(body, slot, range(body.ndim))
+        return (f"p{slot} + {moved}", "mask") if moved else (f"p{slot}", "")
 
     return [*lines, *TritonBuilder(body, address).lines]
-
-
-def _uses_index(body: KernelBody) -> bool:
-    return any(isinstance(node, Index) for node in walk(*body.roots)) or any(
-        None in slot.strides for slot in body.slots if not slot.by_value
-    )
-
-
-def _index_lines(body: KernelBody) -> list[str]:
-    """Statements that turn the position within the member into an index for each axis, the last one fastest."""
-    if body.ndim == 1:
-        return ["index0 = start + lane"] if _uses_index(body) else []
-    lines = []
-    rest = "start.to(INDEX) + lane"
-    for axis in range(body.ndim - 1, 0, -1):
-        lines += [f"rest{axis} = {rest}", f"index{axis} = rest{axis} % n{axis}"]
-        rest = f"rest{axis} // n{axis}"
-    return [*lines, f"index0 = {rest}"]
-
-
-def _offset(k: int, slot: Slot) -> str:
-    """The distance of an element from the slot's address, in elements; empty where it is 0 for all."""
-    if slot.strides == (1,):
-        # The sum with the pointer comes first: a thread then adds a small constant to one address.
-        return "start + lane"
-    terms = []
-    for axis, stride in enumerate(slot.strides):
-        if stride is None:
-            terms.append(f"index{axis} * p{k}_stride{axis}")
-        elif stride == 1:
-            terms.append(f"index{axis}")
-    return " + ".join(terms)

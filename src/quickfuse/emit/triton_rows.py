@@ -12,9 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from quickfuse.emit.plan import Plan
 from quickfuse.emit.triton_builder import Scope, TritonBuilder
+from quickfuse.emit.triton_online import OnlineWalker, sums_along
 from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
-from quickfuse.emit.triton_text import function, in_memory, scalars, value_lines, word_names, wrapped
+from quickfuse.emit.triton_text import (
+    function,
+    in_memory,
+    index_lines,
+    offset,
+    scalars,
+    value_lines,
+    word_names,
+    wrapped,
+)
+from quickfuse.emit.walker import Walker
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.kernel import Form, KernelBody, RowLength, StoreKind
@@ -95,9 +107,9 @@ def _rows(body: KernelBody, form: Form) -> list[str]:
         f"length = {_product(body.column_axes)}",
         "x = first.to(INDEX) + tl.arange(0, BLOCK)[:, None]",
         *_mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}"),
-        *_index_lines("outer.to(INDEX)", body.outer_axes(form)),
-        *_index_lines("x", _tile_rows(body, form)),
-        *(f"q{k} = p{k} + {offset}" for k, _ in in_memory(body) if (offset := _offset(body, k, body.row_axes))),
+        *index_lines("outer.to(INDEX)", body.outer_axes(form)),
+        *index_lines("x", _tile_rows(body, form)),
+        *(f"q{k} = p{k} + {moved}" for k, _ in in_memory(body) if (moved := offset(body, k, body.row_axes))),
         "lane = tl.arange(0, COLUMNS)[None, :]",
     ]
     if form is Form.WHOLE:
@@ -122,28 +134,12 @@ def _tile_lines(body: KernelBody, first: str, mask: Sequence[str]) -> list[str]:
         *mask,
         "mask = x_mask & r_mask",
         "tile = x * 0 + r * 0",
-        *_index_lines("r", body.column_axes),
+        *index_lines("r", body.column_axes),
     ]
 
 
 def _product(axes: Sequence[int]) -> str:
     return " * ".join(f"n{axis}" for axis in axes) or "1"
-
-
-def _index_lines(position: str, axes: Sequence[int]) -> list[str]:
-    """Statements that turn a position into an index for each axis, the last one fastest."""
-    lines, rest = [], position
-    for axis in reversed(axes[1:]):
-        lines += [f"index{axis} = {rest} % n{axis}", f"rest{axis} = {rest} // n{axis}"]
-        rest = f"rest{axis}"
-    return [*lines, f"index{axes[0]} = {rest}"] if axes else lines
-
-
-def _offset(body: KernelBody, k: int, axes: Sequence[int]) -> str:
-    """How far a slot's element is from its address by the indices of some axes, in elements; empty where it is 0."""
-    strides = body.slots[k].strides
-    moving = [axis for axis in axes if strides[axis] != 0]
-    return " + ".join(f"index{axis}" if strides[axis] == 1 else f"index{axis} * p{k}_stride{axis}" for axis in moving)
 
 
 #: What combines all elements of each row of a tile: `{0}` is the tile.
@@ -170,13 +166,20 @@ class RowsBuilder(TritonBuilder):
         self.form = form
         self.in_tile = not body.inner
         self._loops = 0
+        #: The sums that are computed with a maximum, by number, and the names of those that are there.
+        self.sums: dict[int, int] = {}
+        self.totals: dict[int, str] = {}
         super().__init__(body, self._address)
+
+    def walker(self, plan: Plan) -> Walker[str]:
+        self.sums = sums_along(plan) if self.form is Form.LOOPED else {}
+        return OnlineWalker(plan, self, self.sums, self.totals)
 
     def _address(self, slot: int) -> tuple[str, str]:
         """The masks are None where all programs find the element there."""
         body = self.body
-        by_row, within = _offset(body, slot, _tile_rows(body, self.form)), _offset(body, slot, body.column_axes)
-        moves = by_row or _offset(body, slot, body.outer_axes(self.form))
+        by_row, within = offset(body, slot, _tile_rows(body, self.form)), offset(body, slot, body.column_axes)
+        moves = by_row or offset(body, slot, body.outer_axes(self.form))
         pointer = " + ".join([f"q{slot}" if moves else f"p{slot}", *([within] if within else [])])
         return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
 
@@ -217,14 +220,21 @@ class RowsBuilder(TritonBuilder):
             values = self._inside(body)
             return [self._reduced(k, self._masked(k, value)) for k, value in zip(reductions, values, strict=False)]
         names = [self._accumulator(k, "[BLOCK, COLUMNS]") for k in reductions]
+        along = {k: self._accumulator(k, "[BLOCK, COLUMNS]") for k, maximum in self.sums.items() if maximum in reductions}
 
         def step() -> None:
             for k, name, value in zip(reductions, names, body(), strict=False):
+                for one in [along[one] for one in along if self.sums[one] == k]:
+                    self.scope.lines.append(f"{one} = tl.where(r_mask, qm.scaled_sum({one}, {name}, {value}), {one})")
                 combined = self._combined(k, name, self._as_accumulated(k, value))
                 self.scope.lines.append(f"{name} = tl.where(r_mask, {combined}, {name})")
 
         self._loop(step)
-        return [self._reduced(k, name) for k, name in zip(reductions, names, strict=True)]
+        results = [self._reduced(k, name) for k, name in zip(reductions, names, strict=True)]
+        for k, one in along.items():
+            place = list(reductions).index(self.sums[k])
+            self.totals[k] = self.name(f"qm.unscaled_sum({one}, {names[place]}, {results[place]})", "r")
+        return results
 
     def loop(
         self, axis: int, carried: Sequence[str], body: Callable[[Sequence[str]], Sequence[str]], flushed: Sequence[int]

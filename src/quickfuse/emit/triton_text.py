@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 import torch
 
@@ -32,6 +33,22 @@ def word_names(body: KernelBody) -> dict[int, str]:
         for axis in dynamic_axes(slot):
             names[body.stride_word(k, axis)] = f"p{k}_stride{axis}"
     return names
+
+
+def index_lines(position: str, axes: Sequence[int]) -> list[str]:
+    """Statements that turn a position into an index for each axis, the last one fastest."""
+    lines, rest = [], position
+    for axis in reversed(axes[1:]):
+        lines += [f"index{axis} = {rest} % n{axis}", f"rest{axis} = {rest} // n{axis}"]
+        rest = f"rest{axis}"
+    return [*lines, f"index{axes[0]} = {rest}"] if axes else lines
+
+
+def offset(body: KernelBody, k: int, axes: Sequence[int]) -> str:
+    """How far a slot's element is from its address by the indices of some axes, in elements; empty where it is 0."""
+    strides = body.slots[k].strides
+    moving = [axis for axis in axes if strides[axis] != 0]
+    return " + ".join(f"index{axis}" if strides[axis] == 1 else f"index{axis} * p{k}_stride{axis}" for axis in moving)
 
 
 def dynamic_axes(slot: Slot) -> list[int]:

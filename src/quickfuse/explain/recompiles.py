@@ -17,6 +17,7 @@ import torch
 
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
+from ..ir.iterating import Ahead, read_by
 from ..ir.reading import plain_value
 from ..ir.signatures import signature
 from ..ir.source import Source
@@ -204,6 +205,10 @@ class _Roots:
             return base.item()
         if source.kind == "plain":
             return plain_value(source.key, base)
+        if source.kind == "ahead":
+            return Ahead(base)
+        if source.kind == "read_by":
+            return read_by(base)
         if source.kind == "attr":
             plain = isinstance(base, (type, ModuleType))
             return getattr(base, source.key) if plain else object.__getattribute__(base, source.key)

@@ -21,6 +21,7 @@ use what earlier ones have reduced. Softmax has three passes:
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -257,7 +258,11 @@ class KernelBody:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """A flat tuple that equal bodies share.
+        """A flat tuple that equal bodies share."""
+        return self.key_with(lambda constant: (repr(constant.value), constant.dtype))  # 0.0 equals -0.0, and NaN nothing
+
+    def key_with(self, constant: Callable[[Const], Any]) -> tuple[Any, ...]:
+        """A flat tuple that bodies share which are equal but for constants, with what is given in place of these.
 
         Values are graphs with shared nodes: comparing or hashing them as trees would take exponential time.
         """
@@ -268,7 +273,7 @@ class KernelBody:
             if isinstance(node, Op):
                 entry = (node.name, node.dtype, *(number_of[id(arg)] for arg in node.args))
             elif isinstance(node, Const):
-                entry = (repr(node.value), node.dtype)  # 0.0 equals -0.0, and NaN nothing
+                entry = constant(node)
             number_of[id(node)] = numbers.setdefault(entry, len(numbers))
         stores = tuple([(s.kind, s.slot, s.combine, *(number_of[id(root)] for root in s.roots)) for s in self.stores])
         return (self.device_type, self.axes, self.vector, self.slots, self.scalars, tuple(numbers), stores)

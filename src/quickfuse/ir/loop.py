@@ -15,13 +15,14 @@ A reduction is a store that combines the values of all elements that it stores t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import torch
 
-from .expr import Expr, statements
+from .arguments import leaves
+from .expr import Expr, Load, Place, statements, walk
 from .values import TensorMeta
 
 
@@ -102,6 +103,11 @@ class Store:
         """All that is computed for an element."""
         return [root for root in (self.offset, self.inside, self.value) if root is not None]
 
+    def rewritten(self, function: Callable[[Expr], Expr]) -> Store:
+        """The store with `function(root)` in place of all that is computed for an element."""
+        offset, inside = (None if root is None else function(root) for root in (self.offset, self.inside))
+        return replace(self, value=function(self.value), offset=offset, inside=inside)
+
     @property
     def assignment(self) -> str:
         """What stands left of the value: `t[i0] =`, or `t[i0] sum=` for a reduction."""
@@ -141,6 +147,17 @@ class Loop:
     stores: list[Store]
     device: torch.device
 
+    @property
+    def reads(self) -> dict[Buffer, None]:
+        """The buffers that it reads, in order."""
+        nodes = walk(*[root for store in self.stores for root in store.roots])
+        return dict.fromkeys([node.access.buffer for node in nodes if isinstance(node, (Load, Place))])
+
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffer of each store."""
+        return [store.access.buffer for store in self.stores]
+
     def __str__(self) -> str:
         axes = ", ".join(f"i{k}" for k in range(len(self.shape)))
         head = f"for {axes} in {self.shape}:" if self.shape else "once:"
@@ -166,9 +183,19 @@ class Extern:
     may_fail: bool = False
 
     @property
+    def reads(self) -> dict[Buffer, None]:
+        """The buffers that it reads, in order."""
+        return dict.fromkeys(buffers_in((self.args, self.kwargs)))
+
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffers that it makes."""
+        return self.outputs
+
+    @property
     def buffers(self) -> dict[Buffer, None]:
         """The buffers that it reads or writes, in order."""
-        return dict.fromkeys([*buffers_in((self.args, self.kwargs)), *self.outputs])
+        return dict.fromkeys([*self.reads, *self.outputs])
 
     def __str__(self) -> str:
         name = getattr(self.target, "__name__", str(self.target))
@@ -276,12 +303,4 @@ def buffers_in(value: Any) -> Iterator[Buffer]:
 
 
 def _memory_in(value: Any) -> Iterator[Buffer | View]:
-    if isinstance(value, (Buffer, View)):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _memory_in(element)
-    elif isinstance(value, dict):
-        yield from _memory_in(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from _memory_in((value.start, value.stop, value.step))
+    return (leaf for leaf in leaves(value) if isinstance(leaf, (Buffer, View)))

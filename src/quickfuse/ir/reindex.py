@@ -80,19 +80,23 @@ def with_arguments(node: Op, args: tuple[Expr, ...]) -> Op:
     return node if same else Op(node.name, args, node.dtype)
 
 
-def reindex(expr: Expr, index_map: IndexMap) -> Expr:
-    """`expr` as a function of new indices."""
+def rewrite_accesses(
+    expr: Expr, access: Callable[[Access], Access], index: Callable[[Index], Expr] = lambda node: node
+) -> Expr:
+    """`expr` with other accesses in its loads and places, and other values for its loop variables."""
 
     def leaf(node: Expr) -> Expr:
-        if isinstance(node, Load):
-            return Load(index_map.access(node.access), node.dtype)
-        if isinstance(node, Place):
-            return Place(index_map.access(node.access), node.dtype)
-        if isinstance(node, Index):
-            return index_map.index(node.axis)
-        return node
+        if isinstance(node, (Load, Place)):
+            new = access(node.access)
+            return node if new is node.access else type(node)(new, node.dtype)
+        return index(node) if isinstance(node, Index) else node
 
     return rewrite_leaves(expr, leaf)
+
+
+def reindex(expr: Expr, index_map: IndexMap) -> Expr:
+    """`expr` as a function of new indices."""
+    return rewrite_accesses(expr, index_map.access, lambda node: index_map.index(node.axis))
 
 
 def select(expr: Expr, index_map: IndexMap, computed: Mapping[int, Expr], inside: Expr | None) -> Expr:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from .expr import Expr, Index, Load, Place
+from .expr import Expr, Index
 from .loop import Access
-from .reindex import IndexMap, reindex, rewrite_leaves
+from .reindex import IndexMap, reindex, rewrite_accesses
 
 Shape = tuple[int, ...]
 
@@ -42,22 +43,15 @@ def _relayout_merged(expr: Expr, base: Layout, view: Layout) -> Expr | None:
     groups = _merged_axes(base, view)
     if groups is None:
         return None
-    failed = False
 
-    def leaf(node: Expr) -> Expr:
-        nonlocal failed
-        if isinstance(node, (Load, Place)):
-            strides = node.access.strides
-            merged = tuple([strides[group[-1]] if group else 0 for group in groups])
-            for group in groups:
-                for outer, inner in itertools.pairwise(group):
-                    failed = failed or strides[outer] != strides[inner] * base.shape[inner]
-            return type(node)(Access(node.access.buffer, node.access.offset, merged), node.dtype)
-        failed = failed or isinstance(node, Index)
-        return node
+    def merged(access: Access) -> Access:
+        strides = access.strides
+        pairs = [pair for group in groups for pair in itertools.pairwise(group)]
+        if any(strides[outer] != strides[inner] * base.shape[inner] for outer, inner in pairs):
+            raise _NotSeen
+        return Access(access.buffer, access.offset, tuple([strides[group[-1]] if group else 0 for group in groups]))
 
-    result = rewrite_leaves(expr, leaf)
-    return None if failed else result
+    return _with_accesses(expr, merged)
 
 
 def _merged_axes(base: Layout, view: Layout) -> list[list[int]] | None:
@@ -87,24 +81,32 @@ def _relayout_by_memory(expr: Expr, base: Layout, view: Layout) -> Expr | None:
     moving = [k for k, size in enumerate(base.shape) if size > 1]
     own = [base.stride[k] for k in moving]
     still = (0,) * len(view.shape)
-    failed = False
 
-    def leaf(node: Expr) -> Expr:
-        nonlocal failed
-        if isinstance(node, (Load, Place)):
-            kind, access = type(node), node.access
-            strides = [access.strides[k] for k in moving]
-            if strides == own:
-                return kind(Access(access.buffer, access.offset + view.offset, view.stride), node.dtype)
-            if not any(strides):
-                return kind(Access(access.buffer, access.offset, still), node.dtype)
-            failed = True
-        elif isinstance(node, Index):
-            failed = True
-        return node
+    def seen(access: Access) -> Access:
+        strides = [access.strides[k] for k in moving]
+        if strides == own:
+            return Access(access.buffer, access.offset + view.offset, view.stride)
+        if any(strides):
+            raise _NotSeen
+        return Access(access.buffer, access.offset, still)
 
-    result = rewrite_leaves(expr, leaf)
-    return None if failed else result
+    return _with_accesses(expr, seen)
+
+
+class _NotSeen(Exception):
+    """A value cannot be seen through a view in this way."""
+
+
+def _with_accesses(expr: Expr, access: Callable[[Access], Access]) -> Expr | None:
+    """A value with other accesses, none of whose parts depends on an index in another way; None where there is no such."""
+    try:
+        return rewrite_accesses(expr, access, _refuse)
+    except _NotSeen:
+        return None
+
+
+def _refuse(index: Index) -> Expr:
+    raise _NotSeen
 
 
 def index_map_of(base: Layout, view: Layout) -> IndexMap | None:
@@ -122,11 +124,13 @@ def index_map_of(base: Layout, view: Layout) -> IndexMap | None:
     for j, (size, stride) in enumerate(zip(view.shape, view.stride, strict=True)):
         if size == 1 or stride == 0:
             continue
-        axis = next((k for k in order if base.stride[k] <= stride), None)
-        if axis is None or stride % base.stride[axis]:
+        if stride < 0:
             return None
-        coefficients[axis][j] = stride // base.stride[axis]
-        reach[axis] += coefficients[axis][j] * (size - 1)
+        for axis in order:  # several for a diagonal
+            coefficients[axis][j], stride = divmod(stride, base.stride[axis])
+            reach[axis] += coefficients[axis][j] * (size - 1)
+        if stride:
+            return None
     if any(r >= max(size, 1) for r, size in zip(reach, base.shape, strict=True)):
         return None
     return IndexMap(tuple(constants), tuple(map(tuple, coefficients)), len(view.shape))

@@ -7,11 +7,11 @@ PyTorch counts how often a tensor was changed in place (`Tensor._version`). View
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 from torch.fx import Graph, Node
 
+from .arguments import leaves
 from .effects import Effects
 from .values import TensorMeta
 
@@ -41,18 +41,10 @@ def changes(graph: Graph) -> Counter[Node]:
     for node in graph.nodes:
         effects: Effects | None = node.meta.get("effects")
         if effects is not None and effects.counted:
-            operands = list(_operands((node.args, node.kwargs)))
+            operands = [leaf for leaf in leaves((node.args, node.kwargs)) if _is_tensor(leaf)]
             found.update(counter_of(operands[k]) for k in effects.counted)
     return found
 
 
-def _operands(arguments: Any) -> Iterator[Node]:
-    """The tensors among a call's arguments, in the order in which `Effects` numbers them."""
-    if isinstance(arguments, Node):
-        if isinstance(arguments.meta.get("val"), TensorMeta):
-            yield arguments
-    elif isinstance(arguments, (list, tuple)):
-        for element in arguments:
-            yield from _operands(element)
-    elif isinstance(arguments, dict):
-        yield from _operands(list(arguments.values()))
+def _is_tensor(argument: Any) -> bool:
+    return isinstance(argument, Node) and isinstance(argument.meta.get("val"), TensorMeta)

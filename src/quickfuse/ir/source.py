@@ -14,7 +14,7 @@ from .. import errors
 
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
-    "contents", "plain", "context", "default".
+    "contents", "plain", "context", "default", "ahead", "read_by".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -28,6 +28,8 @@ class Source:
     * contents: the number in the one-element tensor `base`
     * context: the value of the context variable `base` in the current context, `MISSING` where it has none
     * default: what the context variable `base` gives where it has none
+    * ahead: what the iterator `base` gives next, as `ir.iterating.Ahead`; `item(k)` is the element after `k` others
+    * read_by: the iterators and containers that the iterator `base` reads, a tuple
     * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 
     `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
@@ -71,6 +73,12 @@ class Source:
     def default(self) -> Source:
         return self._child("default", "")
 
+    def ahead(self) -> Source:
+        return self._child("ahead", "")
+
+    def read_by(self) -> Source:
+        return self._child("read_by", "")
+
     def __str__(self) -> str:
         if self.label:
             return self.label
@@ -96,6 +104,8 @@ class Source:
             return f"{self.base}.item()"
         if self.kind == "plain":
             return f"{self.key.__name__}({self.base})"
+        if self.kind in ("ahead", "read_by"):
+            return f"{self.kind}({self.base})"
         computed = isinstance(self.key, Source) or hasattr(self.key, "operands")
         return f"{self.base}[{self.key if computed else repr(self.key)}]"
 

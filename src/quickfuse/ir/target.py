@@ -139,6 +139,19 @@ class CudaTarget:
     most_warps: int = 16
     #: Rows that would take more warps together are tiles of their own: all warps of a program wait for each other.
     usual_warps: int = 8
+    #: Calls that move fewer bytes take about as long as a launch, whatever their tiles are, as long as no more than so many
+    #: times their elements are in tiles. Others may have another call's tile where it makes so many programs for each
+    #: multiprocessor. Accesses of 128 bits are worth a copy of the code from so many bytes on.
+    bytes_of_small_call: int = 2 << 20
+    most_idle_of_small_call: int = 8
+    programs_of_shared_shape: int = 2
+    bytes_for_wide_accesses: int = 2 << 20
+    #: Of a graph, so many kernels that move so many bytes at least are measured, where that is asked for. Another shape than
+    #: the one chosen by sizes has to be better by this part.
+    most_tuned_kernels: int = 24
+    bytes_worth_tuning: int = 4 << 20
+    clearly_better: float = 0.03
+    most_elements_a_thread: int = 32
     #: Programs for each multiprocessor below which tiles have fewer rows.
     tiles_per_multiprocessor: int = 4
     costs: CostModel = GPU_COSTS

@@ -21,6 +21,11 @@ class TensorMeta:
     device: torch.device
     requires_grad: bool = False
 
+    @staticmethod
+    def dense(dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> TensorMeta:
+        """A tensor in row-major order without gaps."""
+        return TensorMeta(dtype, shape, contiguous_stride(shape), device)
+
     @property
     def numel(self) -> int:
         n = 1

@@ -20,6 +20,7 @@ from ..ir.loop import Buffer
 from ..ir.values import TensorMeta
 from . import bulk_reads, cpu, same_tensors, unchanged
 from .contents import Apart, ContentsReader
+from .cuda_compile import LaunchShape
 from .labels import labelled
 from .memory import keep_freed_memory
 from .packed import packed
@@ -44,17 +45,24 @@ def bind(
     emit_cpu: Callable[[KernelBody, str], str],
     emit_gpu: Callable[[KernelBody, str, Form], str],
     recorded: bool = False,
+    tuned: bool = False,
 ) -> tuple[list[Launch], Placer]:
-    """Compile what is not compiled yet and prepare every kernel call of a schedule. `recorded`: for a CUDA graph."""
+    """Compile what is not compiled yet and prepare every kernel call of a schedule. `recorded`: for a CUDA graph. `tuned`:
+    the launch shapes of the largest kernels on a GPU are found by measuring."""
     placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
-    _compile_on_gpu([step for step in kernels if step.device.type != "cpu"], emit_gpu, recorded)
+    on_gpu = [step for step in kernels if step.device.type != "cpu"]
+    shapes = iter(_compile_on_gpu(on_gpu, emit_gpu, recorded, tuned))
     calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
             on_cpu = step.device.type == "cpu"
-            call = CpuCall(step, compiled[step.body], placer) if on_cpu else _bind_gpu(step, placer, emit_gpu, recorded)
+            call: Launch
+            if on_cpu:
+                call = CpuCall(step, compiled[step.body], placer)
+            else:
+                call = _bind_gpu(step, placer, emit_gpu, recorded, next(shapes))
             placer.tables.append(call.table)
             calls.append(call)
         elif isinstance(step.target, SteadyConvolution):
@@ -81,29 +89,32 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
     return kernels  # type: ignore[return-value]
 
 
-def _compile_on_gpu(steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str], recorded: bool) -> None:
-    if steps:
-        from .gpu_call import compile_together
+def _compile_on_gpu(
+    steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str], recorded: bool, tuned: bool
+) -> list[LaunchShape]:
+    if not steps:
+        return []
+    from .gpu_call import compile_together
 
-        compile_together(steps, emit, recorded)
+    return compile_together(steps, emit, recorded, tuned)
 
 
 def _bind_gpu(
-    step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str, Form], str], recorded: bool
+    step: KernelCall, placer: Placer, emit: Callable[[KernelBody, str, Form], str], recorded: bool, shape: LaunchShape
 ) -> Launch:
     from .gpu_call import GpuCall
 
-    return GpuCall(step, placer, emit, recorded)
+    return GpuCall(step, placer, emit, recorded, shape)
 
 
 def load_ahead() -> None:
-    """Let Triton be loaded while the first graph is captured, in a process that uses a GPU: it takes as long as capture."""
+    """Start the processes that compile for a GPU while the first graph is captured, in a process that uses one."""
     if torch.cuda.is_initialized():
-        _load_triton_once()
+        _warm_up_once()
 
 
 @functools.cache
-def _load_triton_once() -> None:
+def _warm_up_once() -> None:
     from .cuda_compile import warm_up
 
     with contextlib.suppress(Unsupported):  # without Triton: who needs it is told

@@ -21,9 +21,14 @@ _INT32_MAX = 2**31 - 1
 
 def launch_shape(call: KernelCall) -> LaunchShape:
     """How a call is launched on its device."""
+    return choose(call.body, call.members, multiprocessors_of(call))
+
+
+def multiprocessors_of(call: KernelCall) -> int:
+    """How many multiprocessors the device has that a call is on."""
     torch.cuda.init()
-    multiprocessors = torch.cuda.get_device_properties(device_index(call)).multi_processor_count
-    return choose(call.body, call.members, multiprocessors)
+    count: int = torch.cuda.get_device_properties(device_index(call)).multi_processor_count
+    return count
 
 
 def device_index(call: KernelCall) -> int:
@@ -166,10 +171,37 @@ def _may_align(body: KernelBody, members: Sequence[Member], form: Form) -> bool:
 # --- programs ---
 
 
+def longest_row(body: KernelBody, members: Sequence[Member]) -> int:
+    """The elements of the longest row."""
+    return max([_rows_and_length(body, member)[1] for member in members], default=0)
+
+
+def covered_elements(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> int:
+    """How many elements all tiles or blocks of a call have, with those that no member has."""
+    if not shape.columns:
+        return shape.block * program_count(body, members, shape)
+    tiles = 0
+    for member, count in zip(members, _programs_of_members(body, members, shape), strict=True):
+        length = _rows_and_length(body, member)[1]
+        tiles += count * (-(-length // shape.columns) if shape.form is Form.LOOPED else 1)
+    return tiles * shape.block * shape.columns
+
+
+def program_count(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> int:
+    """How many programs a call has."""
+    return sum(_programs_of_members(body, members, shape))
+
+
 def program_table(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> npt.NDArray[np.int32]:
     """One row for each program: its member, and which of the member's blocks or tiles it handles."""
     if not shape.columns:
         return block_table([member.numel for member in members], shape.block)
+    return block_table(_programs_of_members(body, members, shape), 1)
+
+
+def _programs_of_members(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> list[int]:
+    if not shape.columns:
+        return [-(-member.numel // shape.block) for member in members]
     sizes = [_rows_and_length(body, member) for member in members]
     counts = [
         _outer_rows(body, member, shape.form) * -(-_tile_rows(body, member, shape.form) // shape.block) * bool(length)
@@ -177,7 +209,7 @@ def program_table(body: KernelBody, members: Sequence[Member], shape: LaunchShap
     ]
     if shape.form is Form.SPREAD:
         counts = [count * -(-length // shape.columns) for count, (_, length) in zip(counts, sizes, strict=True)]
-    return block_table(counts, 1)
+    return counts
 
 
 def _outer_rows(body: KernelBody, member: Member, form: Form) -> int:

@@ -69,9 +69,9 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     """A plain tensor with the strides that were compiled for.
 
     Raises:
-        Unfit: for another type or shape, which only an operator can have returned that does not say what it returns.
+        Unfit: for another type, shape or device, which only an operator can have returned that does not say what it returns.
     """
-    if tensor.dtype != meta.dtype or tensor.shape != meta.shape:
+    if (tensor.dtype, tensor.shape, tensor.device) != (meta.dtype, meta.shape, meta.device):
         raise Unfit
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()

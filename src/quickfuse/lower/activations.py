@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quickfuse.ir.expr import Expr
@@ -12,7 +11,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .arithmetic import clamp_both
 from .context import Context
-from .rules import NoRule, evaluator, pointwise
+from .rules import NoRule, bound, pointwise
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -26,23 +25,14 @@ def relu(x: Expr) -> Expr:
     return ops.maximum(x, ops.like(x, 0))
 
 
-@evaluator("relu6")
-def relu6(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    return clamp_both(ctx, (*args, 0, 6), _without_input(kwargs), meta)
+@bound("relu6")
+def relu6(ctx: Context, meta: TensorMeta, input: Any) -> Expr:
+    return clamp_both(ctx, (input, 0, 6), {}, meta)
 
 
-@evaluator("hardtanh")
-def hardtanh(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    bounds = {"min_val": -1.0, "max_val": 1.0, **dict(zip(("input", "min_val", "max_val"), args, strict=False)), **kwargs}
-    if len(bounds) != 3:
-        raise NoRule
-    return clamp_both(ctx, (bounds["input"], bounds["min_val"], bounds["max_val"]), {}, meta)
-
-
-def _without_input(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    if kwargs:
-        raise NoRule
-    return kwargs
+@bound("hardtanh")
+def hardtanh(ctx: Context, meta: TensorMeta, input: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Expr:
+    return clamp_both(ctx, (input, min_val, max_val), {}, meta)
 
 
 @pointwise("threshold", numbers={"threshold": None, "value": None})

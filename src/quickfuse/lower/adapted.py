@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+from quickfuse.ir.arguments import map_leaves
 
 #: A place in nested lists and tuples: the index in each of them, from the outermost on.
 Path = tuple[int, ...]
 
 
-class Slot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Slot:
     """In the arguments of a call: its argument number `index`, or the Python number in that tensor."""
 
     index: int
@@ -52,7 +56,12 @@ class Adapted:
             operands[k] = operands[k].item()
         for k in self.written:
             operands[k] = (like if k in self.filled else copied)(operands[k])
-        returned = self.function(*_filled(self.args, operands), **_filled(self.kwargs, operands))
+
+        def filled(leaf: Any) -> Any:
+            return operands[leaf.index] if type(leaf) is Slot else leaf
+
+        args, kwargs = map_leaves(filled, (self.args, self.kwargs))
+        returned = self.function(*args, **kwargs)
         outputs = [operands[k] for k in self.written]
         if self.new:
             outputs = [element_at(returned, path) for path in self.new] + outputs
@@ -95,16 +104,3 @@ def element_at(value: Any, path: Path) -> Any:
     for index in path:
         value = value[index]
     return value
-
-
-def _filled(template: Any, operands: list[Any]) -> Any:
-    kind = type(template)
-    if kind is Slot:
-        return operands[template.index]
-    if kind is list or kind is tuple:
-        return kind([_filled(part, operands) for part in template])
-    if kind is dict:
-        return {name: _filled(part, operands) for name, part in template.items()}
-    if kind is slice:
-        return slice(*[_filled(part, operands) for part in (template.start, template.stop, template.step)])
-    return template

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import Promotion, is_float
-from .rules import ALL_DEVICES, EVALUATORS, NoRule, Pointwise, evaluator, pointwise
+from .rules import ALL_DEVICES, EVALUATORS, NoRule, Pointwise, bound, pointwise
 from .symbolic import Tensor
 
 _CUDA = frozenset({"cuda"})
@@ -49,16 +50,13 @@ _div_by_number = Pointwise(
 EVALUATORS["exact_div"] = _true_div
 
 
-@evaluator("div divide true_divide")
-def div(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    options = dict(kwargs)
-    mode = options.pop("rounding_mode", None)
-    if mode is not None:
-        return (_floor_div if mode == "floor" else _trunc_div)(ctx, args, options, meta)
-    divisor = options.get("other", args[1] if len(args) > 1 else None)
-    if meta.device.type == "cuda" and _is_host_number(divisor):
-        return _div_by_number(ctx, args, options, meta)  # as eager's kernel does on a GPU
-    return _true_div(ctx, args, options, meta)
+@bound("div divide true_divide")
+def div(ctx: Context, meta: TensorMeta, input: Any, other: Any, rounding_mode: Any = None) -> Expr:
+    if rounding_mode is not None:
+        quotient = _floor_div if rounding_mode == "floor" else _trunc_div
+    else:  # a number is the reciprocal's factor, as in eager's kernel on a GPU
+        quotient = _div_by_number if meta.device.type == "cuda" and _is_host_number(other) else _true_div
+    return quotient(ctx, (input, other), {}, meta)
 
 
 def _is_host_number(value: Any) -> bool:
@@ -104,10 +102,9 @@ def reciprocal(x: Expr) -> Expr:
     return ops.div(ops.like(x, 1), x)
 
 
-@evaluator("rdiv")
-def rdiv(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+@bound("rdiv")
+def rdiv(ctx: Context, meta: TensorMeta, tensor: Any, dividend: Any) -> Expr:
     """`number / tensor`, which eager computes as `tensor.reciprocal() * number`."""
-    tensor, dividend = args
     inverse = ctx.fresh(meta, reciprocal(ctx, (tensor,), {}, meta))
     return EVALUATORS["mul"](ctx, (inverse, dividend), {}, meta)
 
@@ -144,11 +141,10 @@ _lerp_number = Pointwise(_lerp, "self end", numbers={"weight": None})
 _lerp_tensor = Pointwise(_lerp, "self end weight")
 
 
-@evaluator("lerp")
-def lerp(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    weight = kwargs.get("weight", args[2] if len(args) > 2 else None)
+@bound("lerp")
+def lerp(ctx: Context, meta: TensorMeta, input: Any, end: Any, weight: Any) -> Expr:
     by_tensor = type(weight) is Tensor and not weight.is_number
-    return (_lerp_tensor if by_tensor else _lerp_number)(ctx, args, kwargs, meta)
+    return (_lerp_tensor if by_tensor else _lerp_number)(ctx, (input, end, weight), {}, meta)
 
 
 # --- powers ---
@@ -192,10 +188,9 @@ _power_of = Pointwise(_power, "self exponent", needs="device common")
 _power_of_number = Pointwise(_number_power, "self exponent", needs="device common")
 
 
-@evaluator("pow")
-def power(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    of_number = bool(args) and type(args[0]) is not Tensor
-    return (_power_of_number if of_number else _power_of)(ctx, args, kwargs, meta)
+@bound("pow")
+def power(ctx: Context, meta: TensorMeta, input: Any, exponent: Any) -> Expr:
+    return (_power_of if type(input) is Tensor else _power_of_number)(ctx, (input, exponent), {}, meta)
 
 
 @pointwise("square")
@@ -231,39 +226,24 @@ def _first_of_equals(x: Expr, y: Expr, common: torch.dtype) -> tuple[Expr, Expr]
     return (y, x) if common is torch.bfloat16 else (x, y)
 
 
-@evaluator("max")
-def max_of_two(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    return _of_two_tensors(maximum, ctx, args, kwargs, meta)
-
-
-@evaluator("min")
-def min_of_two(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    return _of_two_tensors(minimum, ctx, args, kwargs, meta)
-
-
-def _of_two_tensors(
-    rule: Pointwise, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta
-) -> Expr:
+def _of_two_tensors(rule: Pointwise, ctx: Context, meta: TensorMeta, input: Tensor, other: Tensor) -> Expr:
     """`torch.max(x, y)`; the other forms are reductions."""
-    if kwargs or len(args) != 2 or any(type(a) is not Tensor or a.is_number for a in args):
+    if input.is_number or other.is_number:
         raise NoRule
-    return rule(ctx, args, kwargs, meta)
+    return rule(ctx, (input, other), {}, meta)
 
 
-@evaluator("clamp clip")
-def clamp(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    bounds = dict(zip(("self", "min", "max"), args, strict=False))
-    if set(kwargs) - {"input", "min", "max"}:
+bound("max")(partial(_of_two_tensors, maximum))
+bound("min")(partial(_of_two_tensors, minimum))
+
+
+@bound("clamp clip")
+def clamp(ctx: Context, meta: TensorMeta, input: Any, min: Any = None, max: Any = None) -> Expr:
+    if min is None and max is None:
         raise NoRule
-    bounds.update(kwargs)
-    tensor = bounds.get("self", bounds.get("input"))
-    low, high = bounds.get("min"), bounds.get("max")
-    if low is None or high is None:
-        if low is None and high is None:
-            raise NoRule
-        bound = low if high is None else high
-        return (maximum if high is None else minimum)(ctx, (tensor, bound), {}, meta)
-    return clamp_both(ctx, (tensor, low, high), {}, meta)
+    if min is None or max is None:
+        return maximum(ctx, (input, min), {}, meta) if max is None else minimum(ctx, (input, max), {}, meta)
+    return clamp_both(ctx, (input, min, max), {}, meta)
 
 
 clamp_both = Pointwise(lambda x, low, high: ops.minimum(ops.maximum(x, low), high), "self min max")

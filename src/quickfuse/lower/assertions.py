@@ -13,10 +13,10 @@ from .symbolic import Tensor
 __all__ = ["assert_async"]
 
 
-@rule("_assert_async", "input assert_msg=None")
-def assert_async(ctx: Context, meta: Any, input: Any, assert_msg: Any) -> None:
+@rule("_assert_async")
+def assert_async(ctx: Context, meta: Any, input: Tensor, assert_msg: Any = None) -> None:
     """`torch._assert_async`: the only element is not zero."""
-    if type(input) is not Tensor or input.meta.numel != 1:
+    if input.meta.numel != 1:
         raise NoRule
     value = ctx.formula(input)
     ctx.raise_where(ops.eq(value, ops.like(value, 0)), input.meta.shape, input.meta.device)

@@ -21,15 +21,16 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Expr, Load, Op, Place, walk
-from quickfuse.ir.loop import Buffer, Extern, Loop, Program, Store, StoreKind, View, as_view, memory_at
-from quickfuse.ir.reindex import replace_parts, rewrite_leaves
+from quickfuse.ir.expr import Expr, Load, Op, walk
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, StoreKind, View, as_view, memory_at
+from quickfuse.ir.reindex import replace_parts, rewrite_accesses
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .products import Activation, LinearCall
-from .step_order import Order, StepReads, in_order, writes
+from .step_order import Order, StepReads, in_order
 from .symbolic import whole_load
 
 MM = frozenset({
@@ -146,7 +147,7 @@ class _Sums:
         self.place: dict[Buffer, int] = {}
         self.writers: dict[Buffer, list[Loop | Extern]] = {}
         for number, step in enumerate(program.steps):
-            for buffer in writes(step):
+            for buffer in step.writes:
                 self.writers.setdefault(buffer, []).append(step)
                 self.place.setdefault(buffer, number)
         #: The loops that do nothing but to store what a single other one loads.
@@ -349,31 +350,22 @@ class _Rows:
         if not any(buffer in self.moved for buffer in self.reads.of(step)):
             return step
         if isinstance(step, Loop):
-            step.stores = [self._store(store) for store in step.stores]
+            step.stores = [store.rewritten(lambda value: rewrite_accesses(value, self._access)) for store in step.stores]
         else:
-            step.args, step.kwargs = self._value(step.args), self._value(step.kwargs)
+            step.args, step.kwargs = map_leaves(self._argument, (step.args, step.kwargs))
         return step
 
-    def _store(self, store: Store) -> Store:
-        offset = store.offset if store.offset is None else rewrite_leaves(store.offset, self._leaf)
-        inside = store.inside if store.inside is None else rewrite_leaves(store.inside, self._leaf)
-        return replace(store, value=rewrite_leaves(store.value, self._leaf), offset=offset, inside=inside)
+    def _access(self, access: Access) -> Access:
+        if access.buffer not in self.moved:
+            return access
+        buffer, offset = self.moved[access.buffer]
+        return replace(access, buffer=buffer, offset=access.offset + offset)
 
-    def _leaf(self, node: Expr) -> Expr:
-        if isinstance(node, (Load, Place)) and node.access.buffer in self.moved:
-            buffer, offset = self.moved[node.access.buffer]
-            return replace(node, access=replace(node.access, buffer=buffer, offset=node.access.offset + offset))
-        return node
-
-    def _value(self, value: Any) -> Any:
+    def _argument(self, value: Any) -> Any:
         if isinstance(value, Buffer) and value in self.moved:
             buffer, offset = self.moved[value]
             return View(buffer, value.meta.shape, value.meta.stride, offset)
         if isinstance(value, View) and value.buffer in self.moved:
             buffer, offset = self.moved[value.buffer]
             return replace(value, buffer=buffer, offset=value.offset + offset)
-        if type(value) in (list, tuple):
-            return type(value)([self._value(v) for v in value])
-        if type(value) is dict:
-            return {key: self._value(v) for key, v in value.items()}
         return value

@@ -1,9 +1,10 @@
-"""Rules that are no formulas on elements: functions of whole tensors, registered with the names of their parameters.
+"""Rules that are no formulas on elements: functions of whole tensors, with the parameters of PyTorch's.
 
-    @rule("logsumexp", "input dim keepdim=False")
-    def logsumexp(ctx, meta, input, dim, keepdim): ...
+    @rule("logsumexp")
+    def logsumexp(ctx, meta: TensorMeta, input: Tensor, dim: int, keepdim: bool = False) -> Tensor: ...
 
-A rule returns the node's value, or raises `NoRule` to leave the call to PyTorch.
+Annotations say what a rule takes (`parameters.py`). It returns the node's value, or raises `NoRule` to leave the call to
+PyTorch.
 """
 
 from __future__ import annotations
@@ -18,13 +19,10 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
+from .parameters import NoRule, Parameters
 from .promotion import SUPPORTED
-from .rules import ALL_DEVICES, NoRule
+from .rules import ALL_DEVICES
 from .symbolic import Tensor
-
-_REQUIRED = object()
-#: Other names of parameters, as PyTorch takes them from NumPy.
-_ALIASES = {"self": "input", "axis": "dim", "keepdims": "keepdim", "x": "input"}
 
 #: Parameters that may be numbers of the host.
 _NUMBERS = frozenset({"eps", "momentum"})
@@ -38,58 +36,39 @@ FUNCTION_RULES: dict[Any, Rule] = {}
 
 
 class Rule:
-    """A rule with its parameters. Operands on other devices than `devices` are left to PyTorch."""
+    """A rule with its parameters. Operands of several devices are left to PyTorch."""
 
-    def __init__(self, function: Callable[..., Any], signature: str, devices: frozenset[str]) -> None:
+    def __init__(self, function: Callable[..., Any], parameters: Parameters) -> None:
         self.function = function
-        self.devices = devices
-        self.signature = signature
-        *others, last = signature.split()
-        self.rest = last[1:] if last.startswith("*") else None  # the parameter that takes all further arguments
-        self.defaults = dict(map(_parameter, [*others, self.rest or last]))
+        self.parameters = parameters
 
     def __call__(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
-        names = list(self.defaults)
-        if self.rest is not None:
-            args = [*args[: len(names) - 1], args[len(names) - 1 :]]
-        if len(args) > len(names):
-            raise NoRule
-        bound = {**self.defaults, **dict(zip(names, args, strict=False))}
-        for name, value in kwargs.items():
-            name = _ALIASES.get(name, name) if name not in self.defaults else name
-            if name not in self.defaults:
-                raise NoRule
-            bound[name] = value
-        if any(type(value) is Scalar and name not in _NUMBERS for name, value in bound.items()):
-            raise NoRule
-        devices = set()
+        bound = self.parameters.bind(args, kwargs, meta)
+        devices: set[torch.device] = set()
         for name, value in bound.items():
-            if value is _REQUIRED:
+            if type(value) is Scalar and name not in _NUMBERS:
                 raise NoRule
-            if type(value) is Tensor and (value.is_number and name not in _OUT_OF_TENSORS or not self._takes(value.meta)):
+            if type(value) is Tensor and (value.is_number and name not in _OUT_OF_TENSORS or not _takes(value.meta)):
                 raise NoRule
             tensors = value if isinstance(value, (list, tuple)) else (value,)
             devices.update([t.meta.device for t in tensors if type(t) is Tensor])
         if len(devices) > 1:
             raise NoRule
-        return self.function(ctx, meta, **bound)
-
-    def _takes(self, meta: TensorMeta) -> bool:
-        return meta.device.type in self.devices and meta.dtype in SUPPORTED
+        return self.parameters.call(self.function, bound, ctx, meta)
 
 
-def _parameter(text: str) -> tuple[str, Any]:
-    name, _, default = text.partition("=")
-    return name, eval(default, {"torch": torch}) if default else _REQUIRED
+def _takes(meta: TensorMeta) -> bool:
+    return meta.device.type in ALL_DEVICES and meta.dtype in SUPPORTED
 
 
 def rule(
-    names: str, signature: str, functions: Sequence[Any] = (), devices: frozenset[str] = ALL_DEVICES
+    names: str, functions: Sequence[Any] = (), like: Rule | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function `(ctx, meta, *parameters)` for functions of `torch` and for others."""
+    """Register a function `(ctx, meta, *parameters)` for functions of `torch` and for others. `like`: a rule that has its
+    parameters."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        made = Rule(function, signature, devices)
+        made = Rule(function, like.parameters if like else Parameters(function))
         for name in names.split():
             RULES[name] = made
         for other in functions:

@@ -23,12 +23,12 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, Load, Op, Place, conjuncts, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, View, as_view
-from quickfuse.ir.reindex import IndexMap, reindex, rewrite_leaves
+from quickfuse.ir.reindex import IndexMap, reindex, rewrite_accesses
 from quickfuse.ir.target import costs_on
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from .batches import ADDMM, MM
-from .step_order import StepReads, in_order, writes
+from .step_order import StepReads, in_order
 from .symbolic import whole_load
 
 _Step = Loop | Extern
@@ -99,11 +99,11 @@ class _Chunks:
             group = [step for step in self.program.steps if self._touches(step)]
             for step in group:
                 if isinstance(step, Loop):
-                    self.large.update(buffer for buffer in writes(step) if buffer.meta.numel >= least)
+                    self.large.update(buffer for buffer in step.writes if buffer.meta.numel >= least)
         return group
 
     def _touches(self, step: _Step) -> bool:
-        return any(buffer in self.large for buffer in (*self.reads.of(step), *writes(step)))
+        return any(buffer in self.large for buffer in (*self.reads.of(step), *step.writes))
 
     def _count(self) -> int:
         """How many chunks: as few as are small enough, or as many as there can be."""
@@ -182,7 +182,7 @@ class _Chunks:
             shape = (meta.numel // self.count,)
         else:
             raise _NoChunks
-        small = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
+        small = TensorMeta.dense(meta.dtype, shape, meta.device)
         return Buffer(f"{buffer.name}_{number}", small, "temp")
 
     def _separated(self, loop: Loop) -> Loop:
@@ -192,7 +192,7 @@ class _Chunks:
             return loop
         if store.kind is not StoreKind.REDUCE or math.prod(loop.shape) > self.rows:
             raise _NoChunks
-        meta = TensorMeta(store.value.dtype, loop.shape, contiguous_stride(loop.shape), loop.device)
+        meta = TensorMeta.dense(store.value.dtype, loop.shape, loop.device)
         each = whole_load(Buffer(f"{store.access.buffer.name}_rows", meta, "temp"))
         self.after.append(Loop(loop.shape, [replace(store, value=each)], loop.device))
         separate = Loop(loop.shape, [Store(each.access, store.value)], loop.device)
@@ -228,10 +228,7 @@ class _Chunks:
                 return access
             return replace(access, buffer=buffer, offset=access.offset - part.number * buffer.meta.numel)
 
-        def leaf(node: Expr) -> Expr:
-            return replace(node, access=own(node.access)) if isinstance(node, (Load, Place)) else node
-
-        value = rewrite_leaves(reindex(store.value, index_map), leaf)
+        value = rewrite_accesses(reindex(store.value, index_map), own)
         shape = tuple([length if k == axis else size for k, size in enumerate(loop.shape)])
         return Loop(shape, [replace(store, access=own(index_map.access(store.access)), value=value)], loop.device)
 
@@ -280,7 +277,7 @@ class _Chunks:
         if whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1):
             raise _NoChunks
         shape = (self.rows // self.count, *whole.meta.shape[1:])
-        meta = TensorMeta(whole.meta.dtype, shape, contiguous_stride(shape), whole.meta.device)
+        meta = TensorMeta.dense(whole.meta.dtype, shape, whole.meta.device)
         result = Buffer(f"{whole.name}_{part.number}", meta, "temp")
         made = self._product(step, bias, left, right, result)
         self.parts.setdefault(whole, []).append(result)

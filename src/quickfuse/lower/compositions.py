@@ -74,6 +74,16 @@ def _ldexp(input: Tensor, other: Tensor) -> Tensor:
     return input * torch.pow(2.0, other)
 
 
+def _repeat(input: Tensor, *repeats: Any) -> Tensor:
+    """A copy of the tensor with an axis for the repetitions before each of its own."""
+    counts = list(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (list, tuple)) else list(repeats)
+    new = len(counts) - input.ndim
+    seen = input[(None,) * new + (None, slice(None)) * input.ndim]
+    sizes = [*counts[:new], *[size for pair in zip(counts[new:], input.shape, strict=True) for size in pair]]
+    copied = seen.expand(sizes).clone(memory_format=torch.contiguous_format)
+    return copied.view(*counts[:new], *[count * size for count, size in zip(counts[new:], input.shape, strict=True)])
+
+
 def _channel_shuffle(input: Tensor, groups: int) -> Tensor:
     n, channels, *rest = input.shape
     parts = input.reshape(n, groups, channels // groups, *rest)
@@ -144,6 +154,6 @@ COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "count_nonzero": _count_nonzero, "nansum": _nansum, "ldexp": _ldexp, "channel_shuffle": _channel_shuffle,
     "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "_safe_softmax": _safe_softmax,
     "aminmax": _aminmax, "block_diag": _block_diag, "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
-    "rot90": _rot90,
+    "rot90": _rot90, "repeat": _repeat,
     "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from quickfuse.ir.choices import linear
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Expr
-from quickfuse.ir.reindex import IndexMap, select
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.expr import Const, Expr
+from quickfuse.ir.reindex import IndexMap, affine, select
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
@@ -39,7 +40,7 @@ def source(ctx: Context, tensor: Tensor, limit: int = COSTS.store_before_picking
     meta = tensor.meta
     if tensor.whole and is_dense(meta.shape, meta.stride):
         return ctx.materialize(tensor.storage)
-    dense = TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+    dense = TensorMeta.dense(value.dtype, meta.shape, meta.device)
     return ctx.stored(value, read_order(value, dense))
 
 
@@ -47,17 +48,37 @@ def at(value: Expr, axes: Sequence[int | Expr], ndim: int, inside: Expr | None) 
     """A value as a function of a new index of `ndim` axes: `axes[k]` is what its own index k is.
 
     That is a number: the new index of that axis, or a value over the new index. Where `inside` does not hold, the result
-    means nothing, and no memory is read.
+    means nothing, and no memory is read. Even steps along an axis are loads as others are, not at computed offsets.
     """
-    rows = [tuple([int(type(axis) is int and j == axis) for j in range(ndim)]) for axis in axes]
-    computed = {k: axis for k, axis in enumerate(axes) if isinstance(axis, Expr) and not ops.is_const(axis, 0)}
-    return select(value, IndexMap((0,) * len(axes), tuple(rows), ndim), computed, inside)
+    constants, rows = [0] * len(axes), [[0] * ndim for _ in axes]
+    computed: dict[int, Expr] = {}
+    for k, axis in enumerate(axes):
+        known = (axis, 1, 0) if isinstance(axis, int) else linear(axis)
+        if known is not None:
+            j, rows[k][j], constants[k] = known
+        elif isinstance(axis, Const):
+            constants[k] = int(axis.value)
+        else:
+            computed[k] = axis  # type: ignore[assignment]
+    return select(value, IndexMap(tuple(constants), tuple(map(tuple, rows)), ndim), computed, inside)
+
+
+def stepping(axis: int, step: int, first: int) -> Expr:
+    """`step * index + first`, of the index on an axis."""
+    return affine(first, (0,) * axis + (step,))
 
 
 def spread(value: Expr, shape: Shape, axes: Sequence[int], ndim: int) -> Expr:
     """A value over `shape`, whose axis k becomes `axes[k]` of `ndim`. Axes of size one need not."""
     rows = [tuple([int(j == axis and size != 1) for j in range(ndim)]) for axis, size in zip(axes, shape, strict=True)]
     return select(value, IndexMap((0,) * len(shape), tuple(rows), ndim), {}, None)
+
+
+def shape_together(indices: Sequence[Any]) -> tuple[int, ...]:
+    """The shape that index tensors are broadcast to. How long a mask's is only its values tell."""
+    if any(type(index) is not Tensor or index.dtype not in _INDEX_TYPES for index in indices):
+        raise NoRule
+    return tuple(torch.broadcast_shapes(*[index.meta.shape for index in indices]))
 
 
 class Checked:

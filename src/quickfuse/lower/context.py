@@ -308,14 +308,15 @@ class Context:
         if tensor.whole:
             storage.value = value
         elif tensor.meta.numel:
-            storage.value = self._seen_from_base(tensor, value)
+            storage.value = self.with_part(tensor, value)
         storage.mutated += 1
 
-    def _seen_from_base(self, tensor: Tensor, value: Expr) -> Expr:
+    def with_part(self, tensor: Tensor, value: Expr) -> Expr:
+        """What the storage of a view holds when the view holds `value`."""
         meta, base = tensor.meta, tensor.storage.meta
         covers = meta.numel == base.numel and tensor.offset == 0 and is_dense(meta.shape, meta.stride)
         if not covers or not is_dense(base.shape, base.stride):
-            return self._with_part(tensor, value)
+            return self._with_some_elements(tensor, value)
         view, whole = Layout(meta.shape, meta.stride), Layout(base.shape, base.stride)
         seen = relayout(value, view, whole)
         if seen is None:
@@ -323,8 +324,8 @@ class Context:
             assert seen is not None, "a stored tensor has its own strides"
         return seen
 
-    def _with_part(self, part: Tensor, value: Expr) -> Expr:
-        """What the storage of `part` holds when `part` holds `value`: a copy of it, by PyTorch."""
+    def _with_some_elements(self, part: Tensor, value: Expr) -> Expr:
+        """The same for a view of some of the elements: another formula for these, or a copy, by PyTorch."""
         meta, base = part.meta, part.storage.meta
         old = self.formula(Tensor(part.storage, base))
         if self.program.chooses and count_choices(old, self._choices) >= COSTS.most_parts_of_tensor:
@@ -338,7 +339,7 @@ class Context:
         if overlaps_itself(meta.shape, meta.stride):
             raise Unsupported("an in-place operator on a tensor whose elements share memory")
         whole = self.memory(Tensor(part.storage, base))
-        dense = TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+        dense = TensorMeta.dense(meta.dtype, meta.shape, meta.device)
         stored = self.memory(self.fresh(dense, value))
         result = self.temp(TensorMeta(base.dtype, base.shape, base.stride, base.device))
         place = (meta.shape, meta.stride, part.offset)

@@ -23,11 +23,11 @@ from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View, memory_at
-from quickfuse.ir.reindex import IndexMap, reindex
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import rule
+from .calls import rule, several
+from .computed_indices import at
 from .context import Context
 from .layout import Shape
 from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
@@ -44,10 +44,11 @@ _GPU_TYPES = frozenset({torch.float16, torch.bfloat16})
 CONVOLUTIONS = frozenset("conv2d convolution convolution_backward conv_transpose2d".split())
 
 
-@rule("conv2d", "input weight bias=None stride=1 padding=0 dilation=1 groups=1")
+@rule("conv2d")
 def conv2d(
-    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> Tensor:
+    ctx: Context, meta: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
+    dilation: Any = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
     if isinstance(padding, str):
         raise NoRule
     settings = (_pair(stride), _pair(padding), _pair(dilation))
@@ -60,24 +61,22 @@ def conv2d(
     return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
 
 
-@rule("conv_transpose2d", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1")
+@rule("conv_transpose2d")
 def conv_transpose2d(
-    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any,
-    groups: Any, dilation: Any,
+    ctx: Context, meta: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
+    output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Tensor:  # fmt: skip
     settings = (_pair(stride), _pair(padding), _pair(dilation), True, _pair(output_padding))
     return convolution(ctx, meta, input, weight, bias, *settings, groups)
 
 
-@rule("convolution", "input weight bias stride padding dilation transposed output_padding groups")
+@rule("convolution")
 def convolution(
-    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: Any, output_padding: Any, groups: Any,
+    ctx: Context, meta: Any, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int,
 ) -> Tensor:  # fmt: skip
-    if type(meta) is not TensorMeta or not all(map(is_image, (input, weight))):
-        raise NoRule
     settings = [_integers(value) for value in (stride, padding, dilation, output_padding)]
-    if type(transposed) is not bool or type(groups) is not int or None in settings:
+    if type(meta) is not TensorMeta or not all(map(is_image, (input, weight))) or None in settings:
         raise NoRule
     if _weighs_more(input, weight, meta):
         raise NoRule
@@ -91,16 +90,15 @@ def convolution(
     return _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
 
 
-@rule("convolution_backward",
-      "grad_output input weight bias_sizes stride padding dilation transposed output_padding groups output_mask")
+@rule("convolution_backward")
 def convolution_backward(
-    ctx: Context, meta: Any, grad_output: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any,
-    dilation: Any, transposed: Any, output_padding: Any, groups: Any, output_mask: Any,
+    ctx: Context, meta: Any, grad_output: Tensor, input: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Any,
 ) -> list[Tensor | None]:  # fmt: skip
-    if not all(map(is_image, (grad_output, input, weight))) or not isinstance(meta, (list, tuple)) or len(meta) != 3:
-        raise NoRule
-    wanted = [bool(mask) for mask in output_mask]
+    wanted, meta = [bool(mask) for mask in output_mask], several(meta, 3)
     if any(want and type(m) is not TensorMeta for want, m in zip(wanted, meta, strict=True)):
+        raise NoRule
+    if not all(map(is_image, (grad_output, input, weight))):
         raise NoRule
     if _weighs_more(input, weight, grad_output.meta):
         raise NoRule
@@ -136,7 +134,7 @@ def convolution_backward(
 def _weight_meta(meta: TensorMeta) -> TensorMeta:
     """How oneDNN and cuDNN leave the gradient of a weight, where the images have their channels last."""
     if math.prod(meta.shape[2:]) == 1 and meta.device.type == "cpu":
-        return TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
+        return TensorMeta.dense(meta.dtype, meta.shape, meta.device)
     return channels_last_meta(meta)
 
 
@@ -233,7 +231,7 @@ def _images_on_gpu(
 def _with_bias(ctx: Context, meta: TensorMeta, result: Tensor, bias: Tensor) -> Tensor:
     """What eager stores before it adds a bias, and what it has then."""
     compute = COMPUTE[meta.dtype]
-    of_channel = reindex(ctx.read(bias), IndexMap((0,), ((0, 1, 0, 0),), 4))
+    of_channel = at(ctx.read(bias), [1], 4, None)
     added = ops.add(ops.via(ctx.read(result), compute), ops.via(of_channel, compute))
     return ctx.fresh(meta, ops.via(added, meta.dtype))
 

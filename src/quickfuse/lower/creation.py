@@ -11,7 +11,7 @@ import torch
 from quickfuse.ir.expr import Expr, Index, Scalar
 from quickfuse.ir.loop import Extern
 from quickfuse.ir.modes import filling_of_memory
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
@@ -113,7 +113,7 @@ def on_device(ctx: Context, tensor: Tensor, device: torch.device) -> Tensor:
     if meta.device == device or (meta.device.type == "cpu" and not meta.shape):
         return tensor
     memory = ctx.memory(tensor)
-    copied = TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), device)
+    copied = TensorMeta.dense(meta.dtype, meta.shape, device)
     buffer = ctx.temp(copied)
     kwargs = {"memory_format": torch.contiguous_format, "copy": True}
     ctx.program.steps.append(Extern(torch.Tensor.to, (memory, device), kwargs, [buffer]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import COMPUTE, Promotion, check_supported, is_float
-from .rules import NoRule, evaluator, finish, operand, pointwise
+from .rules import NoRule, bound, finish, operand, pointwise
 from .symbolic import Tensor
 
 _BINARY = "self other"
@@ -152,29 +152,19 @@ pointwise("bitwise_right_shift rshift", operands=_BINARY)(_integers_only(ops.shr
 # --- choice ---
 
 
-
-@evaluator("where")
-def where(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    if kwargs or len(args) != 3:
-        raise NoRule
-    condition, x, y = args
-    if type(condition) is not Tensor or condition.dtype is not torch.bool:
-        raise NoRule
-    return _choose(ctx, condition, x, y, meta)
-
-
-@evaluator("masked_fill")
-def masked_fill(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    arguments = dict(zip(("self", "mask", "value"), args, strict=False), **kwargs)
-    value = arguments.get("value")
-    if len(arguments) != 3 or arguments["mask"].dtype is not torch.bool or (type(value) is Tensor and value.meta.shape):
-        raise NoRule
-    return _choose(ctx, arguments["mask"], arguments["value"], arguments["self"], meta)
-
-
-def _choose(ctx: Context, condition: Tensor, x: Any, y: Any, meta: TensorMeta) -> Expr:
+@bound("where")
+def where(ctx: Context, meta: TensorMeta, condition: Tensor, x: Any, y: Any) -> Expr:
     """`x` or `y` in the result's type."""
+    if condition.dtype is not torch.bool:
+        raise NoRule
     check_supported(meta.dtype)
     compute = COMPUTE[meta.dtype]
     branches = [operand(ctx, v, meta.shape, meta.device, meta.dtype, compute, exact=False) for v in (x, y)]
     return finish(ops.where(ctx.read_as(condition, meta.shape, meta.device), *branches), meta.dtype, meta.dtype)
+
+
+@bound("masked_fill")
+def masked_fill(ctx: Context, meta: TensorMeta, input: Tensor, mask: Tensor, value: Any) -> Expr:
+    if type(value) is Tensor and value.meta.shape:
+        raise NoRule
+    return where(ctx, meta, mask, value, input)

@@ -7,7 +7,7 @@ become loops.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph
 
-from quickfuse.ir.arguments import map_leaves
+from quickfuse.ir.arguments import leaves, map_leaves
 from quickfuse.ir.expr import HALF_TYPES, Scalar
 from quickfuse.ir.nodes import is_view, outputs_of
 from quickfuse.ir.values import TensorMeta
@@ -55,7 +55,7 @@ def expansion(
     function = _composition(getattr(torch.Tensor, target, None) if kind == "call_method" else target)
     if function is None or type(meta) not in (TensorMeta, list, tuple):
         return None
-    operands = list(_leaves((args, kwargs)))
+    operands = [leaf for leaf in leaves((args, kwargs)) if type(leaf) in (Tensor, Scalar)]
     if not operands or not all(_is_plain(t) for t in operands):
         return None
     graph = expand(function, *map_leaves(_described, (tuple(args), dict(kwargs))))
@@ -86,17 +86,6 @@ def _is_plain(value: Any) -> bool:
     if type(value) is not Tensor or value.is_number:
         return False
     return type(value.meta) is TensorMeta
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    """The tensors and numbers of the host among arguments."""
-    if type(value) is Tensor or type(value) is Scalar:
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _leaves(element)
-    elif isinstance(value, Mapping):
-        yield from _leaves(list(value.values()))
 
 
 def _described(value: Any) -> Any:

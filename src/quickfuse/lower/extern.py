@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.arguments import leaves, map_leaves
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern
@@ -94,8 +95,7 @@ class _Call:
         """A call that makes new tensors."""
         single = isinstance(meta, TensorMeta)
         buffers = [self.ctx.temp(m) for m in ([meta] if single else meta)]
-        args = tuple([self._memory(a) for a in self.args])
-        kwargs = {key: self._memory(value) for key, value in self.kwargs.items()}
+        args, kwargs = map_leaves(self._memory, (self.args, self.kwargs))
         function = quickest(self.function) if single or len(buffers) > 1 else OnlyResult(self.function)
         self._add(function, args, kwargs, buffers)
         results = [_result(self.ctx, buffer) for buffer in buffers]
@@ -108,12 +108,11 @@ class _Call:
             self.ctx.keep_order(step)
 
     def _memory(self, value: Any) -> Any:
+        """A single argument as a step has it."""
         if type(value) is Tensor:
             return self.ctx.memory(value)
         if type(value) is Scalar:
             return self.ctx.host_scalar(value)
-        if isinstance(value, (list, tuple)):
-            return _like(value, [self._memory(v) for v in value])
         if isinstance(value, (Expr, Buffer)):
             raise Unsupported(f"an argument of {self.name}")
         return value
@@ -138,12 +137,12 @@ class _Call:
         copies = [self.ctx.temp(_without_gradient(layouts.get(k, self.operands[k].meta))) for k in replaced]
         slots: dict[int, Slot] = {}
         values: list[Any] = []
-        template = [self._slotted(self.args, slots, values), self._slotted(self.kwargs, slots, values)]
+        args, kwargs = map_leaves(lambda value: self._slotted(value, slots, values), (self.args, self.kwargs))
         numbers = tuple([s.index for s in slots.values() if s.is_number])
         written = tuple([slots[id(self.operands[k])].index for k in replaced])
         if buffers or copies:
             made_at = tuple([paths[k] for k in new])
-            function = Adapted(self.function, template[0], template[1], numbers, written, self._filled(slots), made_at)
+            function = Adapted(self.function, args, kwargs, numbers, written, self._filled(slots), made_at)
             self._add(function, tuple(values), {}, [*buffers, *copies])
         for k, buffer in zip(replaced, copies, strict=True):
             self._replace(self.operands[k], buffer, k in layouts)
@@ -175,26 +174,17 @@ class _Call:
         return frozenset(slots[id(t)].index for t in tensors if not any(t is other for other in read))
 
     def _slotted(self, value: Any, slots: dict[int, Slot], values: list[Any]) -> Any:
-        """An argument with its tensors and numbers of the host replaced by their places among the call's arguments."""
-        kind = type(value)
-        if kind is Tensor:
+        """A single argument, or for a tensor or a number of the host its place among the call's arguments."""
+        if type(value) is Tensor:
             slot = slots.get(id(value))
             if slot is None:
                 slot = slots[id(value)] = Slot(len(values), value.is_number)
-                values.append(self.ctx.memory(value))
+                values.append(self._memory(value))
             return slot
-        if kind is Scalar:
-            values.append(self.ctx.host_scalar(value))
+        if type(value) is Scalar:
+            values.append(self._memory(value))
             return Slot(len(values) - 1)
-        if isinstance(value, (list, tuple)):
-            return _like(value, [self._slotted(v, slots, values) for v in value])
-        if isinstance(value, Mapping):
-            return {key: self._slotted(v, slots, values) for key, v in value.items()}
-        if kind is slice:
-            return slice(*[self._slotted(v, slots, values) for v in (value.start, value.stop, value.step)])
-        if isinstance(value, (Expr, Buffer)):
-            raise Unsupported(f"an argument of {self.name}")
-        return value
+        return self._memory(value)
 
     def _replace(self, operand: Tensor, buffer: Buffer, reshaped: bool) -> None:
         """An operand holds what its copy held after the call."""
@@ -284,15 +274,8 @@ def numbered_operands(arguments: Any) -> list[Tensor]:
     return [tensor for tensor in _tensors(arguments) if not tensor.is_number]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if type(value) is Tensor:
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _tensors(element)
-    elif isinstance(value, Mapping):
-        for element in value.values():
-            yield from _tensors(element)
+def _tensors(arguments: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in leaves(arguments) if type(leaf) is Tensor)
 
 
 def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
@@ -311,10 +294,6 @@ def _with_leaves(meta: Any, results: Iterator[Any]) -> Any:
     if isinstance(meta, (list, tuple)):
         return [_with_leaves(m, results) for m in meta]
     return meta
-
-
-def _like(sequence: Any, elements: list[Any]) -> Any:
-    return elements if isinstance(sequence, list) else tuple(elements)
 
 
 # --- the quickest way from Python into an operator of ATen ---

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from quickfuse.ir.expr import Expr, Load, Place, Previous, walk
+from quickfuse.ir.expr import Expr, Load, Previous
 from quickfuse.ir.loop import Buffer, Loop, Program, Store, StoreKind, buffers_in
 from quickfuse.ir.reindex import rewrite_leaves
-
-from .step_order import read_by
 
 
 def scatter_in_place(program: Program) -> None:
@@ -21,17 +19,17 @@ def scatter_in_place(program: Program) -> None:
     writers: dict[Buffer, list[Loop]] = {}
     for step in program.steps:
         if isinstance(step, Loop):
-            for store in step.stores:
-                writers.setdefault(store.access.buffer, []).append(step)
+            for buffer in step.writes:
+                writers.setdefault(buffer, []).append(step)
     copies = [(step, copy) for step in program.steps if isinstance(step, Loop) and (copy := _copied(step, writers))]
     if not copies:
         return
-    reads = Counter(buffer for step in program.steps for buffer in read_by(step))
+    reads = Counter(buffer for step in program.steps for buffer in step.reads)
     reads.update(buffers_in(program.outputs))
     for step, copy in copies:
         target = step.stores[0].access.buffer
         fill, *scatters = writers[copy]
-        if reads[copy] == 1 and not any(_loads(store, target) for loop in scatters for store in loop.stores):
+        if reads[copy] == 1 and not any(target in loop.reads for loop in scatters):
             gone = {id(fill), id(step)}
             program.steps = [other for other in program.steps if id(other) not in gone]
             for loop in scatters:
@@ -53,10 +51,6 @@ def _copied(step: Loop, writers: dict[Buffer, list[Loop]]) -> Buffer | None:
     filled = fill.stores[0].value
     is_own = isinstance(filled, Load) and filled.access == store.access and len(fill.stores) == 1
     return copy if is_own and len(writers[target]) == 1 else None
-
-
-def _loads(store: Store, buffer: Buffer) -> bool:
-    return any(isinstance(node, (Load, Place)) and node.access.buffer is buffer for node in walk(*store.roots))
 
 
 def _moved(store: Store, copy: Buffer, target: Buffer) -> Store:

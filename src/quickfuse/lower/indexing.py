@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Expr
+from quickfuse.ir.expr import Expr, Op
 from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, Checked, at, axis_of, source, spread
+from .computed_indices import I64, Checked, at, axis_of, shape_together, source, spread
 from .context import Context
-from .layout import Shape
+from .layout import Shape, costs_at_least
 from .promotion import COMPUTE, SUPPORTED
 from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
@@ -32,21 +32,19 @@ def flattened(ctx: Context, tensor: Tensor) -> Tensor:
 # --- one axis by one tensor ---
 
 
-@rule("gather", "input dim index sparse_grad=False")
-def gather(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, sparse_grad: Any) -> Tensor:
+@rule("gather")
+def gather(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
     return _gathered(ctx, meta, input, dim, index, negative=False)
 
 
-@rule("take_along_dim", "input indices dim=None")
-def take_along_dim(ctx: Context, meta: Any, input: Any, indices: Any, dim: Any) -> Tensor:
+@rule("take_along_dim")
+def take_along_dim(ctx: Context, meta: TensorMeta, input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     if dim is None:
         return _gathered(ctx, meta, flattened(ctx, input), 0, flattened(ctx, indices), negative=True)
     return _gathered(ctx, meta, input, dim, indices, negative=True)
 
 
-def _gathered(ctx: Context, meta: Any, input: Tensor, dim: Any, index: Any, *, negative: bool) -> Tensor:
-    if type(meta) is not TensorMeta or type(index) is not Tensor:
-        raise NoRule
+def _gathered(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Tensor, *, negative: bool) -> Tensor:
     old, ndim = input.meta.shape, len(meta.shape)
     dim = axis_of(dim, len(old))
     if len(old) != ndim or len(index.meta.shape) != ndim:
@@ -54,49 +52,53 @@ def _gathered(ctx: Context, meta: Any, input: Tensor, dim: Any, index: Any, *, n
     place, inside = Checked(ctx, index, old[dim], negative=negative).spread(range(ndim), ndim)
     axes: list[int | Expr] = [k if old[k] != 1 or meta.shape[k] == 1 else ops.const(0, I64) for k in range(ndim)]
     axes[dim] = place
+    if 2 * index.meta.numel <= input.meta.numel:  # few elements are computed, rather than asked for in memory
+        value = ctx.formula_behind(ctx.read(input), old)
+        if isinstance(value, Op) and not costs_at_least(value, COSTS.compute_once_more):
+            axes[dim] = ops.where(inside, place, ops.const(0, I64))
+            return made(ctx, meta, at(value, axes, ndim, None))
     return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
 
 
-@rule("take", "input index")
-def take(ctx: Context, meta: Any, input: Any, index: Any) -> Tensor:
-    flat, ndim = flattened(ctx, input), len(index.meta.shape)
-    place, inside = Checked(ctx, index, flat.meta.numel, negative=True).spread(range(ndim), ndim)
-    return made(ctx, meta, at(source(ctx, flat), [place], ndim, inside))
+@rule("take")
+def take(ctx: Context, meta: TensorMeta, input: Tensor, index: Tensor) -> Tensor:
+    return _indexed(ctx, meta, flattened(ctx, input), [index])
 
 
-@rule("index_select", "input dim index")
-def index_select(ctx: Context, meta: Any, input: Any, dim: Any, index: Any) -> Tensor:
-    shape = input.meta.shape
-    if not shape or len(index.meta.shape) > 1:
+@rule("index_select")
+def index_select(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Tensor) -> Tensor:
+    before = [None] * axis_of(dim, input.meta.ndim)
+    return _indexed(ctx, meta, input, [*before, vector(ctx, index)], negative=False)
+
+
+def vector(ctx: Context, index: Tensor) -> Tensor:
+    """An index tensor of no more than one axis as one with that axis."""
+    if index.meta.ndim > 1:
         raise NoRule
-    ndim, dim = len(shape), axis_of(dim, len(shape))
-    place, inside = Checked(ctx, index, shape[dim], negative=False).spread([dim][: len(index.meta.shape)], ndim)
-    axes: list[int | Expr] = [place if k == dim else k for k in range(ndim)]
-    return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+    return index if index.meta.shape else flattened(ctx, index)
 
 
-@rule("embedding", "weight indices padding_idx=-1 scale_grad_by_freq=False sparse=False")
+@rule("embedding")
 def embedding(
-    ctx: Context, meta: Any, weight: Any, indices: Any, padding_idx: Any, scale_grad_by_freq: Any, sparse: Any
-) -> Tensor:
-    if len(weight.meta.shape) != 2:
+    ctx: Context, meta: TensorMeta, weight: Tensor, indices: Tensor, padding_idx: Any = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    if weight.meta.ndim != 2:
         raise NoRule
-    ndim = len(indices.meta.shape) + 1
-    place, inside = Checked(ctx, indices, weight.meta.shape[0], negative=False).spread(range(ndim - 1), ndim)
-    return made(ctx, meta, at(source(ctx, weight), [place, ndim - 1], ndim, inside))
+    return _indexed(ctx, meta, weight, [indices], negative=False)
 
 
 # --- several axes by several tensors ---
 
 
-@rule("index", "input indices")
-def index(ctx: Context, meta: Any, input: Any, indices: Any) -> Tensor:
+@rule("index")
+def index(ctx: Context, meta: TensorMeta, input: Tensor, indices: Any) -> Tensor:
     """ATen's form of `input[indices]`: a tensor or None for each of the first axes."""
     return _indexed(ctx, meta, input, list(indices))
 
 
-@rule("_unsafe_index", "input indices")
-def unsafe_index(ctx: Context, meta: Any, input: Any, indices: Any) -> Tensor:
+@rule("_unsafe_index")
+def unsafe_index(ctx: Context, meta: TensorMeta, input: Tensor, indices: Any) -> Tensor:
     """As `index`, with indices that are known to be in range: those of a decomposition, of the new image's pixels."""
     return _indexed(ctx, meta, input, list(indices), checked=False)
 
@@ -107,6 +109,8 @@ def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: 
         return views.getitem(ctx, args, kwargs, meta)
     except NoRule:
         tensor, tensors = basic_part(ctx, *args)
+        if type(meta) is not TensorMeta:
+            raise
         return _indexed(ctx, meta, tensor, tensors)
 
 
@@ -137,68 +141,84 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
 
 
 def _indexed(
-    ctx: Context, meta: Any, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True
-) -> Tensor:
-    shape = input.meta.shape
-    tensors += [None] * (len(shape) - len(tensors))
-    used = [k for k, tensor in enumerate(tensors) if tensor is not None]
-    if not used or type(meta) is not TensorMeta or any(type(tensors[k]) is not Tensor for k in used):
+    ctx: Context, meta: TensorMeta, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True,
+    negative: bool = True,
+) -> Tensor:  # fmt: skip
+    """The elements at the indices that `tensors` hold: one, or None, for each axis."""
+    selection = Selection(input.meta.shape, tensors)
+    axes, inside = selection.axes(ctx, checked=checked, negative=negative)
+    if len(selection.result) != len(meta.shape):
         raise NoRule
-    together = torch.broadcast_shapes(*[tensors[k].meta.shape for k in used])  # type: ignore[union-attr]
-    adjacent = used == list(range(used[0], used[-1] + 1))
-    first = used[0] if adjacent else 0  # where the axes of the index tensors are in the result
-    ndim = len(shape) - len(used) + len(together)
-    axes: list[int | Expr] = []
-    inside: Expr | None = None
-    place = 0
-    for k, tensor in enumerate(tensors):
-        if tensor is None:
-            if place == first:
-                place += len(together)
-            axes.append(place)
-            place += 1
-            continue
-        its_axes = range(first + len(together) - len(tensor.meta.shape), first + len(together))
-        if not checked:
-            axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
-            continue
-        value, within = Checked(ctx, tensor, shape[k], negative=True).spread(its_axes, ndim)
-        axes.append(value)
-        inside = both(inside, within)
-    if ndim != len(meta.shape):
-        raise NoRule
-    return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
+    return made(ctx, meta, at(source(ctx, input), axes, len(meta.shape), inside))
+
+
+class Selection:
+    """The elements at the indices that `tensors` hold, one or None for each axis of `shape`, or of the first ones.
+
+    `result`: their shape. The axes of the index tensors, broadcast to the shape `together`, begin with `first`: where the
+    indexed axes are if these are neighbours, or else they are the first ones.
+    """
+
+    def __init__(self, shape: Shape, tensors: Sequence[Tensor | None]) -> None:
+        self.shape = shape
+        self.tensors = [*tensors, *[None] * (len(shape) - len(tensors))]
+        used = [k for k, tensor in enumerate(self.tensors) if tensor is not None]
+        if not used or len(self.tensors) != len(shape):
+            raise NoRule
+        self.together = shape_together([tensor for tensor in self.tensors if tensor is not None])
+        self.first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+        others = [size for k, size in enumerate(shape) if k not in used]
+        self.result = (*others[: self.first], *self.together, *others[self.first :])
+
+    def axes(
+        self, ctx: Context, *, checked: bool = True, negative: bool = True
+    ) -> tuple[list[int | Expr], Expr | None]:
+        """For each axis of `shape` the axis of the result that it is there, or the index on it, as a value over the result;
+        and where all indices are in range."""
+        ndim, past = len(self.result), self.first + len(self.together)
+        others = iter([*range(self.first), *range(past, ndim)])
+        axes: list[int | Expr] = []
+        inside: Expr | None = None
+        for size, tensor in zip(self.shape, self.tensors, strict=True):
+            if tensor is None:
+                axes.append(next(others))
+                continue
+            its_axes = range(past - tensor.meta.ndim, past)
+            if not checked:
+                axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
+                continue
+            value, within = Checked(ctx, tensor, size, negative=negative).spread(its_axes, ndim)
+            axes.append(value)
+            inside = both(inside, within)
+        return axes, inside
 
 
 # --- searches in sorted tensors ---
 
-@rule("bucketize", "input boundaries out_int32=False right=False")
-def bucketize(ctx: Context, meta: Any, input: Any, boundaries: Any, out_int32: Any, right: Any) -> Tensor:
-    if type(boundaries) is not Tensor or len(boundaries.meta.shape) != 1 or type(right) is not bool:
+@rule("bucketize")
+def bucketize(
+    ctx: Context, meta: TensorMeta, input: Tensor, boundaries: Tensor, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    if boundaries.meta.ndim != 1:
         raise NoRule
     return _searched(ctx, meta, boundaries, input, right)
 
 
-@rule("searchsorted", "sorted_sequence input out_int32=False right=False side=None sorter=None")
+@rule("searchsorted")
 def searchsorted(
-    ctx: Context, meta: Any, sorted_sequence: Any, input: Any, out_int32: Any, right: Any, side: Any, sorter: Any
-) -> Tensor:
-    if sorter is not None or type(sorted_sequence) is not Tensor or type(right) is not bool:
-        raise NoRule
+    ctx: Context, meta: TensorMeta, sorted_sequence: Tensor, input: Tensor, out_int32: bool = False, right: bool = False,
+    side: Any = None, sorter: None = None,
+) -> Tensor:  # fmt: skip
     return _searched(ctx, meta, sorted_sequence, input, right or side == "right")
 
 
-def _searched(ctx: Context, meta: Any, rows: Tensor, input: Any, right: bool) -> Tensor:
+def _searched(ctx: Context, meta: TensorMeta, rows: Tensor, input: Tensor, right: bool) -> Tensor:
     """How many elements of a row are less than each value, or not greater (`right`)."""
-    if type(input) is not Tensor or type(meta) is not TensorMeta or rows.dtype is not input.dtype:
-        raise NoRule
     shape, ndim, length = rows.meta.shape, len(meta.shape), rows.meta.shape[-1] if rows.meta.shape else 0
     if not 0 < length <= COSTS.longest_searched or input.meta.shape != meta.shape or not meta.numel:
         raise NoRule
-    if len(shape) > 1 and shape[:-1] != meta.shape[:-1]:
-        raise NoRule
     compute = COMPUTE[input.dtype]
-    if compute is torch.bool:
+    if (len(shape) > 1 and shape[:-1] != meta.shape[:-1]) or rows.dtype is not input.dtype or compute is torch.bool:
         raise NoRule
     value, row = ops.via(ctx.read(input), compute), source(ctx, rows)
     found: Expr = ops.const(0, I64)

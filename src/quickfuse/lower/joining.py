@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
-from quickfuse.ir.reindex import IndexMap, reindex, select
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, source
+from .computed_indices import I64, at, axis_of, source, stepping
 from .context import Context
 from .indexing import flattened
 from .layout import Shape, read_order
 from .promotion import SUPPORTED
 from .rules import NoRule
-from .symbolic import Storage, Tensor
+from .symbolic import Tensor
 
 
 class Segment(NamedTuple):
@@ -35,7 +35,6 @@ class Segment(NamedTuple):
 def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) -> Expr:
     """A value over `shape` whose segments along an axis come one after the other from other values."""
     ctx.program.chooses = True
-    ndim = len(shape)
     parts: list[tuple[int, Segment]] = []
     end = 0
     for segment in segments:
@@ -47,16 +46,14 @@ def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) ->
         return ops.const(0, segments[0].value.dtype)
     result: Expr | None = None
     for begin, segment in reversed(parts):
-        rows = [tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)]
-        rows[axis] = tuple([segment.step * j for j in rows[axis]])
-        constants = [0] * ndim
-        constants[axis] = segment.first - segment.step * begin
+        axes: list[int | Expr] = [*range(len(shape))]
+        axes[axis] = stepping(axis, segment.step, segment.first - segment.step * begin)
         here: Expr | None = ops.lt(Index(axis), ops.const(begin + segment.length, I64)) if result is not None else None
         inside = here
         if begin:
             behind = ops.ge(Index(axis), ops.const(begin, I64))
             inside = behind if inside is None else ops.bit_and(behind, inside)
-        value = select(segment.value, IndexMap(tuple(constants), tuple(rows), ndim), {}, inside)
+        value = at(segment.value, axes, len(shape), inside)
         result = value if here is None else ops.where(here, value, result)  # type: ignore[arg-type]
     assert result is not None
     return result
@@ -81,11 +78,9 @@ def _tensors(tensors: Any) -> list[Tensor]:
     return list(tensors)
 
 
-def joined(ctx: Context, meta: Any, tensors: list[Tensor], dim: Any) -> Tensor:
+def joined(ctx: Context, meta: TensorMeta, tensors: list[Tensor], dim: int) -> Tensor:
     """The concatenation along an axis. Empty vectors do not count, as in eager."""
-    if type(meta) is not TensorMeta or type(dim) is not int or not meta.shape:
-        raise NoRule
-    axis = dim % len(meta.shape)
+    axis = axis_of(dim, meta.ndim)
     tensors = [t for t in tensors if t.meta.shape != (0,)]
     if sum(t.meta.shape[axis] for t in tensors) != meta.shape[axis]:
         raise NoRule
@@ -104,29 +99,29 @@ def _stored(ctx: Context, meta: TensorMeta, axis: int, segments: list[Segment]) 
     for chunk in chunks:
         length = sum(segment.length for segment in chunk)
         shape = (*meta.shape[:axis], length, *meta.shape[axis + 1 :])
-        its_meta = TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device)
+        its_meta = TensorMeta.dense(meta.dtype, shape, meta.device)
         value = along(ctx, shape, axis, chunk)
         parts.append(ctx.fresh(its_meta, ctx.stored(value, read_order(value, its_meta))))
     return joined(ctx, meta, parts, axis)
 
 
-@rule("cat concat concatenate _cat", "tensors dim=0")
-def cat(ctx: Context, meta: Any, tensors: Any, dim: Any) -> Tensor:
+@rule("cat concat concatenate _cat")
+def cat(ctx: Context, meta: TensorMeta, tensors: Any, dim: int = 0) -> Tensor:
     return joined(ctx, meta, _tensors(tensors), dim)
 
 
-@rule("stack", "tensors dim=0")
-def stack(ctx: Context, meta: Any, tensors: Any, dim: Any) -> Tensor:
+@rule("stack")
+def stack(ctx: Context, meta: TensorMeta, tensors: Any, dim: int = 0) -> Tensor:
     members = _tensors(tensors)
-    if type(meta) is not TensorMeta or type(dim) is not int or len(meta.shape) < 2:
+    if meta.ndim < 2:
         raise NoRule
-    axis = dim % len(meta.shape)
+    axis = axis_of(dim, meta.ndim)
     return joined(ctx, meta, [_with_axis(ctx, member, axis) for member in members], axis)
 
 
 def _with_axis(ctx: Context, tensor: Tensor, axis: int) -> Tensor:
     shape = (*tensor.meta.shape[:axis], 1, *tensor.meta.shape[axis:])
-    meta = TensorMeta(tensor.dtype, shape, contiguous_stride(shape), tensor.meta.device)
+    meta = TensorMeta.dense(tensor.dtype, shape, tensor.meta.device)
     view: Tensor = views.view(ctx, torch.Tensor.unsqueeze, (tensor, axis), {}, meta)
     return view
 
@@ -144,11 +139,9 @@ def _pairs(pad: Any, ndim: int) -> list[tuple[int, int]]:
     return [(0, 0)] * (ndim - count) + [(pad[2 * k], pad[2 * k + 1]) for k in reversed(range(count))]
 
 
-@rule("constant_pad_nd", "input pad value=0")
-def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> Tensor:
+@rule("constant_pad_nd")
+def constant_pad(ctx: Context, meta: TensorMeta, input: Tensor, pad: Any, value: float | bool = 0) -> Tensor:
     shape = list(input.meta.shape)
-    if type(value) not in (int, float, bool) or type(meta) is not TensorMeta:
-        raise NoRule
     result = part(ctx, input, meta.dtype)
     fill = ops.const(value, meta.dtype)
     for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
@@ -163,10 +156,10 @@ def constant_pad(ctx: Context, meta: Any, input: Any, pad: Any, value: Any) -> T
     return made(ctx, meta, result)
 
 
-def _padded(ctx: Context, meta: Any, input: Tensor, pad: Any, mode: str) -> Tensor:
+def _padded(mode: str, ctx: Context, meta: TensorMeta, input: Tensor, padding: Any) -> Tensor:
     shape = list(input.meta.shape)
     result = part(ctx, input, input.dtype)
-    for axis, (before, behind) in enumerate(_pairs(pad, len(shape))):
+    for axis, (before, behind) in enumerate(_pairs(padding, len(shape))):
         if before or behind:
             size = shape[axis]
             most = {"reflect": size - 1, "replicate": max(before, behind), "circular": size}[mode]
@@ -190,20 +183,18 @@ def _border(mode: str, value: Expr, size: int, before: int, behind: int) -> list
 
 for _name in ("reflect", "replicate"):
     for _n in (1, 2, 3):
-        rule(f"{'reflection' if _name == 'reflect' else 'replication'}_pad{_n}d", "input padding")(
-            lambda ctx, meta, input, padding, mode=_name: _padded(ctx, meta, input, padding, mode)
-        )
+        rule(f"{'reflection' if _name == 'reflect' else 'replication'}_pad{_n}d")(partial(_padded, _name))
 
 
-# --- rolls, flips, repetitions ---
+# --- rolls and flips ---
 
 
-@rule("roll", "input shifts dims=()")
-def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
+@rule("roll")
+def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     shifts = [shifts] if type(shifts) is int else list(shifts)
     dims = [dims] if type(dims) is int else list(dims or ())
     shape = input.meta.shape
-    if not dims and len(shifts) == 1 and len(shape) > 1 and type(meta) is TensorMeta:  # of all elements in a row
+    if not dims and len(shifts) == 1 and len(shape) > 1:  # of all elements in a row
         flat = flattened(ctx, input)
         rolled = roll(ctx, flat.meta, flat, shifts, [0])
         return views.view(ctx, torch.Tensor.reshape, (rolled, shape), {}, meta)  # type: ignore[no-any-return]
@@ -220,45 +211,11 @@ def roll(ctx: Context, meta: Any, input: Any, shifts: Any, dims: Any) -> Tensor:
     return made(ctx, meta, result)
 
 
-@rule("flip", "input *dims")
-def flip(ctx: Context, meta: Any, input: Any, dims: Any) -> Tensor:
-    return _flipped(ctx, meta, input, list(dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims))
-
-
-def _flipped(ctx: Context, meta: Any, input: Tensor, dims: list[Any]) -> Tensor:
-    shape = input.meta.shape
-    ndim = len(shape)
-    if any(type(d) is not int for d in dims) or not input.meta.numel or not ndim:
+@rule("flip")
+def flip(ctx: Context, meta: TensorMeta, input: Tensor, *dims: Any) -> Tensor:
+    shape, ndim = input.meta.shape, input.meta.ndim
+    if not input.meta.numel:
         raise NoRule
-    axes = {d % ndim for d in dims}
-    rows = [tuple([(-1 if k in axes else 1) * (j == k) for j in range(ndim)]) for k in range(ndim)]
-    ends = tuple([shape[k] - 1 if k in axes else 0 for k in range(ndim)])
-    return made(ctx, meta, reindex(part(ctx, input, input.dtype), IndexMap(ends, tuple(rows), ndim)))
-
-
-def _copied(ctx: Context, meta: Any, tensor: Tensor, shape: Shape, axes: Sequence[int | None]) -> Tensor:
-    """A contiguous copy of a tensor with axes of their own for repetitions (None), seen in the shape of `meta`."""
-    if type(meta) is not TensorMeta or meta.stride != contiguous_stride(meta.shape):
-        raise NoRule
-    ndim = len(shape)
-    places = {axis: j for j, axis in enumerate(axes) if axis is not None}
-    rows = [tuple([int(places.get(k) == j) for j in range(ndim)]) for k in range(len(tensor.meta.shape))]
-    value = reindex(part(ctx, tensor, meta.dtype), IndexMap((0,) * len(rows), tuple(rows), ndim))
-    copied = Storage(TensorMeta(meta.dtype, shape, contiguous_stride(shape), meta.device), value)
-    return Tensor(copied, meta, is_base=False)
-
-
-@rule("repeat", "input *repeats")
-def repeat(ctx: Context, meta: Any, input: Any, repeats: Any) -> Tensor:
-    counts = list(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (list, tuple)) else list(repeats)
-    shape = input.meta.shape
-    if any(type(n) is not int for n in counts):
-        raise NoRule
-    counts = [1] * (len(shape) - len(counts)) + counts
-    new = len(counts) - len(shape)
-    sizes: list[int] = []
-    axes: list[int | None] = []
-    for k, count in enumerate(counts):
-        sizes += [count, shape[k - new] if k >= new else 1]
-        axes += [None, k - new if k >= new else None]
-    return _copied(ctx, meta, input, tuple(sizes), axes)
+    turned = {axis_of(d, ndim) for d in (dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims)}
+    axes = [stepping(k, -1, size - 1) if k in turned else k for k, size in enumerate(shape)]
+    return made(ctx, meta, at(part(ctx, input, input.dtype), axes, ndim, None))

@@ -14,7 +14,7 @@ from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Scalar, walk
 from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, affine, both, reindex, select
 from quickfuse.ir.target import is_slow
-from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
+from quickfuse.ir.values import TensorMeta, stride_in_order
 
 from . import ops
 
@@ -55,11 +55,6 @@ def is_dense(shape: Shape, stride: Shape) -> bool:
             return False
         expected *= size
     return True
-
-
-def is_contiguous(shape: Shape, stride: Shape) -> bool:
-    expected = contiguous_stride(shape)
-    return all(n <= 1 or s == e for n, s, e in zip(shape, stride, expected, strict=True))
 
 
 def costs_at_least(expr: Expr, limit: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, Node
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind
@@ -160,9 +161,7 @@ class _Lowering:
     def _call(self, kind: str, node: Node) -> Any:
         ctx = self.ctx
         target: Any = node.target
-        args, kwargs = self._resolve(node.args), node.kwargs
-        if kwargs:
-            kwargs = {name: self._resolve(value) for name, value in kwargs.items()}
+        args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         meta = node.meta.get("val")
         if type(meta) is NumberMeta:
             if meta.from_tensor:
@@ -247,18 +246,8 @@ class _Lowering:
         return all(self.ctx.is_assigned(operands[k].storage) for k in written)
 
     def _resolve(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is Node:
-            return self.values[value]
-        if isinstance(value, tuple):
-            return tuple([self._resolve(v) for v in value])
-        if isinstance(value, list):
-            return [self._resolve(v) for v in value]
-        if isinstance(value, Mapping):
-            return {name: self._resolve(v) for name, v in value.items()}
-        if kind is slice:
-            return slice(self._resolve(value.start), self._resolve(value.stop), self._resolve(value.step))
-        return value
+        """Arguments with what nodes stand for in place of these."""
+        return map_leaves(lambda leaf: self.values[leaf] if type(leaf) is Node else leaf, value)
 
     def _stack(self, members: Any, meta: TensorMeta) -> Tensor:
         """A stack of 0-dim tensors remembers its members, which is all that most uses of one need."""

@@ -13,7 +13,7 @@ from quickfuse.ir.expr import Count, Expr, Load, main_strides
 from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import CUDA, costs_on
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .layout import Shape
@@ -101,7 +101,7 @@ def _of_part(space: Space, value: Expr) -> tuple[Load, Load]:
     mean_away, mean_square = (_mean(space, term) for term in (away, ops.mul(away, away)))
     variance = ops.sub(mean_square, ops.mul(mean_away, mean_away))
     kept = tuple([1 if k in space.axes else size for k, size in enumerate(space.shape)])
-    meta = TensorMeta(mean_away.dtype, kept, contiguous_stride(kept), space.device)
+    meta = TensorMeta.dense(mean_away.dtype, kept, space.device)
     mean = ops.add(ops.via(first, mean_away.dtype), mean_away)
     return space.ctx.stored(mean, meta), space.ctx.stored(ops.maximum(variance, ops.like(variance, 0)), meta)
 

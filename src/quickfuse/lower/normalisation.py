@@ -13,9 +13,11 @@ from torch.nn import functional
 
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, optional, rule, several
+from .computed_indices import at
 from .context import Context
 from .layout import Shape
 from .moments import moments
@@ -33,29 +35,26 @@ def _number(value: Any, dtype: torch.dtype) -> Expr:
     return ops.const(value, dtype)
 
 
-def _along(ctx: Context, operand: Any, axes: Shape, input: Tensor) -> Expr | None:
+def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> Expr | None:
     """A weight over some axes of the input, as a value over all of it; None for no weight."""
     if operand is None:
         return None
     shape, dtype = input.meta.shape, COMPUTE[input.dtype]
-    if type(operand) is not Tensor or operand.meta.shape != tuple(shape[k] for k in axes):
-        raise NoRule
-    if operand.dtype not in (input.dtype, dtype):
-        raise NoRule  # eager refuses
-    rows = tuple([tuple([int(j == axis) for j in range(len(shape))]) for axis in axes])
-    return ops.via(reindex(ctx.read(operand), IndexMap((0,) * len(axes), rows, len(shape))), dtype)
+    if operand.meta.shape != tuple(shape[k] for k in axes) or operand.dtype not in (input.dtype, dtype):
+        raise NoRule  # eager refuses other types
+    return ops.via(at(ctx.read(operand), axes, len(shape), None), dtype)
 
 
-def _computed_in(input: Any) -> torch.dtype:
+def _computed_in(input: Tensor) -> torch.dtype:
     """The type of the arithmetic on a float tensor with elements."""
-    if type(input) is not Tensor or not is_float(input.dtype) or not input.meta.numel:
+    if not is_float(input.dtype) or not input.meta.numel:
         raise NoRule
     return COMPUTE[input.dtype]
 
 
-@rule("native_layer_norm", "input normalized_shape weight bias eps")
+@rule("native_layer_norm")
 def layer_norm(
-    ctx: Context, meta: Any, input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any
+    ctx: Context, meta: Any, input: Tensor, normalized_shape: Any, weight: Tensor | None, bias: Tensor | None, eps: Any
 ) -> list[Tensor | None]:
     """A formula takes three times as long to lower and to schedule, and a transformer has two of these in each block."""
     metas, compute, shape = several(meta, 3), _computed_in(input), input.meta.shape
@@ -85,10 +84,11 @@ class _BatchNormalised:
     """
 
     def __init__(
-        self, ctx: Context, input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: Any, eps: Any
-    ) -> None:
+        self, ctx: Context, input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+        running_var: Tensor | None, training: bool, eps: Any,
+    ) -> None:  # fmt: skip
         compute = self.compute = _computed_in(input)
-        self.ctx, self.running, self.training = ctx, (running_mean, running_var), training is True
+        self.ctx, self.running, self.training = ctx, (running_mean, running_var), training
         shape = input.meta.shape
         value = ops.via(ctx.read(input) if self.training else ctx.formula(input), compute)
         self.space = Space(ctx, shape, tuple(k for k in range(len(shape)) if k != 1), input.meta.device)
@@ -130,8 +130,8 @@ class _BatchNormalised:
         values = zip(self.running, (self.mean, self.unbiased), strict=True)
         return [None if running is None else self._moved(running, value, momentum) for running, value in values]
 
-    def _moved(self, running: Any, value: Expr, momentum: Any) -> Expr:
-        if type(running) is not Tensor or not is_float(running.dtype):
+    def _moved(self, running: Tensor, value: Expr, momentum: Any) -> Expr:
+        if not is_float(running.dtype):
             raise NoRule
         compute = COMPUTE[running.dtype]
         if type(momentum) is Tensor:  # a number out of a tensor
@@ -149,21 +149,25 @@ class _BatchNormalised:
                 self.ctx.assign(running, value)
 
 
-@rule("", "input running_mean running_var weight=None bias=None training=False momentum=0.1 eps=1e-5",
-      [functional.batch_norm])  # fmt: skip
-def batch_norm(ctx: Context, meta: Any, *, momentum: Any, **others: Any) -> Tensor:
-    normalised = _BatchNormalised(ctx, **others)
+@rule("", [functional.batch_norm])
+def batch_norm(
+    ctx: Context, meta: TensorMeta, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False, momentum: Any = 0.1, eps: Any = 1e-5,
+) -> Tensor:  # fmt: skip
+    normalised = _BatchNormalised(ctx, input, weight, bias, running_mean, running_var, training, eps)
     normalised.move(momentum)
     return made(ctx, meta, ops.via(normalised.value, meta.dtype))
 
 
-@rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional",
-      "input weight bias running_mean running_var training momentum eps")  # fmt: skip
-def native_batch_norm(ctx: Context, meta: Any, *, momentum: Any, **others: Any) -> list[Tensor | None]:
+@rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional")
+def native_batch_norm(
+    ctx: Context, meta: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, training: bool, momentum: Any, eps: Any,
+) -> list[Tensor | None]:  # fmt: skip
     """The operator whose gradient needs the statistics. The running ones are changed in place, or two further results."""
     if not isinstance(meta, (list, tuple)) or len(meta) not in (3, 5):
         raise NoRule
-    normalised = _BatchNormalised(ctx, **others)
+    normalised = _BatchNormalised(ctx, input, weight, bias, running_mean, running_var, training, eps)
     values = [normalised.value, *normalised.statistics()]
     if len(meta) == 5:
         values += normalised.moved(momentum)  # type: ignore[arg-type]

@@ -73,9 +73,9 @@ def _one_dnn_linear() -> Any:
 # --- rules ---
 
 
-@rule("linear", "input weight bias=None activation=None", [functional.linear])
+@rule("linear", [functional.linear])
 def linear(
-    ctx: Context, meta: Any, input: Any, weight: Any, bias: Any, activation: Activation | None = None
+    ctx: Context, meta: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None
 ) -> Tensor:
     if _is_on_gpu(input):
         return padded_product(ctx, meta, matrix(input), matrix(weight).transposed, bias)
@@ -87,23 +87,21 @@ def linear(
     return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
 
 
-@rule("mm", "input mat2")
-def mm(ctx: Context, meta: Any, input: Any, mat2: Any) -> Tensor:
+@rule("mm")
+def mm(ctx: Context, meta: Any, input: Tensor, mat2: Tensor) -> Tensor:
     return _product(ctx, meta, input, mat2, None)
 
 
-@rule("matmul", "input other", [operator.matmul, torch.Tensor.__matmul__])
-def matmul(ctx: Context, meta: Any, input: Any, other: Any) -> Tensor:
-    if not _is_on_gpu(input) or type(other) is not Tensor or input.meta.ndim < 2 or other.meta.ndim != 2:
+@rule("matmul", [operator.matmul, torch.Tensor.__matmul__])
+def matmul(ctx: Context, meta: Any, input: Tensor, other: Tensor) -> Tensor:
+    if not _is_on_gpu(input) or input.meta.ndim < 2 or other.meta.ndim != 2:
         raise NoRule
     return padded_product(ctx, meta, matrix(input), matrix(other))
 
 
-@rule("addmm", "input mat1 mat2 beta=1 alpha=1")
-def addmm(ctx: Context, meta: Any, input: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any) -> Tensor:
-    if (beta, alpha) != (1, 1) or type(input) is not Tensor or type(mat2) is not Tensor:
-        raise NoRule
-    if input.meta.shape != mat2.meta.shape[1:]:
+@rule("addmm")
+def addmm(ctx: Context, meta: Any, input: Tensor, mat1: Tensor, mat2: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    if (beta, alpha) != (1, 1) or input.meta.shape != mat2.meta.shape[1:]:
         raise NoRule
     return _product(ctx, meta, mat1, mat2, input)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from quickfuse.ir.expr import Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import made, rule, several
 from .context import Context
 from .layout import Shape
 from .moments import moments
@@ -31,17 +32,17 @@ I64, BOOL = torch.int64, torch.bool
 class Reading:
     """A tensor that is reduced: the space over its index, and its elements in the type that is computed in."""
 
-    def __init__(self, ctx: Context, tensor: Any, dim: Any, dtype: Any = None, *, empty_is_all: bool = True) -> None:
-        if type(tensor) is not Tensor or (dtype is not None and dtype not in COMPUTE):
+    def __init__(self, ctx: Context, tensor: Tensor, dim: Any, dtype: Any = None, *, empty_is_all: bool = True) -> None:
+        if dtype is not None and dtype not in COMPUTE:
             raise NoRule
         shape = tensor.meta.shape
         self.dtype: torch.dtype = dtype or tensor.dtype
         self.space = Space(ctx, shape, axes_of(dim, len(shape), empty_is_all), tensor.meta.device)
         self.value = ops.via(ctx.read(tensor), self.dtype, COMPUTE[self.dtype])
 
-    def result(self, ctx: Context, meta: Any, value: Expr, keepdim: Any) -> Tensor:
+    def result(self, ctx: Context, meta: Any, value: Expr, keepdim: bool) -> Tensor:
         """A value of the space as the tensor `meta`."""
-        if type(meta) is not TensorMeta or type(keepdim) is not bool:
+        if type(meta) is not TensorMeta:
             raise NoRule
         return ctx.fresh(meta, ops.via(self.space.result(value, keepdim), meta.dtype))
 
@@ -59,18 +60,19 @@ def axes_of(dim: Any, ndim: int, empty_is_all: bool = True) -> Shape:
 # --- sums and products ---
 
 
-@rule("sum", "input dim=None keepdim=False dtype=None")
-def total(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
-    if isinstance(meta, TensorMeta) and dtype is None:
-        dtype = meta.dtype
+@rule("sum")
+def total(
+    ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
+    dtype = dtype or meta.dtype
     x = Reading(ctx, input, dim, dtype)
     if dtype is BOOL:
         return x.result(ctx, meta, x.space.largest(x.value), keepdim)
     return x.result(ctx, meta, x.space.sum(x.value), keepdim)
 
 
-@rule("mean", "input dim=None keepdim=False dtype=None")
-def mean(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
+@rule("mean")
+def mean(ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The sum, divided by the count in the type that is computed in."""
     x = Reading(ctx, input, dim, dtype)
     compute = COMPUTE[x.dtype]
@@ -78,24 +80,23 @@ def mean(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: Any
     return x.result(ctx, meta, ops.div(summed, x.space.number_of_elements(compute)), keepdim)
 
 
-@rule("prod", "input dim=None keepdim=False dtype=None")
-def product(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
-    if isinstance(meta, TensorMeta) and dtype is None:
-        dtype = meta.dtype
-    x = Reading(ctx, input, dim, dtype, empty_is_all=False)
+@rule("prod")
+def product(
+    ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
+    x = Reading(ctx, input, dim, dtype or meta.dtype, empty_is_all=False)
     return x.result(ctx, meta, x.space.reduce(x.value, "mul"), keepdim)
 
 
-def _logical(combine: str) -> Callable[..., Tensor]:
-    def evaluate(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any) -> Tensor:
-        x = Reading(ctx, input, dim, empty_is_all=not isinstance(dim, (list, tuple)))
-        return x.result(ctx, meta, x.space.reduce(ops.via(x.value, BOOL), combine), keepdim)
+def _logical(
+    combine: str, ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim: bool = False
+) -> Tensor:
+    x = Reading(ctx, input, dim, empty_is_all=not isinstance(dim, (list, tuple)))
+    return x.result(ctx, meta, x.space.reduce(ops.via(x.value, BOOL), combine), keepdim)
 
-    return evaluate
 
-
-rule("any", "input dim=None keepdim=False")(_logical("or"))
-rule("all", "input dim=None keepdim=False")(_logical("and"))
+rule("any")(partial(_logical, "or"))
+rule("all")(partial(_logical, "and"))
 
 
 # --- extrema ---
@@ -118,25 +119,23 @@ def _place(space: Space, value: Expr, largest: bool) -> Expr:
 
 
 def _register_extrema(name: str, largest: bool) -> None:
-    @rule(f"a{name}", "input dim=() keepdim=False")
-    def extremum(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any) -> Tensor:
+    @rule(f"a{name}")
+    def extremum(ctx: Context, meta: Any, input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
         x = Reading(ctx, input, dim)
         return x.result(ctx, meta, _extremum(x.space, x.value, largest), keepdim)
 
-    @rule(f"arg{name}", "input dim=None keepdim=False")
-    def place(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any) -> Tensor:
+    @rule(f"arg{name}")
+    def place(ctx: Context, meta: Any, input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
         x = Reading(ctx, input, dim)
         return x.result(ctx, meta, _place(x.space, x.value, largest), keepdim)
 
-    @rule(name, "input dim=None keepdim=False")
-    def with_place(ctx: Context, meta: Any, input: Any, dim: Any, keepdim: Any) -> Any:
+    @rule(name)
+    def with_place(ctx: Context, meta: Any, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if dim is None:
             return extremum(ctx, meta, input, (), False)
-        if type(dim) is not int or not isinstance(meta, (list, tuple)) or len(meta) != 2:
-            raise NoRule  # or two tensors, whose rule is `maximum`
-        x = Reading(ctx, input, dim)
-        best = x.result(ctx, meta[0], _extremum(x.space, x.value, largest), keepdim)
-        return [best, x.result(ctx, meta[1], _place(x.space, x.value, largest), keepdim)]
+        metas, x = several(meta, 2), Reading(ctx, input, dim)
+        best = x.result(ctx, metas[0], _extremum(x.space, x.value, largest), keepdim)
+        return [best, x.result(ctx, metas[1], _place(x.space, x.value, largest), keepdim)]
 
 
 _register_extrema("max", True)
@@ -157,19 +156,18 @@ def _corrected_moments(space: Space, value: Expr, correction: float) -> tuple[Ex
 
 
 def _register_moments(name: str, root: bool, with_mean: bool) -> None:
-    @rule(name, "input dim=None unbiased=True keepdim=False correction=None")
+    @rule(name)
     def evaluate(
-        ctx: Context, meta: Any, input: Any, dim: Any, unbiased: Any, keepdim: Any, correction: Any
-    ) -> Any:
+        ctx: Context, meta: Any, input: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False,
+        correction: float | None = None,
+    ) -> Any:  # fmt: skip
         if type(dim) is bool:  # var(x, unbiased)
             dim, unbiased = None, dim
         if correction is None:
             correction = int(unbiased)
-        if type(correction) not in (int, float) or type(input) is not Tensor or not is_float(input.dtype):
-            raise NoRule
         x = Reading(ctx, input, dim)
-        if x.space.count <= correction:
-            raise NoRule  # eager warns
+        if not is_float(input.dtype) or x.space.count <= correction:
+            raise NoRule  # eager warns of the latter
         mean_, spread = _corrected_moments(x.space, x.value, correction)
         result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
         return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
@@ -201,8 +199,8 @@ def norm_of(space: Space, value: Expr, order: float) -> Expr:
     return ops.via(ops.power(powers, ops.const(1 / order, powers.dtype)), value.dtype)
 
 
-def _norm(ctx: Context, meta: Any, x: Any, order: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
-    if type(order) not in (int, float) or type(x) is not Tensor or not is_float(dtype or x.dtype):
+def _norm(ctx: Context, meta: Any, x: Tensor, order: float, dim: Any, keepdim: bool, dtype: Any) -> Tensor:
+    if not is_float(dtype or x.dtype):
         raise NoRule
     reading = Reading(ctx, x, dim, dtype)
     if not reading.space.count and order in (math.inf, -math.inf):
@@ -210,23 +208,25 @@ def _norm(ctx: Context, meta: Any, x: Any, order: Any, dim: Any, keepdim: Any, d
     return reading.result(ctx, meta, norm_of(reading.space, reading.value, float(order)), keepdim)
 
 
-@rule("", "x ord=2 dim=None keepdim=False dtype=None", [torch.linalg.vector_norm])
-def vector_norm(ctx: Context, meta: Any, x: Any, ord: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
+@rule("", [torch.linalg.vector_norm])
+def vector_norm(
+    ctx: Context, meta: TensorMeta, x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
     return _norm(ctx, meta, x, ord, dim, keepdim, dtype)
 
 
-@rule("norm", "input p=2 dim=None keepdim=False dtype=None")
-def norm(ctx: Context, meta: Any, input: Any, p: Any, dim: Any, keepdim: Any, dtype: Any) -> Tensor:
+@rule("norm")
+def norm(
+    ctx: Context, meta: TensorMeta, input: Tensor, p: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
     return _norm(ctx, meta, input, p, dim, keepdim, dtype)
 
 
-@rule("", "input ord=2 dtype=None", [torch._foreach_norm])
-def foreach_norm(ctx: Context, meta: Any, input: Any, ord: Any, dtype: Any) -> Any:
-    if not isinstance(meta, (list, tuple)) or len(meta) != len(input):
-        raise NoRule
+@rule("", [torch._foreach_norm])
+def foreach_norm(ctx: Context, meta: Any, input: Any, ord: float = 2, dtype: Any = None) -> Any:
     if any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input):
         raise NoRule
-    return [_norm(ctx, m, x, ord, None, False, dtype) for m, x in zip(meta, input, strict=True)]
+    return [_norm(ctx, m, x, ord, None, False, dtype) for m, x in zip(several(meta, len(input)), input, strict=True)]
 
 
 # --- softmax ---
@@ -242,13 +242,15 @@ def softmax_of(space: Space, value: Expr) -> Expr:
     return ops.div(powers, ops.via(space.sum(powers), value.dtype))
 
 
-for _name, _formula in {"_softmax": softmax_of, "_log_softmax": log_softmax_of}.items():
+def _softmax(
+    formula: Callable[[Space, Expr], Expr], ctx: Context, meta: TensorMeta, input: Tensor, dim: int,
+    half_to_float: bool = False,
+) -> Tensor:  # fmt: skip
+    if not is_float(meta.dtype):
+        raise NoRule
+    x = Reading(ctx, input, dim, meta.dtype if half_to_float else None)
+    return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))
 
-    @rule(_name, "input dim half_to_float=False")
-    def softmax(
-        ctx: Context, meta: Any, input: Any, dim: Any, half_to_float: Any, formula: Any = _formula
-    ) -> Tensor:
-        if type(meta) is not TensorMeta or not is_float(meta.dtype):
-            raise NoRule
-        x = Reading(ctx, input, dim, meta.dtype if half_to_float else None)
-        return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))
+
+rule("_softmax")(partial(_softmax, softmax_of))
+rule("_log_softmax")(partial(_softmax, log_softmax_of))

@@ -11,16 +11,13 @@ from dataclasses import replace
 
 from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.expr import Place, walk
-from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind, View, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, StoreKind, View, buffers_in
 from quickfuse.ir.target import costs_on
-
-from .step_order import StepReads, writes
-from .symbolic import whole_load
 
 
 def rematerialise(program: Program) -> None:
     """Compute large temporaries again where they are not used for long, if a program on a GPU takes much memory."""
-    made = {buffer for step in program.steps for buffer in writes(step) if buffer.kind == "temp"}
+    made = {buffer for step in program.steps for buffer in step.writes if buffer.kind == "temp"}
     large = [buffer for buffer in made if 0 < costs_on(buffer.meta.device).least_rematerialised <= buffer.meta.nbytes]
     if large and sum(buffer.meta.nbytes for buffer in large) >= costs_on(large[0].meta.device).much_memory:
         _Memory(program, made).save()
@@ -31,13 +28,12 @@ class _Memory:
 
     def __init__(self, program: Program, made: set[Buffer]) -> None:
         self.program = program
-        self.reads = StepReads()
         self.writers: dict[Buffer, list[int]] = {}
         self.readers: dict[Buffer, list[int]] = {}
         for number, step in enumerate(program.steps):
-            for buffer in dict.fromkeys(writes(step)):
+            for buffer in dict.fromkeys(step.writes):
                 self.writers.setdefault(buffer, []).append(number)
-            for buffer in dict.fromkeys(self.reads.of(step)):
+            for buffer in step.reads:
                 self.readers.setdefault(buffer, []).append(number)
         self.made = [buffer for buffer in self.writers if buffer in made and buffer in self.readers]
         self.returned = set(buffers_in(program.outputs))
@@ -79,7 +75,7 @@ class _Memory:
         if len(numbers) > 1 or not isinstance(loop, Loop) or len(loop.stores) != 1 or buffer in self.returned:
             return None
         (store,) = loop.stores
-        if store.kind is not StoreKind.ASSIGN or store.access != whole_load(buffer).access:
+        if store.kind is not StoreKind.ASSIGN or store.access != Access(buffer, 0, buffer.meta.stride):
             return None
         if loop.shape != buffer.meta.shape or any(isinstance(node, Place) for node in walk(store.value)):
             return None
@@ -90,7 +86,7 @@ class _Memory:
         costs = costs_on(buffer.meta.device)
         if not 0 < costs.least_rematerialised <= buffer.meta.nbytes:
             return False
-        operands = dict.fromkeys(self.reads.of(loop))
+        operands = loop.reads
         for operand in operands:
             is_small = operand.meta.nbytes * costs.smaller_operand <= buffer.meta.nbytes
             is_there = operand.kind != "temp" or is_small or self.readers[operand][-1] >= late
@@ -109,4 +105,4 @@ def _read_instead(step: Loop | Extern, old: Buffer, new: Buffer) -> None:
             return new
         return replace(value, buffer=new) if isinstance(value, View) and value.buffer is old else value
 
-    step.args, step.kwargs = map_leaves(argument, step.args), map_leaves(argument, step.kwargs)
+    step.args, step.kwargs = map_leaves(argument, (step.args, step.kwargs))

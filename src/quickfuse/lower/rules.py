@@ -24,13 +24,9 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
+from .parameters import NoRule, Parameters
 from .promotion import COMPUTE, NUMBER, NUMBER_KEYS, Key, Promotion, check_supported, common_dtype
 from .symbolic import Tensor, may_overlap
-
-
-class NoRule(Exception):
-    """Raised by a rule that does not cover its arguments: PyTorch's own operator is called instead."""
-
 
 #: (context, arguments by position, by name, metadata of the result) -> the result's value, in the result's type.
 Evaluator = Callable[[Context, Sequence[Any], Mapping[str, Any], TensorMeta], Expr]
@@ -48,6 +44,22 @@ def evaluator(names: str) -> Callable[[Evaluator], Evaluator]:
         for name in names.split():
             assert name not in EVALUATORS, name
             EVALUATORS[name] = function
+        return function
+
+    return register
+
+
+def bound(names: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
+    """Register a function `(ctx, meta, *parameters)`, whose annotations say what it takes: see `parameters.py`."""
+
+    def register(function: Callable[..., Expr]) -> Callable[..., Expr]:
+        parameters = Parameters(function)
+
+        def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+            value: Expr = parameters.call(function, parameters.bind(args, kwargs, meta), ctx, meta)
+            return value
+
+        evaluator(names)(evaluate)
         return function
 
     return register

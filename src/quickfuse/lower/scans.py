@@ -9,10 +9,11 @@ import torch
 from quickfuse.ir.expr import Expr, Index, Load
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind
 from quickfuse.ir.target import CUDA
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .calls import made, rule
+from .calls import made, rule, several
+from .computed_indices import axis_of
 from .context import Context
 from .promotion import COMPUTE, is_float
 from .rules import NoRule
@@ -25,7 +26,7 @@ def scan(ctx: Context, value: Expr, combine: str, meta: TensorMeta, axis: int) -
     """What the elements of each row up to the current one are combined to. It is stored at once, at each element."""
     if meta.shape[axis] == 1:
         return value
-    temp = ctx.temp(TensorMeta(value.dtype, meta.shape, contiguous_stride(meta.shape), meta.device))
+    temp = ctx.temp(TensorMeta.dense(value.dtype, meta.shape, meta.device))
     access = Access(temp, 0, temp.meta.stride)
     ctx.program.steps.append(Loop(meta.shape, [Store(access, value, StoreKind.SCAN, combine, axis)], meta.device))
     return Load(access, value.dtype)
@@ -34,13 +35,10 @@ def scan(ctx: Context, value: Expr, combine: str, meta: TensorMeta, axis: int) -
 class _Row:
     """A tensor that is gone through along an axis."""
 
-    def __init__(self, ctx: Context, input: Any, dim: Any, meta: Any) -> None:
-        if type(input) is not Tensor or type(meta) is not TensorMeta or type(dim) is not int:
+    def __init__(self, ctx: Context, input: Tensor, dim: int, meta: TensorMeta) -> None:
+        if input.meta.shape != meta.shape or not meta.numel:
             raise NoRule
-        ndim = len(meta.shape)
-        if input.meta.shape != meta.shape or not ndim or not meta.numel or not -ndim <= dim < ndim:
-            raise NoRule
-        self.axis = dim % ndim
+        self.axis = axis_of(dim, meta.ndim)
         length = meta.shape[self.axis]
         if meta.device.type != "cpu" and length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length:
             raise NoRule  # PyTorch shares a row among many programs
@@ -59,8 +57,8 @@ _WIDE = {torch.float32: torch.float64}
 
 
 def _register_sum(name: str, combine: str) -> None:
-    @rule(name, "input dim dtype=None")
-    def cumulative(ctx: Context, meta: Any, input: Any, dim: Any, dtype: Any) -> Tensor:
+    @rule(name)
+    def cumulative(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, dtype: Any = None) -> Tensor:
         row = _Row(ctx, input, dim, meta)
         if meta.dtype not in COMPUTE:
             raise NoRule
@@ -75,21 +73,20 @@ _register_sum("cumprod", "mul")
 
 
 def _register_extremum(name: str, largest: bool) -> None:
-    @rule(name, "input dim")
-    def cumulative(ctx: Context, meta: Any, input: Any, dim: Any) -> Any:
-        if not isinstance(meta, (list, tuple)) or len(meta) != 2:
-            raise NoRule
-        row = _Row(ctx, input, dim, meta[0])
+    @rule(name)
+    def cumulative(ctx: Context, meta: Any, input: Tensor, dim: int) -> Any:
+        metas = several(meta, 2)
+        row = _Row(ctx, input, dim, metas[0])
         value = ops.via(row.value, COMPUTE[input.dtype])
         if value.dtype is torch.bool:
             raise NoRule
-        best = scan(ctx, value, "maximum" if largest else "minimum", meta[0], row.axis)
+        best = scan(ctx, value, "maximum" if largest else "minimum", metas[0], row.axis)
         taken = ops.ge(value, best) if largest else ops.le(value, best)
         if is_float(value.dtype):
             taken = ops.bit_or(taken, ops.isnan(value))
         place = ops.where(taken, Index(row.axis), ops.const(0, I64))
-        places = scan(ctx, place, "maximum", meta[1], row.axis)
-        return [row.result(ctx, meta[0], best), row.result(ctx, meta[1], places)]
+        places = scan(ctx, place, "maximum", metas[1], row.axis)
+        return [row.result(ctx, metas[0], best), row.result(ctx, metas[1], places)]
 
 
 _register_extremum("cummax", True)

@@ -17,14 +17,13 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Expr, Previous
 from quickfuse.ir.loop import Access, Buffer, Loop, Store, StoreKind
-from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
 
 from . import ops, views
 from .calls import RULES, made, rule
 from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
-from .indexing import basic_part, flattened
+from .indexing import Selection, basic_part, flattened, vector
 from .layout import Shape, axes_as_read, broadcast
 from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
@@ -95,12 +94,12 @@ _UPDATES: dict[str, Update] = {
 
 
 def _scattered(
-    ctx: Context, meta: Any, input: Any, dim: Any, index: Any, value: Callable[[Shape], Expr], update: Update | None
-) -> Tensor:  # fmt: skip
+    ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, value: Callable[[Shape], Expr], update: Update | None
+) -> Tensor:
     """`value` gives what is stored, over the shape of `index`."""
     shape = input.meta.shape
     axis = axis_of(dim, len(shape))
-    if type(index) is not Tensor or len(index.meta.shape) != len(shape):
+    if index.meta.ndim != len(shape):
         raise NoRule
     if any(n > m for k, (n, m) in enumerate(zip(index.meta.shape, shape, strict=True)) if k != axis):
         raise NoRule
@@ -129,14 +128,15 @@ def _source(ctx: Context, src: Any, dtype: torch.dtype) -> Callable[[Shape], Exp
     return value
 
 
-@rule("scatter_add", "input dim index src")
-def scatter_add(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, src: Any) -> Tensor:
+@rule("scatter_add")
+def scatter_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), ops.add)
 
 
-@rule("scatter", "input dim index src=None value=None reduce=None")
+@rule("scatter")
 def scatter(
-    ctx: Context, meta: Any, input: Any, dim: Any, index: Any, src: Any, value: Any, reduce: Any
+    ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any = None,
+    reduce: Any = None,
 ) -> Tensor:  # fmt: skip
     if reduce is not None and reduce not in ("add", "multiply"):
         raise NoRule
@@ -144,38 +144,32 @@ def scatter(
     return _scattered(ctx, meta, input, dim, index, _source(ctx, stored, input.dtype), _UPDATES.get(reduce))
 
 
-@rule("scatter_reduce", "input dim index src reduce include_self=True")
+@rule("scatter_reduce")
 def scatter_reduce(
-    ctx: Context, meta: Any, input: Any, dim: Any, index: Any, src: Any, reduce: Any, include_self: Any
+    ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: Any, include_self: bool = True
 ) -> Tensor:
-    if include_self is not True or reduce not in _UPDATES or input.dtype is torch.bool:
+    if not include_self or reduce not in _UPDATES or input.dtype is torch.bool:
         raise NoRule
     return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), _UPDATES[reduce])
 
 
-def _by_slices(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source: Any, update: Update | None) -> Tensor:
+def _by_slices(
+    ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, source: Any, update: Update | None, *,
+    negative: bool = False,
+) -> Tensor:  # fmt: skip
     """Slices of `source`, a tensor or a number, stored to slices of `input` one after the other."""
-    shape = input.meta.shape
+    shape, index = input.meta.shape, vector(ctx, index)
     axis = axis_of(dim, len(shape))
-    if type(index) is not Tensor or len(index.meta.shape) > 1:
-        raise NoRule
-    count = index.meta.numel
-    slices = (*shape[:axis], count, *shape[axis + 1 :])
+    slices = (*shape[:axis], index.meta.numel, *shape[axis + 1 :])
     if type(source) is Tensor and source.meta.shape and (source.meta.shape != slices or source.dtype is not input.dtype):
         raise NoRule  # eager refuses
-    target = Target(ctx, meta, ctx.formula(input), update)
-    place, inside = Checked(ctx, index, shape[axis], negative=update is None and type(source) is not Tensor).spread(
-        [axis][: len(index.meta.shape)], len(shape)
-    )
-    axes: list[int | Expr] = [*range(len(shape))]
-    axes[axis] = place
-    target.scatter(slices, axes, axis, inside, _source(ctx, source, input.dtype)(slices))
-    return target.result()
+    tensors = [*[None] * axis, index]
+    return _put(ctx, meta, ctx.formula(input), shape, tensors, source, update, negative=negative)
 
 
-@rule("index_add", "input dim index source alpha=1")
-def index_add(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Tensor:
-    if type(alpha) not in (int, float) or type(source) is not Tensor or input.dtype is torch.bool:
+@rule("index_add")
+def index_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
+    if input.dtype is torch.bool:
         raise NoRule
     if alpha == 1:
         return _by_slices(ctx, meta, input, dim, index, source, ops.add)
@@ -183,61 +177,39 @@ def index_add(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source:
     return _by_slices(ctx, meta, input, dim, index, source, lambda old, new: ops.add(old, ops.scaled(new, factor)))
 
 
-@rule("index_copy", "input dim index source")
-def index_copy(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, source: Any) -> Tensor:
-    if type(source) is not Tensor or not source.meta.shape:
+@rule("index_copy")
+def index_copy(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    if not source.meta.shape:
         raise NoRule
     return _by_slices(ctx, meta, input, dim, index, source, None)
 
 
-@rule("index_fill", "input dim index value")
-def index_fill(ctx: Context, meta: Any, input: Any, dim: Any, index: Any, value: Any) -> Tensor:
+@rule("index_fill")
+def index_fill(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     if type(value) is Tensor and value.meta.shape:
         raise NoRule
-    return _by_slices(ctx, meta, input, dim, index, value, None)
+    return _by_slices(ctx, meta, input, dim, index, value, None, negative=True)
 
 
 # --- by several tensors ---
 
 
 def _put(
-    ctx: Context, meta: Any, before: Expr, shape: Shape, tensors: list[Tensor | None], values: Any, accumulate: bool
+    ctx: Context, meta: Any, before: Expr, shape: Shape, tensors: list[Tensor | None], values: Any, update: Update | None,
+    *, negative: bool = True,
 ) -> Tensor:  # fmt: skip
     """`before`, over `shape`, with `values` at the indices that `tensors` hold: one, or None, for each axis."""
-    tensors = tensors + [None] * (len(shape) - len(tensors))
-    used = [k for k, tensor in enumerate(tensors) if tensor is not None]
-    if not used or len(tensors) != len(shape) or any(type(tensors[k]) is not Tensor for k in used):
-        raise NoRule
-    chosen = [tensors[k] for k in used]
-    together = torch.broadcast_shapes(*[tensor.meta.shape for tensor in chosen])  # type: ignore[union-attr]
-    adjacent = used == list(range(used[0], used[-1] + 1))
-    first = used[0] if adjacent else 0
-    slices = [n for k, n in enumerate(shape) if k not in used]
-    given = (*slices[:first], *together, *slices[first:])  # the shape of what `values` is broadcast to
-    value = _as_given(ctx, values, given, meta.dtype)
-    if len(together) != 1:
-        count = 1
-        for n in together:
-            count *= n
-        dense = TensorMeta(meta.dtype, given, contiguous_stride(given), meta.device)
-        flat = (*slices[:first], count, *slices[first:])
-        value = ctx.read(_reshaped(ctx, ctx.fresh(dense, value), flat))
-        chosen = [_flat_index(ctx, tensor, together) for tensor in chosen]  # type: ignore[arg-type]
-        given = flat
-    target = Target(ctx, meta, before, ops.add if accumulate else None)
-    axes: list[int | Expr] = []
-    inside: Expr | None = None
-    for k in range(len(shape)):
-        if k in used:
-            tensor = chosen[used.index(k)]
-            place, within = Checked(ctx, tensor, shape[k], negative=True).spread([first], len(given))  # type: ignore[arg-type]
-            axes.append(place)
-            inside = both(inside, within)
-        else:
-            before_it = sum(j not in used for j in range(k))
-            axes.append(before_it if before_it < first else before_it + 1)
+    selection = Selection(shape, tensors)
+    value = _as_given(ctx, values, selection.result, meta.dtype)
+    if len(selection.together) != 1:
+        dense = TensorMeta.dense(meta.dtype, selection.result, meta.device)
+        tensors = [None if tensor is None else _flat_index(ctx, tensor, selection.together) for tensor in tensors]
+        selection = Selection(shape, tensors)
+        value = ctx.read(_reshaped(ctx, ctx.fresh(dense, value), selection.result))
+    target = Target(ctx, meta, before, update)
+    axes, inside = selection.axes(ctx, negative=negative)
     assert inside is not None
-    target.scatter(given, axes, first, inside, value)
+    target.scatter(selection.result, axes, selection.first, inside, value)
     return target.result()
 
 
@@ -260,7 +232,7 @@ def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Ex
 
 
 def _reshaped(ctx: Context, tensor: Tensor, shape: Shape) -> Tensor:
-    meta = TensorMeta(tensor.dtype, shape, contiguous_stride(shape), tensor.meta.device)
+    meta = TensorMeta.dense(tensor.dtype, shape, tensor.meta.device)
     view: Tensor = views.view(ctx, torch.Tensor.reshape, (tensor, shape), {}, meta)
     return view
 
@@ -269,16 +241,19 @@ def _flat_index(ctx: Context, index: Tensor, shape: Shape) -> Tensor:
     """An index tensor broadcast to `shape`, as a vector."""
     if index.meta.shape == shape:
         return flattened(ctx, index)
-    meta = TensorMeta(index.dtype, shape, contiguous_stride(shape), index.meta.device)
+    meta = TensorMeta.dense(index.dtype, shape, index.meta.device)
     whole = ctx.fresh(meta, ctx.stored(ctx.read_as(index, shape, index.meta.device), meta))
     return flattened(ctx, whole)
 
 
-@rule("index_put _unsafe_index_put _index_put_impl", "input indices values accumulate=False unsafe=False")
-def index_put(ctx: Context, meta: Any, input: Any, indices: Any, values: Any, accumulate: Any, unsafe: Any) -> Tensor:
-    if type(accumulate) is not bool or not isinstance(indices, (list, tuple)):
+@rule("index_put _unsafe_index_put _index_put_impl")
+def index_put(
+    ctx: Context, meta: Any, input: Tensor, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False
+) -> Tensor:
+    if not isinstance(indices, (list, tuple)):
         raise NoRule
-    return _put(ctx, meta, ctx.formula(input), input.meta.shape, list(indices), values, accumulate)
+    update = ops.add if accumulate else None
+    return _put(ctx, meta, ctx.formula(input), input.meta.shape, list(indices), values, update)
 
 
 def setitem(ctx: Context, tensor: Tensor, index: Any, value: Any) -> None:
@@ -286,8 +261,8 @@ def setitem(ctx: Context, tensor: Tensor, index: Any, value: Any) -> None:
     part, tensors = basic_part(ctx, tensor, index)
 
     def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-        dense = TensorMeta(meta.dtype, meta.shape, contiguous_stride(meta.shape), meta.device)
-        return ctx.read(_put(ctx, dense, ctx.formula(part), meta.shape, tensors, value, False))
+        dense = TensorMeta.dense(meta.dtype, meta.shape, meta.device)
+        return ctx.read(_put(ctx, dense, ctx.formula(part), meta.shape, tensors, value, None))
 
     into(ctx, evaluate, part, (part, value), {})
 
@@ -295,15 +270,15 @@ def setitem(ctx: Context, tensor: Tensor, index: Any, value: Any) -> None:
 def _in_place(name: str) -> None:
     """The operator that changes its first operand."""
 
-    @rule(f"{name}_", RULES[name].signature)
-    def changed(ctx: Context, meta: Any, input: Any, **others: Any) -> Tensor:
-        _check_apart(input, others.get("indices", [*others.values()]))
+    @rule(f"{name}_", like=RULES[name])
+    def changed(ctx: Context, meta: Any, input: Tensor, *others: Any) -> Tensor:
+        _check_apart(input, others[0] if isinstance(others[0], (list, tuple)) else others)
 
         def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], its_meta: TensorMeta) -> Expr:
-            dense = TensorMeta(its_meta.dtype, its_meta.shape, contiguous_stride(its_meta.shape), its_meta.device)
-            return ctx.read(RULES[name].function(ctx, dense, input=input, **others))
+            dense = TensorMeta.dense(its_meta.dtype, its_meta.shape, its_meta.device)
+            return ctx.read(RULES[name].function(ctx, dense, input, *others))
 
-        return into(ctx, evaluate, input, (input, *others.values()), {})
+        return into(ctx, evaluate, input, (input, *others), {})
 
 
 def _check_apart(changed: Any, others: Sequence[Any]) -> None:
@@ -325,11 +300,12 @@ for _name in ("scatter_add", "scatter", "scatter_reduce", "index_add", "index_co
 # --- gradients ---
 
 
-@rule("embedding_dense_backward", "grad_output indices num_weights padding_idx scale_grad_by_freq")
+@rule("embedding_dense_backward")
 def embedding_dense_backward(
-    ctx: Context, meta: Any, grad_output: Any, indices: Any, num_weights: Any, padding_idx: Any, scale_grad_by_freq: Any
-) -> Tensor:
-    if scale_grad_by_freq or type(padding_idx) is not int or type(meta) is not TensorMeta or len(meta.shape) != 2:
+    ctx: Context, meta: TensorMeta, grad_output: Tensor, indices: Tensor, num_weights: int, padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Tensor:  # fmt: skip
+    if scale_grad_by_freq or meta.ndim != 2:
         raise NoRule
     count, width = indices.meta.numel, meta.shape[1]
     index = flattened(ctx, indices)
@@ -344,18 +320,18 @@ def embedding_dense_backward(
 
 
 def _max_pool_backward(
-    ctx: Context, meta: Any, *, ndim: int, grad_output: Any, indices: Any, kernel_size: Any, stride: Any, padding: Any,
-    dilation: Any, **others: Any,
+    ndim: int, ctx: Context, meta: TensorMeta, grad_output: Tensor, input: Tensor, kernel_size: Any, stride: Any,
+    padding: Any, dilation: Any, ceil_mode: bool, indices: Tensor,
 ) -> Tensor:  # fmt: skip
-    if type(meta) is TensorMeta and meta.device.type == "cuda":  # where adding in memory is slow
+    if meta.device.type == "cuda":  # where adding in memory is slow
         with contextlib.suppress(NoRule):
             return max_pool_gathered(ctx, meta, grad_output, indices, ndim, kernel_size, stride, padding, dilation)
     return _max_pool_scattered(ctx, meta, ndim, grad_output, indices)
 
 
-def _max_pool_scattered(ctx: Context, meta: Any, ndim: int, grad_output: Any, indices: Any) -> Tensor:
+def _max_pool_scattered(ctx: Context, meta: TensorMeta, ndim: int, grad_output: Tensor, indices: Tensor) -> Tensor:
     """Windows may overlap, so one plane of an image is gone through in order."""
-    if type(meta) is not TensorMeta or len(meta.shape) <= ndim or not meta.numel:
+    if meta.ndim <= ndim or not meta.numel:
         raise NoRule
     shape, first = meta.shape, len(meta.shape) - ndim
     flat = (*shape[:first], math.prod(grad_output.meta.shape[first:]))
@@ -388,6 +364,4 @@ def _stride_as_read(value: Expr, flat: Shape, shape: Shape) -> Shape:
 
 
 for _ndim in (2, 3):
-    rule(f"max_pool{_ndim}d_with_indices_backward",
-         "grad_output input kernel_size stride padding dilation ceil_mode indices")(
-        partial(_max_pool_backward, ndim=_ndim))  # fmt: skip
+    rule(f"max_pool{_ndim}d_with_indices_backward")(partial(_max_pool_backward, _ndim))

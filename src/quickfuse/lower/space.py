@@ -129,7 +129,7 @@ class Space:
         if known is None:
             kept = tuple([1 if k in self.axes else size for k, size in enumerate(self.shape)])
             stride = tuple([0 if n == 1 else s for n, s in zip(kept, contiguous_stride(kept), strict=True)])
-            temp = self.ctx.temp(TensorMeta(value.dtype, kept, contiguous_stride(kept), self.device))
+            temp = self.ctx.temp(TensorMeta.dense(value.dtype, kept, self.device))
             access = Access(temp, 0, stride)
             self.ctx.program.steps.append(Loop(self.shape, [Store(access, value, StoreKind.REDUCE, combine)], self.device))
             known = self.ctx.reduced[key] = (value, Load(access, value.dtype))

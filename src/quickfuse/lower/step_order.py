@@ -39,10 +39,6 @@ def read_by(step: _Step) -> list[Buffer]:
     return [operand.access.buffer for operand in operands if isinstance(operand, (Load, Place))]
 
 
-def writes(step: _Step) -> list[Buffer]:
-    return step.outputs if isinstance(step, Extern) else [store.access.buffer for store in step.stores]
-
-
 def meet(reader: _Step, writer: _Step, buffer: Buffer) -> bool:
     """Whether a step may read from a buffer what another one writes to it."""
     if isinstance(writer, Extern):
@@ -65,9 +61,9 @@ class Order:
         self.steps = steps
         self.before: list[set[int]] = [set() for _ in steps]
         writers: dict[Buffer, list[int]] = {}
-        self.last = [number for number, step in enumerate(steps) if any(b.kind == "input" for b in writes(step))]
+        self.last = [number for number, step in enumerate(steps) if any(b.kind == "input" for b in step.writes)]
         for number, step in enumerate(steps):
-            for buffer in dict.fromkeys(writes(step)):
+            for buffer in dict.fromkeys(step.writes):
                 self.before[number].update(writers.get(buffer, ()))
                 writers.setdefault(buffer, []).append(number)
         for number, step in enumerate(steps):

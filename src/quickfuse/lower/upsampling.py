@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ import torch
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index, Load
 from quickfuse.ir.loop import Access
-from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -28,10 +27,8 @@ F32 = torch.float32
 class _Image:
     """The axes of an image, and by how much each grows."""
 
-    def __init__(self, input: Any, meta: Any, output_size: Any, scales: Any, ndim: int) -> None:
-        if type(input) is not Tensor or type(meta) is not TensorMeta or len(input.meta.shape) != ndim + 2:
-            raise NoRule
-        if not is_float(input.dtype) or not input.meta.numel:
+    def __init__(self, input: Tensor, meta: TensorMeta, scales: Any, ndim: int) -> None:
+        if input.meta.ndim != ndim + 2 or not is_float(input.dtype) or not input.meta.numel:
             raise NoRule
         self.axes = range(2, ndim + 2)
         self.old, self.new = input.meta.shape[2:], meta.shape[2:]
@@ -82,64 +79,46 @@ def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
 
 
 def _nearest(name: str, ndim: int, exact: bool) -> None:
-    @rule(name, "input output_size *scales")
-    def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, scales: Any) -> Tensor:
-        image = _Image(input, meta, output_size, scales, ndim)
+    @rule(name)
+    def upsample(ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any, *scales: Any) -> Tensor:
+        image = _Image(input, meta, scales, ndim)
         axes: list[int | Expr] = [0, 1, *(_nearest_index(image, k, exact) for k in range(ndim))]
-        axes = [k if isinstance(axis, Index) else axis for k, axis in enumerate(axes)]
         return made(ctx, meta, at(source(ctx, input), axes, ndim + 2, None))
 
 
-def _linear(name: str, ndim: int) -> None:
-    @rule(name, "input output_size align_corners=False *scales")
-    def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, align_corners: Any, scales: Any) -> Tensor:
-        if type(align_corners) is not bool:
-            raise NoRule
-        image = _Image(input, meta, output_size, scales, ndim)
-        value = source(ctx, input, COSTS.store_before_upsampling)
-        neighbours = [_neighbours(image, k, align_corners) for k in range(ndim)]
-        if meta.numel >= COSTS.many_neighbours:
-            neighbours[-1] = [
-                (_table(ctx, index, meta, ndim + 1), None if weight is None else _table(ctx, weight, meta, ndim + 1))
-                for index, weight in neighbours[-1]
-            ]
-        terms = []
-        for chosen in itertools.product(*neighbours):
-            axes: list[int | Expr] = [0, 1, *(k + 2 if isinstance(i, Index) else i for k, (i, _) in enumerate(chosen))]
-            term = ops.via(at(value, axes, ndim + 2, None), image.dtype)
-            for _, weight in chosen:
-                term = term if weight is None else ops.mul(term, weight)
-            terms.append(term)
-        return made(ctx, meta, ops.via(functools.reduce(ops.add, terms), meta.dtype))
+#: The elements of an axis that each new one is computed from, with their weights; None for a weight of one.
+_Neighbours = list[tuple[Expr, Expr | None]]
 
 
-def _cubic(name: str) -> None:
-    @rule(name, "input output_size align_corners=False *scales")
-    def upsample(ctx: Context, meta: Any, input: Any, output_size: Any, align_corners: Any, scales: Any) -> Tensor:
-        if type(align_corners) is not bool:
-            raise NoRule
-        image = _Image(input, meta, output_size, scales, 2)
+def _weighted(name: str, ndim: int, neighbours: Callable[[_Image, int, bool], _Neighbours], *, in_tables: bool) -> None:
+    """Register a resizing by sums of neighbours along the axes, the last one first. `in_tables`: which they are, and their
+    weights, is computed once for each index of an axis; otherwise only of the last axis of large images."""
+
+    @rule(name)
+    def upsample(
+        ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any, align_corners: bool = False, *scales: Any
+    ) -> Tensor:
+        image = _Image(input, meta, scales, ndim)
         value = source(ctx, input, COSTS.store_before_upsampling)
-        rows, columns = (
-            [
-                (_table(ctx, index, meta, k + 2), _table(ctx, weight, meta, k + 2))
-                for index, weight in _cubic_neighbours(image, k, align_corners)
-            ]
-            for k in range(2)
-        )  # fmt: skip
-        of_rows = []
-        for row, weight in rows:
-            elements = [ops.via(at(value, [0, 1, row, column], 4, None), image.dtype) for column, _ in columns]
-            terms = [ops.mul(element, factor) for element, (_, factor) in zip(elements, columns, strict=True)]
-            of_rows.append(ops.mul(functools.reduce(ops.add, terms), weight))
-        return made(ctx, meta, ops.via(functools.reduce(ops.add, of_rows), meta.dtype))
+        along = [neighbours(image, k, align_corners) for k in range(ndim)]
+        first = 0 if in_tables else ndim - 1 if meta.numel >= COSTS.many_neighbours else ndim
+        for k in range(first, ndim):
+            along[k] = [(_table(ctx, i, meta, k + 2), w if w is None else _table(ctx, w, meta, k + 2)) for i, w in along[k]]
+
+        def summed(chosen: list[Expr]) -> Expr:
+            if len(chosen) == ndim:
+                return ops.via(at(value, [0, 1, *chosen], ndim + 2, None), image.dtype)
+            terms = [(summed([*chosen, index]), weight) for index, weight in along[len(chosen)]]
+            return functools.reduce(ops.add, [x if weight is None else ops.mul(x, weight) for x, weight in terms])
+
+        return made(ctx, meta, ops.via(summed([]), meta.dtype))
 
 
 #: The parameter of the cubic polynomials.
 _CUBIC = -0.75
 
 
-def _cubic_neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr]]:
+def _cubic_neighbours(image: _Image, k: int, align_corners: bool) -> _Neighbours:
     """The four elements of an axis around each new one, with their weights (Keys, Cubic Convolution Interpolation, 1981)."""
     old, dtype = image.old[k], image.dtype
     place = _place(image, k, align_corners)
@@ -171,12 +150,12 @@ def _table(ctx: Context, value: Expr, meta: TensorMeta, axis: int) -> Expr:
     if isinstance(value, Index):
         return value
     ndim, size = len(meta.shape), meta.shape[axis]
-    of_axis = IndexMap((0,) * ndim, tuple([(int(k == axis),) for k in range(ndim)]), 1)
-    kept = ctx.stored(reindex(value, of_axis), TensorMeta(value.dtype, (size,), (1,), meta.device))
+    of_axis = at(value, [0 if k == axis else ops.const(0, I64) for k in range(ndim)], 1, None)
+    kept = ctx.stored(of_axis, TensorMeta(value.dtype, (size,), (1,), meta.device))
     return Load(Access(kept.access.buffer, 0, tuple([int(k == axis) for k in range(ndim)])), value.dtype)
 
 
-def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, Expr | None]]:
+def _neighbours(image: _Image, k: int, align_corners: bool) -> _Neighbours:
     """The two elements of an axis between which each new one is, with their weights."""
     axis, old, new, dtype = image.axes[k], image.old[k], image.new[k], image.dtype
     if old == new:
@@ -193,5 +172,5 @@ def _neighbours(image: _Image, k: int, align_corners: bool) -> list[tuple[Expr, 
 for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):
     _nearest(f"upsample_nearest{_ndim}d", _ndim, exact=False)
     _nearest(f"_upsample_nearest_exact{_ndim}d", _ndim, exact=True)
-    _linear(f"upsample_{_name}{_ndim}d", _ndim)
-_cubic("upsample_bicubic2d")
+    _weighted(f"upsample_{_name}{_ndim}d", _ndim, _neighbours, in_tables=False)
+_weighted("upsample_bicubic2d", 2, _cubic_neighbours, in_tables=True)

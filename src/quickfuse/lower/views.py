@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.expr import Scalar
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from ..ir.memo import Memo
 from .context import Context
@@ -88,7 +89,7 @@ def _make(ctx: Context, tensor: Tensor, described: _Description, meta: TensorMet
         return Tensor(tensor.storage, layout, offset=offset, is_base=False)
     # `reshape` of a layout that has no such view: a contiguous copy, of which the result is a view.
     old = tensor.meta.shape
-    copied = Storage(TensorMeta(meta.dtype, old, contiguous_stride(old), meta.device), ctx.read(tensor))
+    copied = Storage(TensorMeta.dense(meta.dtype, old, meta.device), ctx.read(tensor))
     return Tensor(copied, layout, is_base=False)
 
 
@@ -109,22 +110,18 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any, tensor: Tensor) -
     operands: dict[int, torch.Tensor] = {}
 
     def plain(value: Any) -> Any:
-        kind = type(value)
-        if kind is Tensor:
+        if type(value) is Tensor:
             if id(value) not in operands:
                 operands[id(value)] = _without_data(value)
             return operands[id(value)]
-        if isinstance(value, (list, tuple)):
-            return type(value)(plain(v) for v in value)
-        if kind is slice:
-            return slice(plain(value.start), plain(value.stop), plain(value.step))
-        if kind is Scalar:
+        if type(value) is Scalar:
             raise Unsupported("a view at an index or of a size that is a symbol")
         return value
 
+    given, options = map_leaves(plain, (tuple(args), dict(kwargs)))
     with torch.no_grad():
         try:
-            result = function(*plain(args), **{name: plain(value) for name, value in kwargs.items()})
+            result = function(*given, **options)
         except (NotImplementedError, RuntimeError, IndexError, TypeError) as error:
             raise Unsupported(f"a view that cannot be taken without data ({error})") from error
     source = operands[id(tensor)]
@@ -183,7 +180,12 @@ def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: 
 
 def element_view(tensor: Tensor, index: Any) -> Tensor:
     """`tensor[index]` for a basic index, where no node of the graph says what its shape is."""
-    described = _describe(operator.getitem, (tensor, index), {}, tensor)
+    return part_of(tensor, operator.getitem, index)
+
+
+def part_of(tensor: Tensor, function: Callable[..., Any], *args: Any) -> Tensor:
+    """`function(tensor, *args)`, a view, where no node of the graph says what its shape is."""
+    described = _describe(function, (tensor, *args), {}, tensor)
     if described is None:
         return tensor
     shape, stride, offset, _ = described

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import networkx
 
-from quickfuse.ir.expr import Expr, Load, Place
+from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
-from quickfuse.ir.reindex import rewrite_leaves
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.reindex import rewrite_accesses
+from quickfuse.ir.values import TensorMeta
 
 from .dependence import Dependence, Kind, Node, store_node
 from .index_space import same_elements
@@ -90,7 +90,7 @@ class _Copies:
         """Let a store go to a temporary; another node copies from there when all that reads the old value is done."""
         store = node.store
         assert store is not None and node.device is not None
-        meta = TensorMeta(store.access.buffer.meta.dtype, node.shape, contiguous_stride(node.shape), node.device)
+        meta = TensorMeta.dense(store.access.buffer.meta.dtype, node.shape, node.device)
         temporary = Access(Buffer(f"new{len(self.made)}", meta, "temp"), 0, meta.stride)
         if node.reduced is not None and not node.ordered:  # one element for each row
             temporary = _without_axes(temporary, node)
@@ -130,13 +130,10 @@ class _Copies:
         store = node.store
         assert store is not None
 
-        def leaf(expr: Expr) -> Expr:
-            if isinstance(expr, (Load, Place)) and expr.access.buffer is buffer:
-                return replace(expr, access=replace(expr.access, buffer=memory))
-            return expr
+        def moved(access: Access) -> Access:
+            return replace(access, buffer=memory) if access.buffer is buffer else access
 
-        offset, inside = (None if e is None else rewrite_leaves(e, leaf) for e in (store.offset, store.inside))
-        node.store = replace(store, value=rewrite_leaves(store.value, leaf), offset=offset, inside=inside)
+        node.store = store.rewritten(lambda value: rewrite_accesses(value, moved))
         node.reading = read(*node.store.roots)
         for other in self.nodes:
             if other.changes_input and other.store is not None and other.store.access.buffer is buffer:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from quickfuse.ir.boxes import disjoint, may_read
-from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap, reindex
 
 from .index_space import Shape, reduced_axes
@@ -142,7 +142,7 @@ def _reads(node: Node, writers: dict[Buffer, list[Node]]) -> list[Dependence]:
             if len(several) == 1 or stored is None or not disjoint(node.shape, access, writer.shape, stored.access):
                 found.append(Dependence(writer, Kind.READ_AFTER_WRITE, access, writer.target))
     if node.call is not None:
-        for buffer in dict.fromkeys(buffers_in((node.call.args, node.call.kwargs))):
+        for buffer in node.call.reads:
             several = writers.get(buffer, ()) if buffer.kind != "input" else ()
             for writer in several:
                 stored = writer.store
@@ -164,7 +164,7 @@ def _overwrites(nodes: list[Node]) -> None:
                 if not disjoint(node.shape, node.store.access, reader.shape, access):
                     node.before.append(Dependence(reader, Kind.WRITE_AFTER_READ, node.target, access))
         if reader.call is not None:
-            for buffer in dict.fromkeys(buffers_in((reader.call.args, reader.call.kwargs))):
+            for buffer in reader.call.reads:
                 for node in stores.get(buffer, ()):
                     node.before.append(Dependence(reader, Kind.WRITE_AFTER_READ))
 

@@ -8,8 +8,6 @@ is mostly put into a kernel with others of its kind, and costs nothing where it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 
@@ -18,7 +16,7 @@ from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import IndexMap, reindex, replace_parts
 from quickfuse.ir.target import OPERATION_COSTS
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 
 def hoist(program: Program) -> None:
@@ -55,7 +53,7 @@ class _Hoisting:
                 self.known[id(node)] = (node, self._moved(node))
             moved[id(node)] = self.known[id(node)][1]
         if moved:
-            self.loop.stores = [_with(store, moved) for store in self.loop.stores]
+            self.loop.stores = [store.rewritten(lambda value: replace_parts(value, moved)) for store in self.loop.stores]
         return self.made
 
     def _measure(self, node: Expr) -> None:
@@ -99,15 +97,10 @@ class _Hoisting:
         """A load of what a new loop stores."""
         axes = sorted(self.axes[id(node)] or ())
         shape = tuple([self.loop.shape[k] for k in axes])
-        meta = TensorMeta(node.dtype, shape, contiguous_stride(shape), self.loop.device)
+        meta = TensorMeta.dense(node.dtype, shape, self.loop.device)
         buffer = Buffer(f"{self.prefix}_{len(self.made)}", meta, "temp")
         rows = [tuple([int(k == axis) for axis in axes]) for k in range(len(self.loop.shape))]
         inner = IndexMap((0,) * len(rows), tuple(rows), len(axes))
         self.made.append(Loop(shape, [Store(Access(buffer, 0, meta.stride), reindex(node, inner))], self.loop.device))
         strides = dict(zip(axes, meta.stride, strict=True))
         return Load(Access(buffer, 0, tuple([strides.get(k, 0) for k in range(len(rows))])), node.dtype)
-
-
-def _with(store: Store, moved: Mapping[int, Expr]) -> Store:
-    offset, inside = (None if e is None else replace_parts(e, moved) for e in (store.offset, store.inside))
-    return replace(store, value=replace_parts(store.value, moved), offset=offset, inside=inside)

@@ -6,14 +6,12 @@ whole, while one more store and load for each thousand operations costs next to 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quickfuse import logs
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import with_arguments
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 
 def cut_long_formulas(program: Program) -> frozenset[Buffer]:
@@ -49,15 +47,8 @@ class _Cutting:
             is_operation = isinstance(node, Op)
             self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
         if self.before:
-            self.loop.stores = [self._shortened(store) for store in self.loop.stores]
+            self.loop.stores = [store.rewritten(lambda root: self.known[id(root)][0]) for store in self.loop.stores]
         return self.before
-
-    def _shortened(self, store: Store) -> Store:
-        offset, inside, value = (
-            None if root is None else self.known[id(root)][0] for root in (store.offset, store.inside, store.value)
-        )
-        assert value is not None
-        return replace(store, value=value, offset=offset, inside=inside)
 
     def _operation(self, node: Op) -> tuple[Expr, int, bool]:
         args = [self.known[id(arg)] for arg in node.args]
@@ -69,7 +60,7 @@ class _Cutting:
 
     def _stored(self, value: Op) -> Load:
         shape = self.loop.shape
-        meta = TensorMeta(value.dtype, shape, contiguous_stride(shape), self.loop.device)
+        meta = TensorMeta.dense(value.dtype, shape, self.loop.device)
         buffer = Buffer(f"long{len(self.cut)}", meta, "temp")
         access = Access(buffer, 0, meta.stride)
         self.cut.append(buffer)

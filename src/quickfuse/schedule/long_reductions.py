@@ -15,7 +15,7 @@ from quickfuse.ir.expr import Expr, Load, main_strides
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from .index_space import Shape, reduced_axes
 
@@ -83,7 +83,7 @@ def _stages(loop: Loop, split: _Split) -> list[Loop]:
     length, rest = divmod(shape[axis], split.parts)
     few = [1 if k in split.reduced and k not in split.whole else size for k, size in enumerate(shape)]
     few[axis] = split.parts + (rest > 0)
-    meta = TensorMeta(store.value.dtype, tuple(few), contiguous_stride(tuple(few)), loop.device)
+    meta = TensorMeta.dense(store.value.dtype, tuple(few), loop.device)
     strides = tuple([0 if size == 1 else stride for size, stride in zip(few, meta.stride, strict=True)])
     parts = Access(Buffer(f"{store.access.buffer.name}_parts", meta, "temp"), 0, strides)
 
@@ -103,4 +103,6 @@ def _stages(loop: Loop, split: _Split) -> list[Loop]:
 
 def _reduction(loop: Loop, shape: Shape, access: Access, value: Expr) -> Loop:
     store: Store = replace(loop.stores[0], access=access, value=value)
+    if not reduced_axes(shape, store):  # a part of one element
+        store = replace(store, kind=StoreKind.ASSIGN, combine="")
     return Loop(shape, [store], loop.device)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import HALF_TYPES, PICK, Expr, Index, Load, Op, Place, walk
-from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import rewrite_leaves
 from quickfuse.ir.relayout import Layout, relayout
 from quickfuse.ir.target import OPERATION_COSTS
@@ -148,7 +148,7 @@ class _Materializing:
 
     def _note_call(self, call: Extern) -> None:
         calls = 0
-        for buffer in buffers_in((call.args, call.kwargs)):
+        for buffer in call.reads:
             calls = max(calls, self.known.get(buffer, _FIRST)[1])
             if buffer in self.readers:
                 self.readers[buffer].needs_memory = True
@@ -274,11 +274,7 @@ class _Materializing:
             assert seen is not None, "all that reads a value has been looked at"
             return seen
 
-        offset, inside, value = (
-            None if root is None else rewrite_leaves(root, leaf) for root in (store.offset, store.inside, store.value)
-        )
-        assert value is not None
-        return replace(store, value=value, offset=offset, inside=inside)
+        return store.rewritten(lambda root: rewrite_leaves(root, leaf))
 
     def _seen(self, access: Access, shape: Shape) -> Expr | None:
         """A value as a formula where an access loads it in a loop; None where that is no formula of the loop's index."""

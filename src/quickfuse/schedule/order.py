@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.loop import Buffer, buffers_in
+from quickfuse.ir.loop import Buffer
 from quickfuse.ir.target import CUDA
 
 from .dependence import Node
@@ -90,7 +90,7 @@ def _read(group: FusionGroup) -> set[Buffer]:
     found: set[Buffer] = set()
     for node in group.nodes:
         if node.call is not None:
-            found.update(buffers_in((node.call.args, node.call.kwargs)))
+            found.update(node.call.reads)
         else:
             found.update(access.buffer for access in node.loads)
     return {buffer for buffer in found if buffer.kind != "input"} - _stored(group)

@@ -50,25 +50,19 @@ def _share_kernels(calls: list[KernelCall], least: int) -> None:
 
 def _form(body: KernelBody) -> tuple[Any, list[Const]]:
     """A key that bodies share which differ by constants alone, and these constants in order."""
-    nodes = walk(*body.roots)
     fixed = {_key(root) for root in body.roots if isinstance(root, Const)}
-    for node in nodes:
+    for node in walk(*body.roots):
         if isinstance(node, Op):
             fixed.update([_key(arg) for arg in node.args if isinstance(arg, Const) and not _is_alike(node, arg)])
-    numbers: dict[Any, int] = {}
-    number_of: dict[int, int] = {}
     constants: dict[Any, tuple[int, Const]] = {}
-    for node in nodes:
-        entry: Any = node
-        if isinstance(node, Op):
-            entry = (node.name, node.dtype, *[number_of[id(arg)] for arg in node.args])
-        elif isinstance(node, Const):
-            entry = _key(node)
-            if entry not in fixed and _may_change(node):
-                entry = ("constant", constants.setdefault(entry, (len(constants), node))[0], node.dtype)
-        number_of[id(node)] = numbers.setdefault(entry, len(numbers))
-    stores = tuple([(s.kind, s.slot, s.combine, *[number_of[id(root)] for root in s.roots]) for s in body.stores])
-    form = (body.device_type, body.axes, body.vector, body.slots, body.scalars, tuple(numbers), stores)
+
+    def entry(constant: Const) -> Any:
+        key = _key(constant)
+        if key in fixed or not _may_change(constant):
+            return key
+        return ("constant", constants.setdefault(key, (len(constants), constant))[0], constant.dtype)
+
+    form = body.key_with(entry)
     return form, [constant for _, constant in constants.values()]
 
 

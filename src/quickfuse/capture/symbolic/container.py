@@ -30,6 +30,15 @@ class ShadowContainer(FromOutside):
         self.added: list[Any] = []
         self.original: list[Any] = []
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the captured code left it with other contents than it found."""
+        if self.items is None:
+            return bool(self.added)
+        if isinstance(self.items, set):
+            return self.items != set(self.original)
+        return list(map(id, self.items)) != list(map(id, self.original))
+
 
 class ContainerMethod:
     """`c.name` for a `ShadowDict` or `ShadowContainer`, not yet called."""

@@ -53,6 +53,9 @@ class FunctionKind(CodeKind):
     def rebuild(self, book: RecipeBook, value: FunctionType) -> Recipe:
         if not book.i.is_created(value):
             return Constant(value)
+        given = next((call for method, call in book.i.dispatched.values() if method is value), None)
+        if given is not None:  # the one that is kept for that object
+            return Call(given[0], [book.recipe(part) for part in given[1:]])
         closure = book.recipe(value.__closure__) if value.__closure__ else Constant(None)
         # From Python 3.14 on a function computes them, which may fail, when they are asked for.
         annotations = "__annotate__" if getattr(value, "__annotate__", None) is not None else "__annotations__"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import Unsupported
+from ...ir.iterating import iterator_over, over_dictionary
 from ...ir.segment import Call, Constant, Generator, Recipe
 from .. import containers, generators, library
 from ..effects import RecipeBook
@@ -45,6 +46,10 @@ class IteratorKind(ObjectKind):
         if isinstance(value, ObjectIterator):
             return book.recipe(value.parts[0])
         try:
+            if (found := over_dictionary(value)) is not None:
+                table, *place = found
+                owner = next((shadow for shadow in book.i.outside.dictionaries if shadow.entries is table), table)
+                return Call(iterator_over, [book.recipe(owner), *map(Constant, place)])
             function, arguments, *state = take_apart(value)
         except RuntimeError as error:  # a container that changed since
             raise Unsupported(f"an iterator that is no longer valid: {error}") from None

@@ -12,16 +12,17 @@ from ...ir.marks import CAPTURED_AS
 from .. import (
     binary_operators,
     container_methods,
-    containers,
     getters,
     lru_caches,
     native_calls,
     native_methods,
+    outside_iterators,
     torch_calls,
 )
 from ..binary_operators import COMPARISONS, IN_PLACE_OF
 from ..class_attributes import python_method
 from ..interpreter import Interpreter
+from ..iterators import ITERATORS
 from ..mutation import name_of
 from ..raising import call_handler, raise_in_program
 from ..symbolic import CONTAINERS, DICTS, ForeignObject, FromOutside, ShadowContainer, contains_symbolic, type_of
@@ -76,10 +77,10 @@ class ForeignKind(OutsideKind):
         return ObjectKind.key(self, i, value)
 
     def advance(self, i: Interpreter, iterator: ForeignObject) -> tuple[bool, Any]:
-        raise Unsupported("advancing an iterator from outside")
+        return outside_iterators.next_of(i, iterator)
 
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
-        return value if isinstance(value.real, containers.ITERATORS) else super().iterate(i, value)
+        return value if isinstance(value.real, ITERATORS) else super().iterate(i, value)
 
 
 class ShadowContainerKind(OutsideKind):

@@ -1,0 +1,136 @@
+"""What an iterator will give next, without advancing it: for those of Python's own classes, which run no code of the user's.
+
+Capture reads the elements of an iterator that existed before, as guards do later; compiled code advances it afterwards.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .reading import MISSING
+
+_SEQUENCES: tuple[tuple[Any, Any], ...] = (
+    (list, []), (tuple, ()), (str, ""), (str, "\u1234"), (bytes, b""), (range, range(0)), (range, range(1 << 65)),
+)  # fmt: skip
+#: Iterators over sequences, which say what they iterate over and how far they are: how to make another one.
+_OF_SEQUENCES: dict[type, Callable[[Any], Any]] = {
+    **{type(cls.__iter__(empty)): cls.__iter__ for cls, empty in _SEQUENCES}, type(reversed([])): list.__reversed__,
+    type(iter(collections.deque())): collections.deque.__iter__,
+}  # fmt: skip
+
+#: Iterators over dictionaries and sets, which give a list of what is left.
+_TABLES: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
+_OF_TABLES: frozenset[type] = frozenset(
+    type(made)
+    for table in _TABLES
+    for view in (table, table.values(), table.items())
+    for made in (iter(view), reversed(view))
+) | {type(iter(set()))}
+
+_OVER_DICTIONARIES: dict[type, tuple[str, bool]] = {
+    type(turned(getattr(_TABLES[0], name)())): (name, turned is reversed)
+    for name in ("keys", "values", "items")
+    for turned in (iter, reversed)
+}
+
+_CHANGEABLE = (list, dict, set, collections.deque)
+
+
+def is_readable(iterator: Any) -> bool:
+    """Whether `Ahead` knows the class of an iterator, and those of the iterators that it reads."""
+    kind = type(iterator)
+    if kind is enumerate or kind is zip:
+        return all(map(is_readable, read_by(iterator)))
+    return kind in _OF_SEQUENCES or kind in _OF_TABLES
+
+
+def read_by(iterator: Any) -> tuple[Any, ...]:
+    """The iterators and the containers that may change from which an iterator takes its elements."""
+    kind = type(iterator)
+    if kind is zip:
+        return iterator.__reduce__()[1]  # type: ignore[no-any-return]
+    if kind is enumerate:
+        return iterator.__reduce__()[1][:1]  # type: ignore[no-any-return]
+    return tuple([held for held in gc.get_referents(iterator) if isinstance(held, _CHANGEABLE)])
+
+
+class Ahead:
+    """`Ahead(iterator)[k]` is the element that the iterator gives after `k` others, `MISSING` from its end on. Elements that
+    the iterator makes, such as the pairs of `enumerate`, are made once here, too."""
+
+    __slots__ = ("_copy", "_elements")
+
+    def __init__(self, iterator: Any) -> None:
+        self._elements: list[Any] = []
+        self._copy = _copied(iterator, {})
+
+    def __getitem__(self, position: int) -> Any:
+        elements = self._elements
+        while len(elements) <= position:
+            elements.append(next(self._copy, MISSING))
+        return elements[position]
+
+
+def _copied(iterator: Any, known: dict[int, Iterator[Any]]) -> Iterator[Any]:
+    """An equal iterator; those that it reads are copied with it, each once.
+
+    Raises:
+        RuntimeError: where a dictionary or set has changed since.
+        TypeError: for an iterator of another class.
+    """
+    if id(iterator) in known:
+        return known[id(iterator)]
+    kind = type(iterator)
+    made: Any
+    if kind is enumerate:
+        source, count = iterator.__reduce__()[1]
+        made = enumerate(_copied(source, known), count)
+    elif kind is zip:
+        sources, *strict = iterator.__reduce__()[1:]
+        made = zip(*[_copied(source, known) for source in sources], strict=bool(strict))
+    elif kind in _OF_TABLES:
+        made = iter(iterator.__reduce__()[1][0])
+    elif kind is type(iter(collections.deque())):
+        made = kind(*iterator.__reduce__()[1])
+    elif kind in _OF_SEQUENCES:
+        _, (sequence,), *state = iterator.__reduce__()
+        made = _OF_SEQUENCES[kind](sequence) if state else iter(())  # at its end it has let go of the sequence
+        if state and state[0] is not None:
+            made.__setstate__(state[0])
+    else:
+        raise TypeError(f"an iterator of the class {kind.__name__}")
+    known[id(iterator)] = made
+    return made
+
+
+def over_dictionary(iterator: Any) -> tuple[dict[Any, Any], str, bool, int] | None:
+    """What a live iterator over a dictionary iterates over: the dictionary, the name of the view ("keys", "values" or
+    "items"), whether backwards, and how many elements it gave. None for others, and those over ordered dictionaries.
+
+    Raises:
+        RuntimeError: where the dictionary got another size since.
+    """
+    found = _OVER_DICTIONARIES.get(type(iterator))
+    table = next((held for held in gc.get_referents(iterator) if isinstance(held, dict)), None) if found else None
+    if found is None or table is None:
+        return None
+    left = iterator.__length_hint__() or len(iterator.__reduce__()[1][0])  # which fails where there is no telling
+    return table, *found, len(table) - left
+
+
+def iterator_over(table: dict[Any, Any], view: str, backwards: bool, given: int) -> Iterator[Any]:
+    """An iterator over a dictionary that has given so many elements."""
+    cls = collections.OrderedDict if isinstance(table, collections.OrderedDict) else dict
+    elements = getattr(cls, view)(table)
+    made = reversed(elements) if backwards else iter(elements)
+    advance(made, given)
+    return made
+
+
+def advance(iterator: Iterator[Any], count: int) -> None:
+    """Take so many elements, or that many attempts at its end."""
+    for _ in range(count):
+        next(iterator, None)

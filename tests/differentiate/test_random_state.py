@@ -1,0 +1,76 @@
+"""Attention with dropout on a GPU returns the state of the random number generator on the CPU, where backward reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import quickfuse
+from quickfuse.differentiate.shapes import spec_of
+from quickfuse.differentiate.traced import Memory, make_traced
+from quickfuse.ir.gradients import Unfit
+from quickfuse.ir.random_state import results_on_cpu, uses_random_state
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.launch.joined import _laid_out
+
+aten = torch.ops.aten
+_CUDA = torch.device("cuda", 0)
+
+
+def _on_gpu(*shape: int) -> Any:
+    meta = TensorMeta(torch.float32, shape, contiguous_stride(shape), _CUDA)
+    return make_traced(meta, Memory(None, meta), (), None)  # type: ignore[arg-type]
+
+
+def test_which_results() -> None:
+    efficient, whole = aten._efficient_attention_forward, aten._scaled_dot_product_efficient_attention
+    rest = (None, None, None, None, None)
+    assert results_on_cpu(efficient, (0, 0, 0, *rest, 0.5, 1), {}) == (2, 3)
+    assert results_on_cpu(efficient.default, (0, 0, 0, *rest, 0.0, 1), {}) == ()
+    assert results_on_cpu(whole.default, (0, 0, 0, None, True), {}) == ()
+    assert results_on_cpu(whole.default, (0, 0, 0, None, True), {"dropout_p": 0.1}) == (2, 3)
+    assert results_on_cpu(torch.relu, (0,), {}) == ()
+    assert uses_random_state(efficient) and uses_random_state(aten._efficient_attention_backward.default)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_trace(dropout: float) -> None:
+    q, k = _on_gpu(2, 3, 16, 8), _on_gpu(2, 3, 24, 8)
+    found = spec_of(aten._scaled_dot_product_efficient_attention.default, (q, k, k, None, True, dropout), {})
+    devices = [out.meta.device.type for out in found]
+    assert devices == ["cuda", "cuda", *["cpu" if dropout else "cuda"] * 2]
+
+
+def test_saved_tensors_stay_on_their_device() -> None:
+    with pytest.raises(Unfit):
+        _laid_out(torch.zeros(()), TensorMeta(torch.float32, (), (), torch.device("meta")))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("direct", [False, True])
+def test_backward_outside(direct: bool, dropout: float, mode: str) -> None:
+    q = torch.randn(2, 3, 16, 8, device="cuda", requires_grad=True)
+    k = torch.randn(2, 3, 24, 8, device="cuda", requires_grad=True)
+
+    def attend(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        if not direct:
+            return F.scaled_dot_product_attention(q, k, k, dropout_p=dropout)
+        operands = [t.transpose(1, 2) for t in (q, k, k)]
+        result = aten._efficient_attention_forward(*operands, None, None, None, None, None, dropout, 0, True)[0]
+        return result.transpose(1, 2)
+
+    compiled = quickfuse.compile(attend, mode=mode, options={"raise_internal_errors": True})
+    runs = []
+    for function in (attend, compiled):
+        torch.cuda.manual_seed(3)
+        for _ in range(4):
+            q.grad = k.grad = None
+            out = function(q, k)
+            out.square().sum().backward()
+        runs.append([out.detach(), q.grad, k.grad])
+    torch.testing.assert_close(runs[1], runs[0])
