@@ -44,8 +44,8 @@ def compile(
         dynamic: accepted for compatibility.
         backend: "quickfuse", "eager" (runs the captured graph), a registered name, or a callable
             `(graph_module, example_inputs) -> callable`.
-        mode: "default", "reduce-overhead" (what runs on a GPU is replayed as CUDA graphs), "max-autotune" (the same) or
-            "max-autotune-no-cudagraphs" (the default).
+        mode: "default", "reduce-overhead" (what runs on a GPU is replayed as CUDA graphs), "max-autotune" (the same,
+            and the launch shapes of large kernels are measured) or "max-autotune-no-cudagraphs" (the latter alone).
         options: `{"raise_internal_errors": True}` raises the compiler's own failures. Options of torch.compile are accepted;
             where one asks for something that is not done here, the log says so.
         disable: return `model` as it is.

@@ -311,7 +311,7 @@ class Compiled:
                     point.capturable = False
                     self._note_break(segment)
                     return None
-                segment.recorded = self.settings.recorded
+                segment.recorded, segment.tuned = self.settings.recorded, self.settings.tuned
                 specialisation = specialise(segment, cast(FunctionType, self._plain), self.settings.backend)
             except Unsupported as reason:
                 heard.check()

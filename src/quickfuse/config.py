@@ -11,6 +11,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 #: Guard on the value of every Python float, instead of passing it as an argument (what torch.compile does at first).
 specialize_floats: bool = False
 
@@ -35,6 +41,10 @@ keep_freed_memory: bool = True
 #: How many bytes of a GPU's memory the CUDA graphs of `mode="reduce-overhead"` may take. Once they hold as many, further
 #: functions run without graphs. 0: no bound.
 cuda_graph_bytes: int = 0
+
+#: How many processes compile kernels for GPUs at a time, which Triton cannot do in threads alone. 0: this process does it.
+#: The environment variable `QUICKFUSE_COMPILE_PROCESSES` sets it, too.
+compile_processes: int = int(os.environ.get("QUICKFUSE_COMPILE_PROCESSES") or min(_processors(), 32))
 
 #: Measure calls that take less than 2 ms once they have settled, some compiled and some as plain Python, and go on as what
 #: was faster (see `trials.py`). The log of graph breaks says so.

@@ -62,7 +62,7 @@ def _joined(
     replay = replay_of(segment) if segment.recorded else None
     call, placer, kernels = compile_forward_backward(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True,
-        replay=replay,
+        replay=replay, tuned=segment.tuned,
     )  # fmt: skip
     with logs.stage("glue"):
         changed = dict(changes_of_outputs(segment))
@@ -106,18 +106,18 @@ def _is_argument(source: Source) -> bool:
 
 def compile_forward_backward(
     made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
-    modes: list[Any], classes: list[type], restarts: bool = False, replay: Replay | None = None,
+    modes: list[Any], classes: list[type], restarts: bool = False, replay: Replay | None = None, tuned: bool = False,
 ) -> tuple[JoinedCall, Any, int]:  # fmt: skip
     """A call of both graphs, what places the addresses of its inputs (if anything), and its forward's number of kernels.
 
     `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
     see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed. With
-    `replay`, both are replayed as CUDA graphs.
+    `replay`, both are replayed as CUDA graphs. `tuned`: launch shapes are measured.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
     only_kernels = made.has_tail or bool(made.mutated)
     restarts = bool(made.mutated) and restarts
-    forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, restarts, replay)
+    forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, restarts, replay, tuned)
     lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
     compiled_forward = CompiledGraph(forward[0], None, tensor_check, forward[1], forward[2], [])
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]
@@ -127,9 +127,9 @@ def compile_forward_backward(
         with handlers_heard() as heard:
             try:
                 if absent <= made.used_up.keys():
-                    return _compiled_backward(made.backward, kept, lies, replay is not None)
+                    return _compiled_backward(made.backward, kept, lies, replay is not None, tuned)
                 assert made.variant is not None
-                return _compiled_backward(made.variant(absent).backward, kept, lies, replay is not None)
+                return _compiled_backward(made.variant(absent).backward, kept, lies, replay is not None, tuned)
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):
@@ -147,7 +147,7 @@ def compile_forward_backward(
 
 def _compiled(
     name: str, graph: Graph, picks: list[int], checked: list[TensorMeta], only_kernels: bool = False,
-    free: Collection[int] = (), restarts: bool = False, replay: Replay | None = None,
+    free: Collection[int] = (), restarts: bool = False, replay: Replay | None = None, tuned: bool = False,
 ) -> tuple[Any, Any, int, dict[int, TensorMeta]]:  # fmt: skip
     """A function of the graph's tensors and numbers, what places the addresses of its inputs, its number of kernels, and how
     the outputs at the positions `free` lie in memory, where they do not lie as in eager.
@@ -155,7 +155,7 @@ def _compiled(
     Operators are not called one by one, if `only_kernels`: nothing would see to it that changed inputs do not overlap.
     """
     try:
-        schedule, calls, placer = kernels_of(graph, picks, checked, free, replay is not None)
+        schedule, calls, placer = kernels_of(graph, picks, checked, free, replay is not None, tuned)
         lies = {k: lying for k in free if (lying := lying_of(schedule.program.outputs[k])) is not None}
         with logs.stage("glue"):
             function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
@@ -178,7 +178,9 @@ def lying_of(output: Any) -> TensorMeta | None:
     return None
 
 
-def _compiled_backward(graph: Graph, kept: list[type], lies: list[TensorMeta | None], recorded: bool) -> CompiledGraph:
+def _compiled_backward(
+    graph: Graph, kept: list[type], lies: list[TensorMeta | None], recorded: bool, tuned: bool
+) -> CompiledGraph:
     """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself.
 
     `lies` tells how these tensors lie in memory; None: as in eager.
@@ -190,7 +192,7 @@ def _compiled_backward(graph: Graph, kept: list[type], lies: list[TensorMeta | N
     metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
     positions = [*range(len(metas))]
     replay = Replay(copied=positions[len(kept) :], consumes=True) if recorded else None
-    function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay)
+    function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay, tuned=tuned)
     classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
     check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
     return CompiledGraph(function, check, tensor_check, placer, kernels, metas)

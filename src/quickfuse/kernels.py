@@ -25,12 +25,14 @@ from .verify import Place, check_placement, copied, verify
 
 
 def kernels_of(
-    graph: Graph, picks: list[int], checked: list[TensorMeta], free: Collection[int] = (), recorded: bool = False
-) -> tuple[Schedule, list[Launch], Placer]:
+    graph: Graph, picks: list[int], checked: list[TensorMeta], free: Collection[int] = (), recorded: bool = False,
+    tuned: bool = False,
+) -> tuple[Schedule, list[Launch], Placer]:  # fmt: skip
     """A graph's schedule, the launchers of its kernels, and what places addresses in their tables.
 
     `picks` are the positions of the graph's tensor inputs among the `checked` tensors; for `free` see `lower`. `recorded`:
-    for a CUDA graph, if the schedule fits into one, and else with a logged reason; `schedule.recorded` tells.
+    for a CUDA graph, if the schedule fits into one, and else with a logged reason; `schedule.recorded` tells. `tuned`: for
+    launch shapes that are measured.
 
     Raises:
         Unsupported: with the reason, where there are no kernels to be had.
@@ -54,7 +56,7 @@ def kernels_of(
             schedule.recorded = reason is None
             if reason:
                 logs.log.warning("no CUDA graph: %s", reason)
-        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu, schedule.recorded)
+        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu, schedule.recorded, tuned)
     if asked is not None:
         places = {buffer: Place("cells", offset) for buffer, offset in placer.resident.items()}
         places |= {buffer: Place("arena", o, size=placer.arena.size) for buffer, o in placer.arena.offsets.items()}

@@ -78,6 +78,8 @@ class Settings:
         self.backend = backends.resolve(backend)
         #: Whether what runs on a GPU is recorded as CUDA graphs.
         self.recorded = self.mode in ("reduce-overhead", "max-autotune")
+        #: Whether launch shapes of large kernels on a GPU are measured.
+        self.tuned = self.mode.startswith("max-autotune")
         self.raise_internal_errors: bool = given.get("raise_internal_errors", False)
 
 

@@ -181,7 +181,9 @@ def _why_not_kernels(segment: Segment) -> str | None:
 
 def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
     picks = tensor_picks(segment)
-    schedule, calls, placer = kernels_of(segment.graph, picks, checked, recorded=segment.recorded)
+    schedule, calls, placer = kernels_of(
+        segment.graph, picks, checked, recorded=segment.recorded, tuned=segment.tuned
+    )
     with logs.stage("glue"):
         return _launching(segment, checked, picks, schedule, calls, placer), len(calls)
 

@@ -179,7 +179,7 @@ class _Splitter:
         is_number = [_is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
         call, placer, kernels = compile_forward_backward(
-            made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes
+            made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes, tuned=self.segment.tuned
         )
         self.kernels += kernels
         expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]

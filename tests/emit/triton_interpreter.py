@@ -22,7 +22,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from quickfuse.emit import triton_math
-from quickfuse.launch.cuda_compile import load_source
+from quickfuse.launch.triton_compile import load_source
 
 _TORCH_NAMES = {"mul_rn": "mul", "rint": "round"}
 

@@ -18,10 +18,11 @@ from quickfuse.errors import QuickfuseError, Unsupported
 from quickfuse.ir.expr import Const, Expr, Op, cast
 from quickfuse.ir.kernel import ArgScalar, KernelBody, KernelCall, Member, Slot, SlotLoad
 from quickfuse.ir.loop import HostScalar
-from quickfuse.launch import cuda, cuda_driver
+from quickfuse.launch import compile_processes, cuda, cuda_driver, gpu_call
 from quickfuse.launch.cuda import CudaKernelCall
-from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel, load_source, warm_up
+from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel, warm_up
 from quickfuse.launch.cuda_shapes import block_table, choose_shape, needs_wide_index
+from quickfuse.launch.triton_compile import load_source
 
 pytest.importorskip("triton")
 
@@ -111,6 +112,16 @@ def test_compiled_once() -> None:
     assert compile_kernel(source, body, "k", capability=90, shape=LaunchShape(128, 4)) is not first
 
 
+def test_names_do_not_depend_on_what_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [kernel_call(counters(), [()]), kernel_call(scaled_add(), [(5,)])]
+    found = []
+    for order in (1, -1):
+        monkeypatch.setattr(gpu_call, "_names", {})
+        found.append({gpu_call.name_of_kernel(call) for call in calls[::order]})
+    assert len(found[0]) == 2
+    assert found[0] == found[1]
+
+
 def test_source_can_be_inspected() -> None:
     source = emit(counters(), "count")
     function = load_source(source, "count")
@@ -124,9 +135,10 @@ def test_old_device() -> None:
 
 
 def test_warm_up() -> None:
-    thread = warm_up()
-    thread.join(60)
-    assert not thread.is_alive()
+    warm_up()
+    server = compile_processes.start()
+    assert server is not None
+    assert not server.ended
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from .symbolic import (
     is_constant,
     is_numpy,
     key_value,
-    numpy_class,
     opened,
     real_of,
     stored_key,
@@ -227,8 +226,6 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     """
     if type(key) is ShadowContainer and type(key.real) is not key.cls:
         raise Unsupported(f"a {type(key.real).__name__} as an index of a tensor")
-    if is_numpy(real_of(key)) and numpy_class(real_of(key)) is bool:
-        raise Unsupported("a bool of NumPy's in a tensor's index, or as an element")
     key = i.outside.contents(key)
     if isinstance(key, (list, tuple)):
         return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)

@@ -29,13 +29,13 @@ from .naming import placeholder_name
 from .nested import Nested, bring_in
 from .number_operators import (
     NEVER_RAISE,
-    fits,
     is_on_gpu,
     kind_depends_on_values,
     kind_from_tensor,
     needed_of_operands,
     template_of,
 )
+from .number_ranges import converted_numbers, range_guards
 from .results import (
     OperatorFailed,
     Result,
@@ -49,7 +49,7 @@ from .results import (
     tensors_in,
 )
 from .shadow import Shadow
-from .symbolic import Symbol, TensorProxy, is_numpy, symbolic_leaves, tensors_among
+from .symbolic import Symbol, TensorProxy, is_numpy, tensors_among
 from .tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from .view_groups import ViewGroups
 
@@ -233,8 +233,11 @@ class GraphBuilder:
         if name_of(target) in _WITHOUT_CONTENTS:
             for setting in filling_of_memory().items():
                 self._guard("state", None, setting)
-        if name_of(target).strip("_").removeprefix("foreach_") in _RANGE_CHECKED or "alpha" in kwargs:
-            self._guard_range((args, kwargs), structure, tensors)
+        numbers = converted_numbers(name_of(target).strip("_"), args, kwargs)
+        if numbers:
+            dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
+            for condition in range_guards(numbers, dtypes):
+                self._guard("condition", None, (condition, True))
         if self.grad_enabled:
             for tensor in tensors:
                 self._on_autograd_use(tensor)
@@ -290,15 +293,6 @@ class GraphBuilder:
         node = next(v.node.args[0] for v in results if type(v) is TensorProxy)
         self.contents.note_call(node, "copy_", (tensor,), {})
         self.mutated.add(self.node_of(tensor).name)
-
-    def _guard_range(self, operands: Any, structure: Any, tensors: list[TensorProxy]) -> None:
-        """Require numbers to fit the result's dtype, where the operator raises if they do not."""
-        metas = [meta_in(s, tensors) for s in tensors_in(structure)]
-        dtypes = {m.dtype for m in metas or [t.meta for t in tensors[:1]]}
-        for symbol in symbolic_leaves(operands):
-            if type(symbol) is Symbol and not symbol.from_tensor:
-                for dtype in dtypes - {torch.bool}:
-                    self._guard("condition", None, (fits(symbol, dtype), True))
 
     def _wrap(self, structure: Any, node: torch.fx.Node, tensors: list[TensorProxy], leaves: bool = False) -> Any:
         """What the captured program gets for an operator's result."""
@@ -445,7 +439,8 @@ class GraphBuilder:
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""
         if self._shadow is None:
-            self._shadow = Shadow(self.grad_at_start)
+            changes = any(node.target is torch.set_autocast_enabled for node in self.graph.nodes)
+            self._shadow = Shadow(self.grad_at_start, changes)
         return self._shadow
 
     def release(self) -> None:
@@ -465,9 +460,6 @@ class GraphBuilder:
         self.contents.finish(self._guard)
         return self.graph
 
-
-#: Operators that convert their numbers to the tensor's dtype first, and raise where one is beyond its range.
-_RANGE_CHECKED = frozenset("fill full full_like new_full masked_fill clamp clamp_min clamp_max clip pow where".split())
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.
 _WITHOUT_CONTENTS = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())

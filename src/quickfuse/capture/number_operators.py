@@ -7,8 +7,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from .results import OperatorFailed
@@ -118,11 +116,3 @@ def is_on_gpu(operands: tuple[Any, ...]) -> bool:
             if operand.operation is not None and is_on_gpu(operand.operation[1]):
                 return True
     return False
-
-
-def fits(symbol: Symbol, dtype: torch.dtype) -> NumberExpr:
-    """Whether a number is in a dtype's range, or no finite number at all."""
-    real = dtype.to_real()
-    limits = torch.finfo(real) if real.is_floating_point else torch.iinfo(real)
-    lowest = -limits.max if real is torch.uint8 else limits.min  # -1 wraps around to 255, as in C++
-    return NumberExpr("({1} <= {0} <= {2} or {0} - {0} != 0)", (symbol.expr, lowest, limits.max))

@@ -87,7 +87,11 @@ class TritonBuilder(Builder[str]):
         self.address = address
         self.scopes = [Scope()]
         self._count: Counter[str] = Counter()
-        Walker(BlockPlan(body), self).unit()
+        self.walker(BlockPlan(body)).unit()
+
+    def walker(self, plan: Plan) -> Walker[str]:
+        """What goes over the body."""
+        return Walker(plan, self)
 
     @property
     def scope(self) -> Scope:

@@ -150,3 +150,24 @@ def maximum(x, y):  # type: ignore[no-untyped-def]
 def minimum(x, y):  # type: ignore[no-untyped-def]
     """NaN if either is NaN."""
     return tl.where((x < y) | (x != x), x, y)
+
+
+@triton.jit
+def scaled_sum(total, largest, value):  # type: ignore[no-untyped-def]
+    """`total`, a sum of exponentials relative to `largest`, with that of `value`, relative to the larger of both.
+
+    Of equal values the difference is 0, infinite ones too: what they add here is made up for by `unscaled_sum`, or scaled
+    to nothing by the first value that is finite.
+    """
+    difference = tl.where(value > largest, largest - value, value - largest)
+    factor = libdevice.exp(tl.where(value == largest, tl.zeros_like(difference), difference))
+    return tl.where(value > largest, total * factor + 1, total + factor)
+
+
+@triton.jit
+def unscaled_sum(total, largest, maximum_of_row):  # type: ignore[no-untyped-def]
+    """The sum of each row, relative to its maximum, of sums relative to the largest value of each column of a tile. Relative
+    to an infinite value it is NaN, as the difference of infinite values is."""
+    difference = tl.where(largest == maximum_of_row, tl.zeros_like(largest), largest - maximum_of_row)
+    found = tl.sum(total * libdevice.exp(difference), 1)[:, None]
+    return tl.where(maximum_of_row - maximum_of_row == 0, found, maximum_of_row - maximum_of_row)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from quickfuse.emit.plan import Plan
 from quickfuse.emit.triton_builder import Scope, TritonBuilder
+from quickfuse.emit.triton_online import OnlineWalker, sums_along
 from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
 from quickfuse.emit.triton_text import (
     function,
@@ -24,6 +26,7 @@ from quickfuse.emit.triton_text import (
     word_names,
     wrapped,
 )
+from quickfuse.emit.walker import Walker
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.kernel import Form, KernelBody, RowLength, StoreKind
@@ -163,7 +166,14 @@ class RowsBuilder(TritonBuilder):
         self.form = form
         self.in_tile = not body.inner
         self._loops = 0
+        #: The sums that are computed with a maximum, by number, and the names of those that are there.
+        self.sums: dict[int, int] = {}
+        self.totals: dict[int, str] = {}
         super().__init__(body, self._address)
+
+    def walker(self, plan: Plan) -> Walker[str]:
+        self.sums = sums_along(plan) if self.form is Form.LOOPED else {}
+        return OnlineWalker(plan, self, self.sums, self.totals)
 
     def _address(self, slot: int) -> tuple[str, str]:
         """The masks are None where all programs find the element there."""
@@ -210,14 +220,21 @@ class RowsBuilder(TritonBuilder):
             values = self._inside(body)
             return [self._reduced(k, self._masked(k, value)) for k, value in zip(reductions, values, strict=False)]
         names = [self._accumulator(k, "[BLOCK, COLUMNS]") for k in reductions]
+        along = {k: self._accumulator(k, "[BLOCK, COLUMNS]") for k, maximum in self.sums.items() if maximum in reductions}
 
         def step() -> None:
             for k, name, value in zip(reductions, names, body(), strict=False):
+                for one in [along[one] for one in along if self.sums[one] == k]:
+                    self.scope.lines.append(f"{one} = tl.where(r_mask, qm.scaled_sum({one}, {name}, {value}), {one})")
                 combined = self._combined(k, name, self._as_accumulated(k, value))
                 self.scope.lines.append(f"{name} = tl.where(r_mask, {combined}, {name})")
 
         self._loop(step)
-        return [self._reduced(k, name) for k, name in zip(reductions, names, strict=True)]
+        results = [self._reduced(k, name) for k, name in zip(reductions, names, strict=True)]
+        for k, one in along.items():
+            place = list(reductions).index(self.sums[k])
+            self.totals[k] = self.name(f"qm.unscaled_sum({one}, {names[place]}, {results[place]})", "r")
+        return results
 
     def loop(
         self, axis: int, carried: Sequence[str], body: Callable[[Sequence[str]], Sequence[str]], flushed: Sequence[int]

@@ -39,7 +39,7 @@ def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
     if isinstance(function, CompiledModule):
         function = function._original
     elif isinstance(function, Compiled):
-        settings.recorded = function.settings.recorded
+        settings.recorded, settings.tuned = function.settings.recorded, function.settings.tuned
         settings.backend, function = function.settings.backend, function.function
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:

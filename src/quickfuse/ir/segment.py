@@ -201,8 +201,9 @@ class Segment:
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
-    where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph. `draws` are
-    calls that come before the graph, in order. `asks_compiling`: the user's code asked whether it is being compiled.
+    where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph; `tuned`: with launch shapes that are measured.
+    `draws` are calls that come before the graph, in order. `asks_compiling`: the user's code asked whether it is being
+    compiled.
     """
 
     code: CodeType
@@ -226,6 +227,7 @@ class Segment:
     labels: tuple[str, ...] = ()
     autograd_asked: frozenset[Source | None] = frozenset()
     recorded: bool = False
+    tuned: bool = False
     draws: list[Draw] = field(default_factory=list)
     asks_compiling: bool = False
     _module: torch.fx.GraphModule | None = None

@@ -146,6 +146,12 @@ class CudaTarget:
     most_idle_of_small_call: int = 8
     programs_of_shared_shape: int = 2
     bytes_for_wide_accesses: int = 2 << 20
+    #: Of a graph, so many kernels that move so many bytes at least are measured, where that is asked for. Another shape than
+    #: the one chosen by sizes has to be better by this part.
+    most_tuned_kernels: int = 24
+    bytes_worth_tuning: int = 4 << 20
+    clearly_better: float = 0.03
+    most_elements_a_thread: int = 32
     #: Programs for each multiprocessor below which tiles have fewer rows.
     tiles_per_multiprocessor: int = 4
     costs: CostModel = GPU_COSTS

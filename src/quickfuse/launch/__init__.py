@@ -45,13 +45,15 @@ def bind(
     emit_cpu: Callable[[KernelBody, str], str],
     emit_gpu: Callable[[KernelBody, str, Form], str],
     recorded: bool = False,
+    tuned: bool = False,
 ) -> tuple[list[Launch], Placer]:
-    """Compile what is not compiled yet and prepare every kernel call of a schedule. `recorded`: for a CUDA graph."""
+    """Compile what is not compiled yet and prepare every kernel call of a schedule. `recorded`: for a CUDA graph. `tuned`:
+    the launch shapes of the largest kernels on a GPU are found by measuring."""
     placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
     on_gpu = [step for step in kernels if step.device.type != "cpu"]
-    shapes = iter(_compile_on_gpu(on_gpu, emit_gpu, recorded))
+    shapes = iter(_compile_on_gpu(on_gpu, emit_gpu, recorded, tuned))
     calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
@@ -88,13 +90,13 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
 
 
 def _compile_on_gpu(
-    steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str], recorded: bool
+    steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str], recorded: bool, tuned: bool
 ) -> list[LaunchShape]:
     if not steps:
         return []
     from .gpu_call import compile_together
 
-    return compile_together(steps, emit, recorded)
+    return compile_together(steps, emit, recorded, tuned)
 
 
 def _bind_gpu(
@@ -106,13 +108,13 @@ def _bind_gpu(
 
 
 def load_ahead() -> None:
-    """Let Triton be loaded while the first graph is captured, in a process that uses a GPU: it takes as long as capture."""
+    """Start the processes that compile for a GPU while the first graph is captured, in a process that uses one."""
     if torch.cuda.is_initialized():
-        _load_triton_once()
+        _warm_up_once()
 
 
 @functools.cache
-def _load_triton_once() -> None:
+def _warm_up_once() -> None:
     from .cuda_compile import warm_up
 
     with contextlib.suppress(Unsupported):  # without Triton: who needs it is told

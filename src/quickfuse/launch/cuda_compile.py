@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
-import linecache
 import re
-import threading
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import Form, KernelBody
+
+from . import compile_processes
+from .triton_compile import Job
 
 #: Trailing pointers that Triton adds to a kernel's parameters for its own use; our kernels need null ones.
 _DEFAULT_HIDDEN_PARAMS = 2
@@ -23,16 +22,6 @@ _DEFAULT_HIDDEN_PARAMS = 2
 MIN_CAPABILITY = 70
 
 _ARGUMENT_TYPES = {torch.float64: "fp64", torch.int64: "i64", torch.bool: "i8"}
-
-_OPTIONS: dict[str, object] = {
-    # Within libdevice's functions products and sums fuse, as in PyTorch's build of them; in our own code they do not,
-    # since `mul_rn` is always rounded.
-    "enable_fp_fusion": True,
-    # Denormals stay what they are, as in PyTorch's kernels.
-    "enable_reflect_ftz": False,
-    "sanitize_overflow": False,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
@@ -69,36 +58,10 @@ def require_triton() -> None:
         raise Unsupported("GPU code without Triton, which is not installed", "pip install triton")
 
 
-def warm_up() -> threading.Thread:
-    """Load Triton in a thread, with what its first compilation otherwise waits for (a hash of its own libraries).
-
-    Call it as early as possible on the way to a first kernel: most of the work does not hold the interpreter.
-    """
+def warm_up() -> None:
+    """Start the processes that compile. Call it as early as possible on the way to a first kernel."""
     require_triton()
-
-    thread = threading.Thread(target=load_triton, name="quickfuse-triton-warm-up", daemon=True)
-    thread.start()
-    return thread
-
-
-def load_triton() -> None:
-    """Import Triton, and have it compute what it computes once."""
-    import triton.compiler  # noqa: F401
-    from triton.runtime import cache
-
-    triton_key = getattr(cache, "triton_key", None)
-    if triton_key is not None:
-        triton_key()
-
-
-def load_source(source: str, name: str) -> Any:
-    """The function `name` of generated source, findable by `inspect`, tracebacks and debuggers."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:12]
-    filename = f"<quickfuse kernel {name} {digest}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"__name__": f"quickfuse.kernels.{name}"}
-    exec(compile(source, filename, "exec"), namespace)
-    return namespace[name]
+    compile_processes.start()
 
 
 def argument_types(body: KernelBody, scalars_in_memory: bool = False) -> dict[str, str]:
@@ -150,33 +113,15 @@ def compile_kernel(
 def _compile(
     source: str, name: str, arguments: tuple[tuple[str, str], ...], capability: int, shape: LaunchShape, index_bits: int
 ) -> CompiledCubin:
-    import triton
-    import triton.language as tl
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    constants: dict[str, object] = {"BLOCK": shape.block}
+    constants: dict[str, int] = {"BLOCK": shape.block}
     if shape.columns:
         constants.update(COLUMNS=shape.columns, ALIGN=shape.aligned)
     elif "blocks" in dict(arguments):
         constants.update(TAIL=min(shape.block, shape.threads), ALIGN=shape.aligned)
-    if index_bits:
-        constants["INDEX"] = tl.int64 if index_bits == 64 else tl.int32
-    signature = {**dict(arguments), **dict.fromkeys(constants, "constexpr")}
-    compiled = triton.compile(
-        ASTSource(load_source(source, name), signature, constants),
-        target=GPUTarget("cuda", capability, 32),
-        options={**_OPTIONS, "num_warps": shape.num_warps, "debug": "tl.device_assert" in source},
-    )
-    ptx = compiled.asm.get("ptx", "")
-    return CompiledCubin(
-        cubin=compiled.asm["cubin"],
-        name=compiled.metadata.name,
-        shape=shape,
-        shared_bytes=compiled.metadata.shared,
-        hidden_params=_hidden_params(ptx, len(arguments)),
-        ptx=ptx,
-    )
+    job = Job(source, name, arguments, tuple(constants.items()), index_bits, capability, shape.num_warps)
+    made = compile_processes.compiled(job)
+    hidden = _hidden_params(made.ptx, len(arguments))
+    return CompiledCubin(made.cubin, made.name, shape, made.shared_bytes, hidden, made.ptx)
 
 
 def _hidden_params(ptx: str, visible: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,41 +14,86 @@ from typing import Literal
 import numpy as np
 import torch
 
-from .. import logs
+from .. import config, logs
+from ..errors import QuickfuseError
 from ..ir.kernel import Form, KernelBody, KernelCall
 from .cuda import CudaKernelCall, compile_call
-from .cuda_compile import LaunchShape, load_triton, reading_scalars
-from .cuda_shapes import launch_shape, multiprocessors_of
+from .cuda_compile import LaunchShape, reading_scalars
+from .cuda_shapes import device_index, launch_shape, multiprocessors_of
+from .scratch import seconds_of
 from .shared_shapes import shared_shapes
 from .tables import MemberTable, Placer
+from .tuning import tuned_shapes
 
-#: Names of kernels by body, so that equal bodies have equal source and are compiled once; and the source in each form.
+#: Names of kernels by body; and the source in each form.
 _names: dict[KernelBody, str] = {}
 _sources: dict[tuple[KernelBody, Form], str] = {}
 
 Emit = Callable[[KernelBody, str, Form], str]
 
 
-def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool) -> list[LaunchShape]:
-    """Compile the kernels of some calls, several at a time: most of the work does not hold the interpreter. Returns how each
-    call is launched."""
+def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool, tuned: bool = False) -> list[LaunchShape]:
+    """Compile the kernels of some calls, several at a time. Returns how each call is launched.
+
+    `tuned`: the shapes of the largest kernels are found by measuring.
+    """
     shapes = shared_shapes(calls, multiprocessors_of(calls[0]))
+    if tuned:
+        shapes = _tuned(calls, shapes, emit, recorded)
+    _compile_all([*zip(calls, shapes, strict=True)], emit, recorded)
+    return shapes
+
+
+def _compile_all(pairs: list[tuple[KernelCall, LaunchShape]], emit: Emit, recorded: bool) -> None:
     jobs = {}
-    for call, shape in zip(calls, shapes, strict=True):
+    for call, shape in pairs:
         in_memory = recorded and bool(call.body.scalars)
         job = (_named(call), _source(call.body, shape.form, emit, in_memory), shape, in_memory)
         jobs.setdefault((call.body, shape), job)
     if len(jobs) > 1:
-        load_triton()
-        with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
-            for result in [pool.submit(compile_call, *job) for job in jobs.values()]:
+        with ThreadPoolExecutor(min(len(jobs), config.compile_processes or os.cpu_count() or 1)) as pool:
+            longest_first = sorted(jobs.values(), key=lambda job: -len(job[1]))
+            for result in [pool.submit(compile_call, *job) for job in longest_first]:
                 result.result()
-    return shapes
+
+
+def _tuned(calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recorded: bool) -> list[LaunchShape]:
+    """The shapes of calls, those of the largest kernels by measuring."""
+    import triton
+
+    device = torch.cuda.get_device_properties(device_index(calls[0]))
+
+    def key(call: KernelCall, shape: LaunchShape) -> str:
+        members = [(member.sizes, member.strides, member.offsets) for member in call.members]
+        return repr([device.name, triton.__version__, emit(call.body, "kernel", shape.form), shape, members])
+
+    def timer(call: KernelCall, shape: LaunchShape) -> float:
+        call, in_memory = _named(call), recorded and bool(call.body.scalars)
+        source = _source(call.body, shape.form, emit, in_memory)
+        return seconds_of(CudaKernelCall(call, source, shape=shape, scalars_in_memory=in_memory), call)
+
+    def compile_all(pairs: list[tuple[KernelCall, LaunchShape]]) -> None:
+        with contextlib.suppress(Exception):  # of a shape that Triton refuses, which the timer will find again
+            _compile_all(pairs, emit, recorded)
+
+    try:
+        return tuned_shapes(calls, shapes, key, compile_all, timer)
+    except (torch.OutOfMemoryError, QuickfuseError) as error:
+        logs.log.warning("launch shapes are not measured: %s", error)
+        return shapes
 
 
 def name_of_kernel(call: KernelCall) -> str:
     """The name of a call's kernel on GPUs, as profilers show it."""
-    return _names.setdefault(call.body, f"kernel{len(_names)}")
+    return _name_of(call.body)
+
+
+def _name_of(body: KernelBody) -> str:
+    """A name that follows from the body: Triton finds what it has compiled by the source, which has it in it."""
+    name = _names.get(body)
+    if name is None:
+        name = _names[body] = f"kernel_{hashlib.sha256(str(body).encode()).hexdigest()[:8]}"
+    return name
 
 
 def _named(call: KernelCall) -> KernelCall:
@@ -55,7 +102,7 @@ def _named(call: KernelCall) -> KernelCall:
 
 def _source(body: KernelBody, form: Form, emit: Emit, scalars_in_memory: bool) -> str:
     source = _sources.get((body, form))
-    name = _names.setdefault(body, f"kernel{len(_names)}")
+    name = _name_of(body)
     if source is None:
         logs.count("distinct kernels")
         source = _sources[body, form] = emit(body, name, form)

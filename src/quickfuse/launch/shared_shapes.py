@@ -44,7 +44,7 @@ def shared_shapes(calls: Sequence[KernelCall], multiprocessors: int) -> list[Lau
 def _own(call: KernelCall, multiprocessors: int) -> LaunchShape:
     """The best shape for a call alone. Code for wide accesses is there twice, which small calls are not worth."""
     shape = choose(call.body, call.members, multiprocessors)
-    small = call.body.ndim > 0 and _bytes(call.body, call.members) < CUDA.bytes_for_wide_accesses
+    small = call.body.ndim > 0 and bytes_moved(call.body, call.members) < CUDA.bytes_for_wide_accesses
     return replace(shape, aligned=False) if small else shape
 
 
@@ -73,7 +73,7 @@ def _fits(call: KernelCall, shape: LaunchShape, own: LaunchShape, multiprocessor
     if body.ndim == 0:
         return False
     covers, least = covered_elements(body, members, shape), covered_elements(body, members, own)
-    if _bytes(body, members) <= CUDA.bytes_of_small_call:
+    if bytes_moved(body, members) <= CUDA.bytes_of_small_call:
         return covers <= CUDA.most_idle_of_small_call * least or covers <= CUDA.tile * multiprocessors
     programs = program_count(body, members, shape)
     busy = programs >= min(program_count(body, members, own), CUDA.programs_of_shared_shape * multiprocessors)
@@ -85,7 +85,7 @@ def _may_loop(body: KernelBody, own: LaunchShape) -> bool:
     return own.form is Form.WHOLE and bool(own.columns) and len(body.passes) == 1
 
 
-def _bytes(body: KernelBody, members: Sequence[Member]) -> int:
+def bytes_moved(body: KernelBody, members: Sequence[Member]) -> int:
     """The bytes that a call moves, about: of operands that have all its elements."""
     moving = [slot for slot in body.slots if not slot.by_value and all(stride != 0 for stride in slot.strides)]
     return sum(slot.dtype.itemsize * len(slot.access) for slot in moving) * sum(member.numel for member in members)

@@ -245,15 +245,36 @@ def _bce_backward(grad: X, x: X, target: X, weight: X | None = None, reduction: 
     return value * _share(x, reduction) if reduction == 1 else value
 
 
+def _of_classes(x: X) -> tuple[int, list[int]]:
+    """The axis of the classes, and a shape for a vector that has something for each of them."""
+    axis = min(1, x.ndim - 1)
+    return axis, [-1 if k == axis else 1 for k in range(x.ndim)]
+
+
+@formula("nll_loss_forward nll_loss2d_forward")
+def _nll_loss(x: X, target: X, weight: X | None, reduction: int, ignore_index: int) -> tuple[X, X]:
+    """The losses, from the element of each row that is its target's, and what a mean divides them by."""
+    axis, of_classes = _of_classes(x)
+    counts = target != ignore_index
+    place = torch.where(counts, target, 0).unsqueeze(axis)
+    losses, weights = -x.gather(axis, place).squeeze(axis), counts.to(x.dtype)
+    if weight is not None:
+        weights = torch.where(counts, weight.view(of_classes).expand_as(x).gather(axis, place).squeeze(axis), 0)
+        losses = losses * weights
+    losses = torch.where(counts, losses, 0)
+    if reduction == 0:
+        return losses, x.new_zeros(())
+    return losses.sum() / weights.sum() if reduction == 1 else losses.sum(), weights.sum()
+
+
 @formula("nll_loss_backward nll_loss2d_backward")
 def _nll_loss_backward(
     grad: X, x: X, target: X, weight: X | None, reduction: int, ignore_index: int, total_weight: X
 ) -> X:
-    """The loss of a row depends on the element of its target alone. `total_weight` is what a mean was divided by."""
-    axis, ndim = min(1, x.ndim - 1), x.ndim
-    of_classes = [-1 if k == axis else 1 for k in range(ndim)]
+    axis, of_classes = _of_classes(x)
     row = target.unsqueeze(axis)
-    here = (torch.arange(x.shape[axis], device=x.device).view(of_classes) == row) & (row != ignore_index)
+    classes = torch.ops.aten.arange.default(x.shape[axis], device=x.device)  # `torch.arange` wants to find the device
+    here = (classes.view(of_classes) == row) & (row != ignore_index)
     factor = -(grad.unsqueeze(axis) if reduction == 0 else grad.expand(row.shape))  # no kernel for a single number
     factor = factor if weight is None else factor * weight.view(of_classes)
     return torch.where(here, factor / total_weight if reduction == 1 else factor, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Expr
+from quickfuse.ir.expr import Expr, Op
 from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta
 
@@ -16,7 +16,7 @@ from . import ops, views
 from .calls import made, rule
 from .computed_indices import I64, Checked, at, axis_of, shape_together, source, spread
 from .context import Context
-from .layout import Shape
+from .layout import Shape, costs_at_least
 from .promotion import COMPUTE, SUPPORTED
 from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
@@ -52,6 +52,11 @@ def _gathered(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Te
     place, inside = Checked(ctx, index, old[dim], negative=negative).spread(range(ndim), ndim)
     axes: list[int | Expr] = [k if old[k] != 1 or meta.shape[k] == 1 else ops.const(0, I64) for k in range(ndim)]
     axes[dim] = place
+    if 2 * index.meta.numel <= input.meta.numel:  # few elements are computed, rather than asked for in memory
+        value = ctx.formula_behind(ctx.read(input), old)
+        if isinstance(value, Op) and not costs_at_least(value, COSTS.compute_once_more):
+            axes[dim] = ops.where(inside, place, ops.const(0, I64))
+            return made(ctx, meta, at(value, axes, ndim, None))
     return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
 
 

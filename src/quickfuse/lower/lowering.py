@@ -26,10 +26,12 @@ from .convolution import CONVOLUTIONS, channels_last_meta, is_image
 from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
+from .in_place import scatter_in_place
 from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
 from .products import Activation, activation_after
+from .rematerialised import rematerialise
 from .rules import NoRule
 from .shared_concatenations import SharedConcatenations
 from .symbolic import Storage, Tensor, whole_load
@@ -267,8 +269,10 @@ class _Lowering:
         made = Outputs(self.ctx, flat, self.free)
         self.ctx.program.outputs.extend(made.results())
         self.ctx.program.versions = made.versions()
+        scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
         chunk_products(self.ctx.program)
+        rematerialise(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""

@@ -35,12 +35,13 @@ def _number(value: Any, dtype: torch.dtype) -> Expr:
     return ops.const(value, dtype)
 
 
-def _along(ctx: Context, operand: Tensor | None, axes: Shape, shape: Shape, dtype: torch.dtype) -> Expr | None:
-    """A weight over some axes of `shape`, as a value over all of it; None for no weight."""
+def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> Expr | None:
+    """A weight over some axes of the input, as a value over all of it; None for no weight."""
     if operand is None:
         return None
-    if operand.meta.shape != tuple(shape[k] for k in axes):
-        raise NoRule
+    shape, dtype = input.meta.shape, COMPUTE[input.dtype]
+    if operand.meta.shape != tuple(shape[k] for k in axes) or operand.dtype not in (input.dtype, dtype):
+        raise NoRule  # eager refuses other types
     return ops.via(at(ctx.read(operand), axes, len(shape), None), dtype)
 
 
@@ -63,7 +64,7 @@ def layer_norm(
     mean = ops.via(mean, compute)
     scale = ops.via(ops.rsqrt(ops.add(variance, _number(eps, variance.dtype))), compute)
     value = ops.mul(ops.sub(x, mean), scale)
-    gain, shift = (_along(ctx, w, space.axes, shape, compute) for w in (weight, bias))
+    gain, shift = (_along(ctx, w, space.axes, input) for w in (weight, bias))
     value = value if gain is None else ops.mul(value, gain)
     value = value if shift is None else ops.add(value, shift)
     values = (value, space.result(mean, True), space.result(scale, True))
@@ -95,13 +96,13 @@ class _BatchNormalised:
             self._by_batch(value, eps)
             mean = ops.via(self.mean, compute)
         else:
-            centre, spread = (_along(ctx, t, (1,), shape, compute) for t in self.running)
+            centre, spread = (_along(ctx, t, (1,), input) for t in self.running)
             if centre is None or spread is None:
                 raise NoRule
             mean = centre
             self.eps = _number(eps, compute)
             self.inverse = _inverse_deviation(spread, self.eps)
-        gain, shift = (_along(ctx, t, (1,), shape, compute) for t in (weight, bias))
+        gain, shift = (_along(ctx, t, (1,), input) for t in (weight, bias))
         factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
         offset = ops.mul(mean, factor)
         summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)

@@ -161,8 +161,8 @@ def _by_slices(
     shape, index = input.meta.shape, vector(ctx, index)
     axis = axis_of(dim, len(shape))
     slices = (*shape[:axis], index.meta.numel, *shape[axis + 1 :])
-    if type(source) is Tensor and source.meta.shape and source.meta.shape != slices:
-        raise NoRule
+    if type(source) is Tensor and source.meta.shape and (source.meta.shape != slices or source.dtype is not input.dtype):
+        raise NoRule  # eager refuses
     tensors = [*[None] * axis, index]
     return _put(ctx, meta, ctx.formula(input), shape, tensors, source, update, negative=negative)
 
@@ -216,7 +216,7 @@ def _put(
 def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Expr:
     if type(values) in (int, float, bool):
         return ops.const(values, dtype)
-    if type(values) is not Tensor or values.is_number:
+    if type(values) is not Tensor or values.is_number or values.dtype is not dtype:
         raise NoRule
     its = values.meta.shape
     while len(its) > len(shape) and its[0] == 1:

@@ -214,6 +214,8 @@ def _setitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta:
     if type(tensor) is not Tensor:
         raise Unsupported("assignment to elements of something that is no tensor")
     part = element_view(tensor, index)
+    while type(value) is Tensor and len(value.meta.shape) > len(part.meta.shape):
+        value = element_view(value, 0)  # assignment, unlike `copy_`, takes no notice of leading axes of length one
     into(ctx, EVALUATORS["copy"], part, (part, value), {})
 
 

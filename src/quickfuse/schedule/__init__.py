@@ -1,11 +1,10 @@
 """The schedule: a program of loops -> few kernels in order, each run for many members in one launch.
 
-In order: `in_place` (scatters to inputs), `rematerialize` (what is computed twice for the sake of memory), `parts` (a loop
-for each formula that a value chooses from), `materialize` (what is stored rather than computed again), `long_formulas`
-(cut), `long_reductions` (in two stages), `hoisting` (what does not depend on all axes is computed once), `dependence` (what
-must come before what), `copies` (old and new values that are both needed), `fusion` (groups that run together), `order` (by
-what memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes and buffers), `launches`
-(equal bodies into one call), `shared_kernels` (one for many that differ by constants).
+In order: `parts` (a loop for each formula that a value chooses from), `materialize` (what is stored rather than computed
+again), `long_formulas` (cut), `long_reductions` (in two stages), `hoisting` (what does not depend on all axes is computed
+once), `dependence` (what must come before what), `copies` (old and new values that are both needed), `fusion` (groups that
+run together), `order` (by what memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes
+and buffers), `launches` (equal bodies into one call), `shared_kernels` (one for many that differ by constants).
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from .copies import make_copies
 from .dependence import dependence_graph
 from .fusion import fuse
 from .hoisting import hoist
-from .in_place import scatter_in_place
 from .launches import group_into_launches
 from .long_formulas import cut_long_formulas
 from .long_reductions import split_long_reductions
 from .materialize import materialize
 from .order import order
 from .parts import cut_into_parts
-from .rematerialize import rematerialize
 
 
 def schedule(program: Program) -> Schedule:
@@ -33,8 +30,6 @@ def schedule(program: Program) -> Schedule:
     Raises:
         Unsupported: for a value of a kind that no kernel computes.
     """
-    scatter_in_place(program)
-    rematerialize(program)
     cut_into_parts(program)
     cut_buffers = materialize(program) | cut_long_formulas(program)
     split_long_reductions(program)

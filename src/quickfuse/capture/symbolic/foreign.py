@@ -88,8 +88,8 @@ def numpy_class(value: Any) -> type | None:
     if not is_numpy(value):
         return None
     numpy: Any = sys.modules["numpy"]
-    # More precise; PyTorch drops imaginary parts; a duration has a unit.
+    # More precise; PyTorch drops imaginary parts; a duration has a unit; PyTorch takes a bool for a float in arithmetic.
     if isinstance(value, (numpy.longdouble, numpy.complexfloating, numpy.timedelta64)):
         return None
-    kinds = ((numpy.bool_, bool), (numpy.integer, int), (numpy.floating, float))
+    kinds = ((numpy.integer, int), (numpy.floating, float))
     return next((cls for kind, cls in kinds if isinstance(value, kind)), None)

@@ -15,7 +15,7 @@ from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, StoreKind, 
 from quickfuse.ir.target import costs_on
 
 
-def rematerialize(program: Program) -> None:
+def rematerialise(program: Program) -> None:
     """Compute large temporaries again where they are not used for long, if a program on a GPU takes much memory."""
     made = {buffer for step in program.steps for buffer in step.writes if buffer.kind == "temp"}
     large = [buffer for buffer in made if 0 < costs_on(buffer.meta.device).least_rematerialised <= buffer.meta.nbytes]

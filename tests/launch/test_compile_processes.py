@@ -1,0 +1,160 @@
+"""Kernels compiled by other processes: the same code, and no harm where these are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quickfuse import config
+from quickfuse.launch import compile_processes
+from quickfuse.launch.compile_processes import Server, compiled
+from quickfuse.launch.triton_compile import Job, compile_job
+
+pytest.importorskip("triton")
+
+
+def _job(number: int = 2, body: str = "tl.store(p + lane, tl.load(p + lane) * {})") -> Job:
+    source = f"""
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(p, BLOCK: tl.constexpr):
+    lane = tl.arange(0, BLOCK)
+    {body.format(number)}
+"""
+    return Job(source, "kernel", (("p", "*fp32"),), (("BLOCK", 128),), 0, 90, 1)
+
+
+@pytest.fixture(autouse=True)
+def own_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(compile_processes, "_server", None)
+    monkeypatch.setattr(config, "compile_processes", 2)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    yield
+    if compile_processes._server is not None:
+        compile_processes._server.close()
+
+
+def test_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = compiled(_job())
+    assert compile_processes._server is not None
+    assert list(tmp_path.iterdir()), "Triton's files are where the environment says"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "another"))
+    here = compile_job(_job())
+    assert (there.name, there.shared_bytes, there.ptx) == (here.name, here.shared_bytes, here.ptx)
+    assert len(there.cubin) == len(here.cubin)
+
+
+def test_many_at_a_time() -> None:
+    server = compile_processes.start()
+    assert server is not None
+    futures = [server.submit(_job(k)) for k in range(6)]
+    found = [future.result(120) for future in futures]
+    assert len({machine.cubin for machine in found if machine is not None}) == 6
+
+
+def test_what_does_not_compile_raises_here() -> None:
+    job = _job(body="tl.store(p + lane, nothing_of_this_name + {})")
+    with pytest.raises(Exception, match="nothing_of_this_name"):
+        compiled(job)
+    assert compiled(_job()).cubin
+
+
+def test_a_worker_that_ends() -> None:
+    server = compile_processes.start()
+    assert server is not None
+    deadly = Job("import os\nos._exit(3)", "kernel", (), (), 0, 90, 1)
+    assert server.submit(deadly).result(60) is None
+    made = server.submit(_job()).result(60)
+    assert made is not None
+    assert not server.ended
+
+
+def test_a_server_that_is_killed() -> None:
+    server = compile_processes.start()
+    assert server is not None
+    os.kill(server._process.pid, signal.SIGKILL)
+    assert compiled(_job()).cubin
+    assert server.ended
+    assert compile_processes.start() is None, "what does not run is not started again and again"
+
+
+def test_a_server_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert compiled(_job()).cubin
+    assert config.compile_processes == 0
+
+
+def test_python_in_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")
+    assert compile_processes.start() is None
+    monkeypatch.setattr(sys, "executable", None)
+    assert compiled(_job()).cubin
+
+
+def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_processes, "_BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(compile_processes, "_PATIENCE_TO_START", 0.2)
+    assert compiled(_job()).cubin
+    assert compile_processes.start() is None
+
+
+def test_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "compile_processes", 0)
+    assert compiled(_job()).cubin
+    assert compile_processes._server is None
+
+
+def test_a_forked_process_has_its_own() -> None:
+    first = compile_processes.start()
+    assert first is not None
+    first.owner = -1
+    second = compile_processes.start()
+    assert second is not None
+    assert second is not first
+    first.close()
+
+
+def test_it_ends_with_its_process() -> None:
+    """However that ends."""
+    program = (
+        "import os, sys; from quickfuse.launch import compile_processes as c; s = c.start(); "
+        "print(s._process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    source = str(Path(compile_processes.__file__).resolve().parents[2])
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": source}
+    )
+    pid = int(run.stdout)
+    until = time.monotonic() + 20
+    while _runs(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_it_is_idle_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = "from quickfuse.launch import compile_server\ncompile_server._IDLE = 0.5\nserve("
+    monkeypatch.setattr(compile_processes, "_BOOT", compile_processes._BOOT.replace("serve(", short))
+    server = Server(2)
+    assert server.submit(_job()).result(60) is not None
+    until = time.monotonic() + 20
+    while not server.ended and time.monotonic() < until:
+        time.sleep(0.05)
+    assert server.ended
+    assert server.ended_well()

@@ -1,0 +1,102 @@
+"""Operands that eager refuses when it runs: of other types or shapes, numbers beyond the range of a type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import quickfuse
+from differential import check
+
+INFINITY, NO_NUMBER = float("inf"), float("nan")
+
+
+@pytest.fixture(autouse=True)
+def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
+
+
+NUMBERS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "full_like": torch.full_like,
+    "full": lambda x, n: torch.full((300,), n, dtype=x.dtype),
+    "fill_": lambda x, n: x.fill_(n),
+    "masked_fill": lambda x, n: x.masked_fill(x > 1, n),
+    "index_fill": lambda x, n: x.index_fill(0, torch.tensor([0]), n),
+    "scatter": lambda x, n: x.scatter(0, torch.tensor([0]), n),
+    "an element": lambda x, n: (x.__setitem__(0, n), x)[1],
+    "elements by a mask": lambda x, n: (x.__setitem__(x > 1, n), x)[1],
+    "tensor": lambda x, n: torch.tensor([n], dtype=x.dtype),
+    "add": lambda x, n: torch.add(x, x, alpha=n),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float16])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_beyond_a_types_range(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([1, 2]).to(dtype)
+    numbers = [2.0, 3.0, INFINITY, NO_NUMBER, 1e30, -1.0, 300.0, 2.0]
+    function = NUMBERS[name]
+    check(function, *[(x, n) for n in numbers])
+    for n in numbers:
+        check(lambda x, n=n: function(x, n), (x,))
+
+
+ROWS = torch.tensor([0, 2])
+TYPES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "index_put_": lambda x, y: x.index_put_((ROWS,), y),
+    "index_put_ accumulating": lambda x, y: x.index_put_((ROWS,), y, accumulate=True),
+    "setitem": lambda x, y: (x.__setitem__(ROWS, y), x)[1],
+    "setitem by a slice": lambda x, y: (x.__setitem__(slice(1, 3), y), x)[1],
+    "index_add": lambda x, y: x.index_add(0, ROWS, y),
+    "index_copy": lambda x, y: x.index_copy(0, ROWS, y),
+    "scatter": lambda x, y: x.scatter(0, ROWS, y),
+    "scatter_add": lambda x, y: x.scatter_add(0, ROWS, y),
+    "binary_cross_entropy": lambda x, y: functional.binary_cross_entropy(x[:2].sigmoid(), y),
+    "batch_norm": lambda x, y: functional.batch_norm(x[None, :2], x[:2], x[1:] ** 2, y),
+    "layer_norm": lambda x, y: functional.layer_norm(x[:2], (2,), y),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float64, torch.float16])
+@pytest.mark.parametrize("name", TYPES)
+def test_operands_of_another_type(name: str, dtype: torch.dtype) -> None:
+    check(TYPES[name], (torch.randn(3), torch.ones(2, dtype=dtype)))
+
+
+SHAPES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "diagonal_scatter": torch.diagonal_scatter,
+    "diagonal_scatter above": lambda x, y: x.diagonal_scatter(y, 1),
+    "select_scatter": lambda x, y: x.select_scatter(y, 0, 0),
+    "select_scatter of the second axis": lambda x, y: x.select_scatter(y, 1, -1),
+    "select_scatter of none": lambda x, y: x.select_scatter(y, 0, 9),
+    "slice_scatter": lambda x, y: x.slice_scatter(y, 0, 1, 3),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("shape", [(3, 4), (4,), (), (0, 4)], ids=str)
+def test_scatters_of_other_shapes(shape: tuple[int, ...], name: str) -> None:
+    for part in ((), (1,), (3,), (4,), (2, 3), (2, 4), (1, 1)):
+        check(SHAPES[name], (torch.randn(shape), torch.ones(part)))
+
+
+@pytest.mark.parametrize("value", [(1,), (1, 1), (1, 3), (3,), (1, 1, 1)], ids=str)
+def test_assignment_leaves_leading_axes_of_length_one_away(value: tuple[int, ...]) -> None:
+    def assign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = x * 2
+        z[1] = y
+        x[0, :] = y
+        x[2, 0] = y.sum()[None, None]
+        return z
+
+    check(assign, (torch.randn(3, 3), torch.ones(value)))
+
+
+def test_bools_of_numpy_are_floats_in_arithmetic() -> None:
+    np = pytest.importorskip("numpy")
+    for function in (torch.Tensor.__add__, torch.mul, lambda x, n: x**n, lambda x, n: x if n else -x):
+        check(function, *[(torch.tensor([-1, 3]), np.bool_(value)) for value in (True, False, True)])
