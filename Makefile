@@ -25,7 +25,7 @@ TESTS ?=
 help:
 	@echo "make demo     install into $(VENV) and compare eager, torch.compile and quickfuse on this machine"
 	@echo "make test     install into $(VENV) and run lint, types, import contract and tests"
-	@echo "make test-all run the tests on each Python that is found, with the oldest and the newest PyTorch"
+	@echo "make test-all run the tests on each Python that is found with the newest PyTorch, on the oldest also with the oldest"
 	@echo "make package  build the wheel and the source archive, install each into an empty environment, and try it"
 	@echo "make conformance  compare all of PyTorch's operators with eager mode (about an hour; it goes on where it stopped; DEVICE=cuda)"
 	@echo "make zoo      compare models of other libraries with eager mode (hours; ZOO='--shard 1/4' and so on)"

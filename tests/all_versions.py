@@ -1,4 +1,5 @@
-"""Run the tests on each supported interpreter that is found, with the oldest and the newest PyTorch: `make test-all`.
+"""Run the tests on each supported interpreter that is found with the newest PyTorch, and on the oldest interpreter with the
+oldest PyTorch: `make test-all`.
 
     python tests/all_versions.py [--only 3.13 ...] [--torch 2.15] [--fresh] [--keep] [--python COMMAND] [arguments of pytest]
 
@@ -62,15 +63,17 @@ def main() -> int:
     if options.python:
         return 0 if _run(options.python, chosen, options.fresh) else 1
     (major, oldest), (_, after) = support.TORCH_VERSIONS
-    releases = [options.torch] if options.torch else [f"{major}.{oldest}", f"{major}.{after - 1}"]
+    found = interpreters()
+    supported = [version for version in found if support.within(version, support.PYTHON_VERSIONS)]
     good = True
-    for version, command in interpreters().items():
+    for version in supported:
         name = f"{version[0]}.{version[1]}"
-        if not support.within(version, support.PYTHON_VERSIONS) or name not in (options.only or [name]):
+        if name not in (options.only or [name]):
             continue
-        for release in releases:
+        releases = [f"{major}.{oldest}"] * (version == min(supported)) + [f"{major}.{after - 1}"]
+        for release in [options.torch] if options.torch else releases:
             folder = BUILD / f"{name}-{release}"
-            python = _environment(folder, command, release)
+            python = _environment(folder, found[version], release)
             good &= python is not None and _run(str(python), chosen, options.fresh)
             if not options.keep:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -11,7 +11,10 @@ import torch.nn.functional as F
 import quickfuse
 from quickfuse.differentiate.shapes import spec_of
 from quickfuse.differentiate.traced import Memory, make_traced
+from quickfuse.emit.recordable import why_not_recorded
 from quickfuse.ir.gradients import Unfit
+from quickfuse.ir.kernel import Schedule
+from quickfuse.ir.loop import Buffer, Extern, Program
 from quickfuse.ir.random_state import results_on_cpu, uses_random_state
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 from quickfuse.launch.joined import _laid_out
@@ -47,6 +50,28 @@ def test_trace(dropout: float) -> None:
 def test_saved_tensors_stay_on_their_device() -> None:
     with pytest.raises(Unfit):
         _laid_out(torch.zeros(()), TensorMeta(torch.float32, (), (), torch.device("meta")))
+
+
+def test_recording() -> None:
+    """While a graph is recorded the state is on the GPU: what nothing else reads may be recorded."""
+
+    def buffer(name: str, device: torch.device, *shape: int, kind: str = "temp") -> Buffer:
+        return Buffer(name, TensorMeta(torch.float32, shape, contiguous_stride(shape), device), kind)
+
+    cpu = torch.device("cpu")
+    q, out, sums, grad = (buffer(name, _CUDA, 2, 3, 16, 8) for name in ("q", "out", "sums", "grad"))
+    seed, offset = buffer("seed", cpu), buffer("offset", cpu)
+    attend, attend_back = (
+        aten._scaled_dot_product_efficient_attention.default, aten._scaled_dot_product_efficient_attention_backward.default
+    )  # fmt: skip
+    forward = Extern(attend, (q, q, q, None, True, 0.5), {}, [out, sums, seed, offset])
+    backward = Extern(attend_back, (out, q, q, q, None, out, sums, seed, offset, 0.5, [True] * 4), {}, [grad])
+    steps: list[Any] = [forward, backward]
+    assert why_not_recorded(Schedule(Program(outputs=[grad]), steps)) is None
+    assert why_not_recorded(Schedule(Program(outputs=[grad, seed]), steps))
+    assert why_not_recorded(Schedule(Program(outputs=[grad]), [backward]))
+    read = Extern(aten.neg.default, (seed,), {}, [buffer("read", cpu)])
+    assert why_not_recorded(Schedule(Program(outputs=[grad]), [*steps, read]))
 
 
 @pytest.mark.gpu

@@ -44,7 +44,7 @@ def test_on_a_gpu(cell: Any, autocast: bool) -> None:
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
             result = module(x)
         loss = _sum(result)
-        loss.backward()  # under autocast `torch.autograd.grad` ends a graph
+        loss.backward()  # `torch.autograd.grad` through a cell under autocast ends a graph there
         return loss.detach(), [p.grad for p in module.parameters()]
 
     compiled = quickfuse.compile(step, fullgraph=True, options={"raise_internal_errors": True})

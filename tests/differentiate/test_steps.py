@@ -184,3 +184,56 @@ def test_an_optimizer_with_numbers_that_change_after_a_call_with_gradients_of_it
         found.append([*losses, *net.parameters(), *[p.grad for p in net.parameters()]])
     torch.testing.assert_close(found[1], found[0])
     assert not [reason for reason in reasons(run) if "operator by operator" in reason]
+
+
+def _rows():
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    return net, lambda: net(torch.linspace(-1, 1, 12).view(3, 4)).float().square().mean()
+
+
+def _images():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    return net, lambda: net(torch.linspace(-1, 1, 384).view(2, 3, 8, 8)).mean()
+
+
+def _cell():
+    net = nn.LSTMCell(5, 7)
+    return net, lambda: sum(t.float().square().sum() for t in net(torch.linspace(-1, 1, 15).view(3, 5)))
+
+
+@pytest.mark.parametrize("make", [_rows, _images, _cell])
+@pytest.mark.parametrize("inside", [False, True])
+def test_gradients_under_autocast(make, inside) -> None:
+    found = []
+    for wrap in (lambda step: step, compiled):
+        torch.manual_seed(0)
+        net, loss_of = make()
+
+        def step(net=net, loss_of=loss_of):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of()
+                if inside:
+                    return loss.detach(), torch.autograd.grad(loss, [*net.parameters()])
+            return loss.detach(), torch.autograd.grad(loss, [*net.parameters()])
+
+        run = wrap(step)
+        found.append([run() for _ in range(2)])
+    torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-2)
+    assert not reasons(run)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_penalty_on_gradients_under_autocast() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def step(x):
+        x = x.detach().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), [*net.parameters()], allow_unused=True)
+
+    run, x = compiled(step), torch.randn(3, 4)
+    for found, wanted in zip(run(x), step(x), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    assert not reasons(run)

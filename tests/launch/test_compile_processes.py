@@ -94,6 +94,20 @@ def test_a_server_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.compile_processes == 0
 
 
+def test_python_in_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")
+    assert compile_processes.start() is None
+    monkeypatch.setattr(sys, "executable", None)
+    assert compiled(_job()).cubin
+
+
+def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_processes, "_BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(compile_processes, "_PATIENCE_TO_START", 0.2)
+    assert compiled(_job()).cubin
+    assert compile_processes.start() is None
+
+
 def test_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "compile_processes", 0)
     assert compiled(_job()).cubin

@@ -439,7 +439,8 @@ class GraphBuilder:
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""
         if self._shadow is None:
-            self._shadow = Shadow(self.grad_at_start)
+            changes = any(node.target is torch.set_autocast_enabled for node in self.graph.nodes)
+            self._shadow = Shadow(self.grad_at_start, changes)
         return self._shadow
 
     def release(self) -> None:

@@ -6,6 +6,7 @@ Which gradients there are, how they are laid out, and whether they have a histor
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
-from ..ir.modes import MODE_CHANGES
+from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference, modes_restored
 from ..ir.values import NumberMeta, TensorMeta
 from .builder import Builder
 from .on_device import OnDevice
@@ -27,11 +28,15 @@ _META = torch.device("meta")
 
 
 class Shadow:
-    """Runs the nodes of one graph, each once, as far as there are nodes."""
+    """Runs the nodes of one graph, each once, as far as there are nodes. `placed`: there is autocast in it, which converts
+    the operands of what is on its device."""
 
-    def __init__(self, grad: bool) -> None:
+    def __init__(self, grad: bool, placed: bool) -> None:
         self._values: dict[torch.fx.Node, Any] = {}
         self._grad = grad
+        self._placed = placed
+        #: The autocast settings that the nodes so far have changed: calls that make them again.
+        self._settings: list[tuple[Any, Any]] = []
 
     def gradients(
         self, graph: Builder, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any],
@@ -46,7 +51,7 @@ class Shadow:
         ends, starts = self._of(graph, outputs), self._of(graph, inputs)
         given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
         try:
-            with torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
+            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
                 results = torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad raises: {error}") from error
@@ -62,9 +67,17 @@ class Shadow:
                 self._values[node] = self._placeholder(graph, node, tensor)
         return [self._values[node] for node in nodes]
 
+    @contextlib.contextmanager
+    def _in_settings(self) -> Iterator[None]:
+        """PyTorch's settings are those of the graph where its nodes end so far."""
+        with modes_restored():
+            for function, args in self._settings:
+                function(*args)
+            yield
+
     def _catch_up(self, graph: Builder) -> None:
         """Run the nodes that were added since the last time."""
-        with torch.set_grad_enabled(self._grad):
+        with self._in_settings(), torch.set_grad_enabled(self._grad):
             for node in graph.graph.nodes:
                 if node not in self._values:
                     self._values[node] = self._run(graph, node)
@@ -79,7 +92,10 @@ class Shadow:
         if node.target is torch._C._set_grad_enabled:
             return torch._C._set_grad_enabled(*node.args)
         if node.target in MODE_CHANGES:
-            raise Unsupported("torch.autograd.grad in a graph with autocast")
+            if not self._placed or node.target in (enter_inference, leave_inference):
+                raise Unsupported("torch.autograd.grad in a graph with autocast around a part of it, or inference mode")
+            self._settings.append((node.target, node.args))
+            return node.target(*node.args)  # type: ignore[operator]
         if "custom" in node.meta:
             raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
@@ -94,14 +110,14 @@ class Shadow:
             raise
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad in a graph that does not run without data: {error}") from error
-        if type(made) is torch.Tensor and type(meta) is TensorMeta and made.shape == meta.shape:
+        if type(made) in (torch.Tensor, OnDevice) and type(meta) is TensorMeta and made.shape == meta.shape:
             return made if made._is_view() or made.stride() == meta.stride else laid_out(made, meta.stride)
         return made
 
     def _placeholder(self, graph: Builder, node: torch.fx.Node, tensor: TensorProxy | None) -> Any:
         meta = node.meta["val"]
         if isinstance(meta, TensorMeta):
-            return stand_in_for(meta, tensor is not None and is_leaf(tensor))
+            return stand_in_for(meta, tensor is not None and is_leaf(tensor), self._placed)
         return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
 
 
@@ -158,5 +174,6 @@ def _moved(value: Any) -> Any:
 
 
 def _meta(tensor: torch.Tensor, device: torch.device) -> TensorMeta:
-    check_plain(tensor)
+    if type(tensor) is not OnDevice:
+        check_plain(tensor)
     return meta_of(tensor, device)

@@ -188,9 +188,9 @@ def _like(made: torch.Tensor, meta: TensorMeta, leaf: bool) -> torch.Tensor:
     return made
 
 
-def stand_in_for(meta: TensorMeta, leaf: bool) -> torch.Tensor:
-    """A tensor without data that autograd takes for one with this metadata."""
-    return _like(_without_data(meta), meta, leaf)
+def stand_in_for(meta: TensorMeta, leaf: bool, placed: bool = False) -> torch.Tensor:
+    """A tensor without data that autograd takes for one with this metadata; `placed`: and autocast for one on its device."""
+    return _like(on_device(meta) if placed else _without_data(meta), meta, leaf)
 
 
 def laid_out(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

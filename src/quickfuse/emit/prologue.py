@@ -267,7 +267,7 @@ class Prologue:
         if source.kind == "default":
             return f"{base}.get()"
         if source.kind == "ahead":
-            return f"_Ahead({base})"
+            return f"_ahead({base})"
         if source.kind == "read_by":
             return f"_read_by({base})"
         if source.kind == "contents":

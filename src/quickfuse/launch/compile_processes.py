@@ -20,8 +20,8 @@ from .. import config
 from .compile_server import receive, send
 from .triton_compile import Job, Machine, compile_job
 
-#: Seconds to wait for a kernel before it is compiled here.
-_PATIENCE = 120.0
+#: Seconds to wait for a kernel, and for the server to say that it runs, before it is compiled here.
+_PATIENCE, _PATIENCE_TO_START = 120.0, 30.0
 
 #: The package without what its `__init__` imports.
 _BOOT = """
@@ -49,7 +49,11 @@ class Server:
         self._jobs, self._answers = self._process.stdin.fileno(), self._process.stdout.fileno()
         self.owner = os.getpid()
         self.ended = False
+        #: Set when the server has said that it runs.
+        self.runs = threading.Event()
         self._lock = threading.Lock()
+        #: Held while a job is written, which waits where the server is writing an answer: `_lock` is free meanwhile.
+        self._sending = threading.Lock()
         self._futures: dict[int, Future[Machine | None]] = {}
         self._count = 0
         threading.Thread(target=self._listen, name="quickfuse-compile-server", daemon=True).start()
@@ -63,25 +67,33 @@ class Server:
                 future.set_result(None)
                 return future
             self._count += 1
-            self._futures[self._count] = future
-            try:
-                send(self._jobs, (self._count, environment, tuple(job)))
-            except OSError:
-                self.ended = True
-                del self._futures[self._count]
-                future.set_result(None)
+            number = self._count
+            self._futures[number] = future
+        try:
+            with self._sending:
+                send(self._jobs, (number, environment, tuple(job)))
+        except OSError:
+            self.ended = True
+            with self._lock:
+                lost = self._futures.pop(number, None)
+            if lost is not None:
+                lost.set_result(None)
         return future
 
     def _listen(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 number, answer = receive(self._answers)
+                self.runs.set()
+                if not number:
+                    continue
                 with self._lock:
                     future = self._futures.pop(number)
                 future.set_result(Machine(*answer) if isinstance(answer, tuple) else None)
         with self._lock:
             self.ended = True
             left, self._futures = self._futures, {}
+        self.runs.set()
         for future in left.values():
             future.set_result(None)
 
@@ -112,7 +124,8 @@ def start() -> Server | None:
     """The server of this process, started if need be; None where kernels are to be compiled in this process."""
     global _server
     processes = config.compile_processes
-    if not processes:
+    # Where Python is part of another program, that program would be started.
+    if not processes or not os.path.basename(sys.executable or "").startswith("python") or hasattr(sys, "frozen"):
         return None
     with _starting:
         if _server is not None and _server.owner != os.getpid():
@@ -136,7 +149,9 @@ def compiled(job: Job) -> Machine:
     """Compile a kernel: by the server, or here."""
     server = start()
     made = None
-    if server is not None:
+    if server is not None and server.runs.wait(_PATIENCE_TO_START):
         with contextlib.suppress(TimeoutError):
             made = server.submit(job).result(_PATIENCE)
+    elif server is not None:
+        server.close()  # and none is started again
     return compile_job(job) if made is None else made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -72,7 +73,8 @@ def _tuned(calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recor
         return seconds_of(CudaKernelCall(call, source, shape=shape, scalars_in_memory=in_memory), call)
 
     def compile_all(pairs: list[tuple[KernelCall, LaunchShape]]) -> None:
-        _compile_all(pairs, emit, recorded)
+        with contextlib.suppress(Exception):  # of a shape that Triton refuses, which the timer will find again
+            _compile_all(pairs, emit, recorded)
 
     try:
         return tuned_shapes(calls, shapes, key, compile_all, timer)

@@ -81,7 +81,7 @@ def _repeat(input: Tensor, *repeats: Any) -> Tensor:
     seen = input[(None,) * new + (None, slice(None)) * input.ndim]
     sizes = [*counts[:new], *[size for pair in zip(counts[new:], input.shape, strict=True) for size in pair]]
     copied = seen.expand(sizes).clone(memory_format=torch.contiguous_format)
-    return copied.view(*counts[:new], *[count * size for count, size in zip(counts[new:], input.shape, strict=True)])
+    return copied.view([*counts[:new], *[count * size for count, size in zip(counts[new:], input.shape, strict=True)]])
 
 
 def _channel_shuffle(input: Tensor, groups: int) -> Tensor:
