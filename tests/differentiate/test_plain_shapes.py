@@ -149,6 +149,8 @@ def test_embeddings() -> None:
     indices = torch.tensor([[0, 1], [2, 0]])
     assert agrees(aten.embedding.default, torch.rand(3, 4), indices)
     assert agrees(aten.embedding.default, torch.rand(4, 3).t(), indices.t())
+    assert agrees(aten.gather.default, torch.rand(4, 3).t(), 1, indices.t(), sparse_grad=False)
+    assert agrees(aten.gather.default, torch.rand(()), 0, torch.tensor(0))
     assert agrees(aten.embedding_dense_backward.default, torch.rand(2, 2, 4), indices, 3, -1, False)
 
 
