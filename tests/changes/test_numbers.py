@@ -285,6 +285,34 @@ def re_compiled():
     ]
 
 
+@case
+def identity_of_a_default_float():
+    values = {"other": float("2.5")}
+
+    def inner(x, v=values["other"]):
+        return x * 2 if v is values["other"] else x
+
+    def f(x):
+        return inner(x)
+
+    def default(value):
+        return lambda: setattr(inner, "__defaults__", (value,))
+
+    return f, [default(float("2.5")), default(values["other"]), default(None), lambda: values.update(other=float("3.5")),
+               default(values["other"])]  # fmt: skip
+
+
+@case
+def method_of_a_numpy_number_after_a_break():
+    holder = types.SimpleNamespace(v=np.float16(1.0))
+
+    def f(x):
+        return holder.v.copy(), x * 2
+
+    return f, [lambda: delattr(holder, "v"), lambda: setattr(holder, "v", np.float16(0.0)),
+               lambda: setattr(holder, "v", np.float16(1.0))]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)

@@ -149,6 +149,8 @@ def test_embeddings() -> None:
     indices = torch.tensor([[0, 1], [2, 0]])
     assert agrees(aten.embedding.default, torch.rand(3, 4), indices)
     assert agrees(aten.embedding.default, torch.rand(4, 3).t(), indices.t())
+    assert agrees(aten.gather.default, torch.rand(4, 3).t(), 1, indices.t(), sparse_grad=False)
+    assert agrees(aten.gather.default, torch.rand(()), 0, torch.tensor(0))
     assert agrees(aten.embedding_dense_backward.default, torch.rand(2, 2, 4), indices, 3, -1, False)
 
 
@@ -215,3 +217,17 @@ def test_wrong_type(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         assert torch.equal(torch.autograd.grad(compiled(x), x)[0], run(x))
     assert torch.equal(quickfuse.compile(run)(x), run(x))
+
+
+@pytest.mark.parametrize("shapes_of", [
+    ((512, 1), (1, 1000)), ((1, 1000), (512, 1)), ((8, 1, 200), (1, 90, 200)), ((300, 1, 300), (300, 1)),
+    ((200, 300, 4), (4,)), ((1, 2, 300, 400), (2, 1, 1)), ((70, 1, 1, 40), (1, 60, 1)),
+    ((1, 1, 200000), (3, 1, 1)), ((3, 1, 40000), (1, 5, 1)),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("function", [aten.eq.Tensor, aten.mul.Tensor, aten.atan2.default], ids=str)
+def test_large_results_of_broadcasting(function: Any, shapes_of: tuple[tuple[int, ...], ...]) -> None:
+    """Small results show what large ones look like."""
+    operands = [torch.ones(shape) for shape in shapes_of]
+    metas = [meta_of(t) for t in operands]
+    spec = shapes.spec_of(function, tuple(make_traced(m, Memory(None, m), (), None) for m in metas), {})  # type: ignore[arg-type]
+    assert isinstance(spec, Out) and spec.meta == meta_of(function(*operands))

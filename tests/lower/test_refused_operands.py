@@ -84,6 +84,11 @@ def test_scatters_of_other_shapes(shape: tuple[int, ...], name: str) -> None:
         check(SHAPES[name], (torch.randn(shape), torch.ones(part)))
 
 
+@pytest.mark.parametrize("function", [functional.softmin, functional.softmax, torch.logsumexp, torch.cumsum])
+def test_axes_that_a_tensor_has_not(function: Callable[..., Any]) -> None:
+    check(lambda x: function(x, 1), (torch.ones(()),), (torch.ones(3),), (torch.ones(2, 3),))
+
+
 @pytest.mark.parametrize("value", [(1,), (1, 1), (1, 3), (3,), (1, 1, 1)], ids=str)
 def test_assignment_leaves_leading_axes_of_length_one_away(value: tuple[int, ...]) -> None:
     def assign(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -236,6 +236,20 @@ def assert_():
     return (f,)
 
 
+@case
+def batch_norms_in_try():
+    """Running statistics change in place, and the norms after that cannot fail for it."""
+    one, two = torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3)
+
+    def f(x):
+        try:
+            return one(two(x) + 1) + two(x), one.running_mean.clone()
+        finally:
+            x.sin()
+
+    return f, lambda: (torch.randn(5, 3, generator=torch.Generator().manual_seed(1)),)
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)

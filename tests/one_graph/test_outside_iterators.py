@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import quickfuse
-from quickfuse.ir.iterating import Ahead, advance, is_readable
+from quickfuse.ir.iterating import advance, ahead, is_readable
 from quickfuse.ir.reading import MISSING
 
 T = torch.Tensor
@@ -355,8 +355,8 @@ def test_looking_ahead(make: Callable[[], Any]) -> None:
         iterator = make()
         advance(iterator, taken)
         assert is_readable(iterator)
-        ahead = Ahead(iterator)
-        found = [ahead[k] for k in range(len(whole) + 1)]
+        upcoming = ahead(iterator)
+        found = [upcoming[k] for k in range(len(whole) + 1)]
         rest = whole[taken:]
         assert found == [*rest, *[MISSING] * (len(found) - len(rest))]
         assert list(iterator) == rest

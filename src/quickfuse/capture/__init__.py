@@ -21,6 +21,7 @@ from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
 from . import autocast
 from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
+from .changes import ElementMatters
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
@@ -28,7 +29,6 @@ from .inference import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
-from .outside import ElementMatters
 from .raising import Raised
 from .symbolic import Unread
 

@@ -7,33 +7,46 @@ from typing import Any
 
 import torch
 
-from ..ir.iterating import Ahead
+from ..errors import Unsupported
 from ..ir.segment import Call, Recipe
+from ..ir.source import Source
 from .context_changes import ContextChanges, FilterScope
 from .guarding import Guarding
-from .symbolic import Assigned, ForeignObject, FromOutside, ShadowContainer, ShadowDict, TensorProxy
+from .symbolic import Assigned, FromOutside, TensorProxy
+
+
+class ElementMatters(Unsupported):
+    """The value of a number or text matters that an iterator from outside gives: capture should have stopped before it
+    advanced the iterator, after `stop_at` instructions."""
+
+    def __init__(self, stop_at: int) -> None:
+        super().__init__("advancing an iterator whose elements' values matter")
+        self.stop_at = stop_at
 
 
 class Advanced:
     """An iterator of the user's that the captured code advances: `performed` says after how many instructions, each time.
-    `held` are the iterators and the containers that may change, which it reads."""
+    `held` are the iterators and the containers that may change, which it reads, with their sources, `elements` those that it
+    gave: new tuples are to live as long as what stands for them."""
 
-    __slots__ = ("ahead", "held", "performed", "stand_in")
+    __slots__ = ("ahead", "elements", "held", "performed", "stand_in")
 
-    def __init__(self, stand_in: FromOutside, ahead: Ahead, held: list[FromOutside]) -> None:
+    def __init__(self, stand_in: FromOutside, ahead: Any, held: list[tuple[Any, Source]]) -> None:
         self.stand_in = stand_in
         self.ahead = ahead
         self.held = held
         self.performed: list[int] = []
+        self.elements: list[Any] = []
 
     @property
     def taken(self) -> int:
         """How many elements were asked for."""
         return len(self.performed)
 
-    def iterators(self) -> list[FromOutside]:
-        """The iterator, and those that it reads."""
-        return [self.stand_in, *[part for part in self.held if type(part) is ForeignObject]]
+    def iterators(self) -> list[tuple[Any, Source]]:
+        """The iterator and those that it reads, with their sources."""
+        inner = [(part, source) for part, source in self.held if hasattr(type(part), "__next__")]
+        return [(self.stand_in.real, self.stand_in.source), *inner]
 
 
 class Changes(Guarding):
@@ -51,6 +64,8 @@ class Changes(Guarding):
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
         #: The iterators that it has advanced, by identity.
         self.iterators: dict[int, Advanced] = {}
+        #: Whether the segment may end before the captured code does.
+        self.may_stop = False
         self.context = ContextChanges()
         #: What `warnings.catch_warnings` the captured code is in.
         self.filters: list[FilterScope] = []
@@ -74,15 +89,26 @@ class Changes(Guarding):
         else:
             known.value = value
 
-    def is_changed(self, container: FromOutside) -> bool:
+    def is_changed(self, container: Any) -> bool:
         """Whether the captured code has changed a container of the user's, which may be an object's `__dict__`."""
-        if isinstance(container, ShadowContainer):
-            return container.is_changed
-        if not isinstance(container, ShadowDict):
-            return False
         tables = [_own_dict(owner.real) for owner, _ in self.changed_attributes]
         tables += [variable.place for variable in self.variables]
-        return bool(container.changes or container.removed) or any(table is container.real for table in tables)
+        changed = (shadow.real for shadow in (*self.containers, *self.dictionaries) if shadow.is_changed)
+        return any(table is container for table in (*tables, *changed))
+
+    def has_changed_containers(self) -> bool:
+        return any(shadow.is_changed for shadow in (*self.containers, *self.dictionaries))
+
+    def refuse_element(self, source: Source) -> None:
+        """What an iterator gives is another number or text at each turn of a loop. Where that matters, Python is to advance
+        the iterator, and the code after that place is compiled for several of them."""
+        element = source
+        while element.kind == "item" and element.base is not None and element.base.kind != "ahead":
+            element = element.base
+        if element.kind == "item" and self.may_stop:
+            assert element.base is not None
+            known = next(k for k in self.iterators.values() if k.stand_in.source is element.base.base)
+            raise ElementMatters(known.performed[element.key])
 
     def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
         """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""

@@ -30,6 +30,8 @@ _MAY_FAIL = frozenset(
 _INDEXING = frozenset({"getitem", "setitem"})
 #: Of whole numbers, by zero.
 _DIVISIONS = frozenset("floor_divide floordiv ifloordiv remainder mod imod fmod div divide".split())
+#: They change running statistics, and do not mind what memory these share.
+_UPDATING = frozenset("batch_norm instance_norm native_batch_norm cudnn_batch_norm sync_batch_norm".split())
 
 
 def may_fail(graph: Builder, target: Any, changed: list[TensorProxy], operands: list[TensorProxy]) -> bool:
@@ -39,6 +41,8 @@ def may_fail(graph: Builder, target: Any, changed: list[TensorProxy], operands: 
         return True
     if name in _DIVISIONS and not any(operand.meta.dtype.is_floating_point for operand in operands):
         return True
+    if name in _UPDATING:
+        return False
     if not changed:
         module = getattr(target, "__module__", None) or "torch"
         return module.partition(".")[0] not in ("torch", "_operator")

@@ -70,15 +70,6 @@ from .tensor_subclasses import is_function_class, is_plain_subclass
 LARGEST_CONTAINER = 100_000
 
 
-class ElementMatters(Unsupported):
-    """The value of a number or text matters that an iterator from outside gives: capture should have stopped before it
-    advanced the iterator, after `stop_at` instructions."""
-
-    def __init__(self, stop_at: int) -> None:
-        super().__init__("advancing an iterator whose elements' values matter")
-        self.stop_at = stop_at
-
-
 class Outside(Changes):
     """Everything that the capture of one segment has read so far.
 
@@ -92,8 +83,6 @@ class Outside(Changes):
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
         self.function_classes = False
         self._volatile = volatile
-        #: Whether the segment may end before something else does.
-        self.may_stop = False
         #: Classes that the captured code made, and after how many instructions.
         self.classes_made: dict[type, int] = {}
         #: What capture made, by identity.
@@ -195,7 +184,7 @@ class Outside(Changes):
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
-            self._refuse_element(source)
+            self.refuse_element(source)
             self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
@@ -351,8 +340,8 @@ class Outside(Changes):
             made = ContainerMethod(owner, name)
         elif type(owner) is TensorProxy:
             made = TensorMethod(owner, name)
-        elif is_constant(owner):
-            made = getattr(owner, name)
+        elif is_constant(owner) or type(owner) is ForeignScalar:
+            made = getattr(self.concrete(owner), name)
         if made is not None:
             return self.mark_made(made, Place(method, source))
         if isinstance(method.__self__, OWNERS_OF_METHODS):
@@ -464,7 +453,7 @@ class Outside(Changes):
         if self._volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self._volatile:
             raise Unsupported("a number that keeps changing where its value matters")
         for source in (value.expr,) if isinstance(value.expr, Source) else value.expr.sources():  # type: ignore[union-attr]
-            self._refuse_element(source)
+            self.refuse_element(source)
         if isinstance(value.expr, Source):
             self.guard("equal", value.expr, value.hint)
         else:
@@ -488,17 +477,6 @@ class Outside(Changes):
         """No guard on the value of what keeps changing is worth having."""
         if self._volatile and str(source) in self._volatile:
             raise Unsupported("a value that keeps changing where it matters")
-
-    def _refuse_element(self, source: Source) -> None:
-        """What an iterator gives is another number or text at each turn of a loop. Where that matters, Python is to advance
-        the iterator, and the code after that place is compiled for several of them."""
-        element = source
-        while element.kind == "item" and element.base is not None and element.base.kind != "ahead":
-            element = element.base
-        if element.kind == "item" and self.may_stop:
-            assert element.base is not None
-            known = next(k for k in self.iterators.values() if k.stand_in.source is element.base.base)
-            raise ElementMatters(known.performed[element.key])
 
     def truth(self, symbol: Symbol) -> bool:
         """The outcome of a branch on a symbol: the guard is the outcome, not the value."""

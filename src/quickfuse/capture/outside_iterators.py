@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.iterating import Ahead, advance, is_readable, read_by
+from ..ir.iterating import advance, ahead, is_readable, read_by
 from ..ir.reading import MISSING
 from ..ir.segment import Call, Constant, Effect, Existing
 from ..ir.source import Source
@@ -25,7 +25,7 @@ def next_of(i: Interpreter, iterator: FromOutside, only_moved: bool = False) -> 
     known = i.outside.iterators.get(id(iterator.real))
     if known is None:
         known = i.outside.iterators[id(iterator.real)] = _open(i, iterator)
-    if any(map(i.outside.is_changed, known.held)):  # which is seen there only when compiled code has done it
+    if any(i.outside.is_changed(part) for part, _ in known.held):  # which is seen there only when compiled code has done it
         raise Unsupported("advancing an iterator over what has changed since")
     source = iterator.source.ahead().item(known.taken)
     try:
@@ -33,6 +33,7 @@ def next_of(i: Interpreter, iterator: FromOutside, only_moved: bool = False) -> 
     except Exception as error:  # `zip(strict=True)`, or a dictionary that changed
         raise Unsupported(f"an iterator that fails: {error}") from None
     known.performed.append(i.performed)
+    known.elements.append(element)
     if element is MISSING:
         i.outside.guard("is", source, MISSING)
         return False, None
@@ -51,30 +52,39 @@ def _open(i: Interpreter, iterator: FromOutside) -> Advanced:
     if not is_readable(iterator.real):
         raise Unsupported("advancing an iterator from outside")
     try:
-        opened = Advanced(iterator, Ahead(iterator.real), list(_held(i, iterator.real, iterator.source)))
+        opened = Advanced(iterator, ahead(iterator.real), [*_held(iterator.real, iterator.source)])
     except RuntimeError as error:
         raise Unsupported(f"an iterator that is no longer valid: {error}") from None
-    own = {id(part.real) for part in opened.iterators()}
+    own = {id(part) for part, _ in opened.iterators()}
     for other in i.outside.iterators.values():
-        if any(id(part.real) in own for part in other.iterators()):
+        if any(id(part) in own for part, _ in other.iterators()):
             raise Unsupported("advancing two iterators of which one reads the other")
     return opened
 
 
-def _held(i: Interpreter, iterator: Any, source: Source) -> Iterator[FromOutside]:
+def _held(iterator: Any, source: Source) -> Iterator[tuple[Any, Source]]:
     """The iterators and containers that an iterator reads, and those that these read."""
     for index, part in enumerate(read_by(iterator)):
         place = source.read_by().item(index)
-        yield i.outside.wrap(part, place)
+        yield part, place
         if is_readable(part):
-            yield from _held(i, part, place)
+            yield from _held(part, place)
 
 
 def effects(i: Interpreter) -> list[Effect]:
     """Advance what the captured code has advanced, before anything that is read there is changed."""
     opened = list(i.outside.iterators.values())
     if len(opened) > 1:  # iterators of which one reads another would be advanced together
-        sources = [part.source for known in opened for part in known.iterators()]
-        i.outside.guard("unique", None, tuple(dict.fromkeys(sources)))
-    calls = [Call(advance, [Existing(known.stand_in.source), Constant(known.taken)]) for known in opened]
-    return [Effect("do", None, None, call) for call in calls]
+        sources = {id(part): source for known in opened for part, source in known.iterators()}
+        i.outside.guard("unique", None, tuple(sources.values()))
+    if i.outside.has_changed_containers():  # other ones than those that are iterated over: see `Guarding.guard_unique`
+        for part, source in [held for known in opened for held in known.held]:
+            i.outside.wrap(part, source)
+    return [Effect("do", None, None, _advanced(known)) for known in opened]
+
+
+def _advanced(known: Advanced) -> Call:
+    iterator = Existing(known.stand_in.source)
+    if known.taken == 1:
+        return Call(next, [iterator, Constant(None)])
+    return Call(advance, [iterator, Constant(known.taken)])

@@ -156,6 +156,10 @@ def _embedding(weight: Any, indices: Any, *options: Any) -> Spec:
     return _contiguous((*indices.meta.shape, weight.meta.shape[1]), weight.meta)
 
 
+def _gather(x: Any, dim: int, index: Any, **options: Any) -> Spec:
+    return _contiguous(index.meta.shape, x.meta)
+
+
 def _embedding_backward(grad: Any, indices: Any, count: int, *options: Any) -> Spec:
     return _contiguous((count, grad.meta.shape[-1]), grad.meta)
 
@@ -200,6 +204,7 @@ RULES: dict[Any, Callable[..., Spec]] = {
     aten.cat.default: _cat,
     aten.stack.default: _stack,
     aten.embedding.default: _embedding,
+    aten.gather.default: _gather,
     aten.embedding_dense_backward.default: _embedding_backward,
     aten._softmax.default: _softmax,
     aten._log_softmax.default: _softmax,

@@ -38,21 +38,25 @@ def pointwise_spec(function: Any, args: Any, kwargs: Any, tensors: list[TracedTe
         return NotImplemented
     first = tensors[0].meta
     try:
-        if _numel_together(tensors) <= _LARGEST and all(t.meta.span_bytes <= 8 * _LARGEST for t in tensors):
+        if math.prod(_shape_together(tensors)) <= _LARGEST and all(t.meta.span_bytes <= 8 * _LARGEST for t in tensors):
             made = _run(function, args, kwargs, lambda meta: torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype))
             return Out(TensorMeta(made.dtype, tuple(made.shape), made.stride(), made.device), 0)
         if pointwise and all(t.meta.is_contiguous and t.meta.shape == first.shape for t in tensors):
             made = _run(function, args, kwargs, lambda meta: torch.empty((1,) * meta.ndim, dtype=meta.dtype))
             return Out(TensorMeta(made.dtype, first.shape, first.stride, made.device), 0)
+        if pointwise and all(t.meta.is_contiguous and t.meta.numel for t in tensors):
+            made = _run(function, args, kwargs, lambda meta: torch.empty([min(n, 2) for n in meta.shape], dtype=meta.dtype))
+            if made.is_contiguous():
+                return Out(TensorMeta.dense(made.dtype, _shape_together(tensors), made.device), 0)
     except Exception:  # the usual way finds the words for it
         return NotImplemented
     return NotImplemented
 
 
-def _numel_together(tensors: list[TracedTensor]) -> int:
-    """How many elements the tensors have when they are broadcast."""
+def _shape_together(tensors: list[TracedTensor]) -> tuple[int, ...]:
+    """The shape that the tensors are broadcast to."""
     shapes = [t.meta.shape[::-1] for t in tensors]
-    return math.prod(max(sizes) for sizes in itertools.zip_longest(*shapes, fillvalue=1))
+    return tuple([max(sizes) for sizes in itertools.zip_longest(*shapes, fillvalue=1)])[::-1]
 
 
 def _run(function: Any, args: Any, kwargs: Any, make: Callable[[TensorMeta], torch.Tensor]) -> torch.Tensor:

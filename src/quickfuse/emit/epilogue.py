@@ -167,7 +167,7 @@ class Epilogue:
     def value(self, recipe: Recipe) -> str:
         """The expression of a value; containers and objects are made once and named."""
         if isinstance(recipe, Constant):
-            return self._prologue.constant(recipe.value)
+            return self._prologue.same_object(recipe.value)
         if isinstance(recipe, Existing):
             return self._prologue.name(recipe.source)
         if isinstance(recipe, Output):

@@ -210,6 +210,14 @@ class Prologue:
         """How a constant is written in the source: a literal, or the name of an entry of `constants`."""
         if type(value) in _LITERALS and value == value and value not in (float("inf"), float("-inf")):
             return repr(value)
+        return self._named(value, label)
+
+    def same_object(self, value: Any) -> str:
+        """The same for a value whose identity the program may ask for: a literal is another object."""
+        literal = value is None or type(value) is bool or (type(value) is int and -5 <= value <= 256)
+        return repr(value) if literal else self._named(value, "c")
+
+    def _named(self, value: Any, label: str) -> str:
         known = self._constant_names.get(id(value))
         if known is None:
             known = f"_{label}{len(self.constants)}"
@@ -267,7 +275,7 @@ class Prologue:
         if source.kind == "default":
             return f"{base}.get()"
         if source.kind == "ahead":
-            return f"_Ahead({base})"
+            return f"_ahead({base})"
         if source.kind == "read_by":
             return f"_read_by({base})"
         if source.kind == "contents":

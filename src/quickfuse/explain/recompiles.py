@@ -17,7 +17,7 @@ import torch
 
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
-from ..ir.iterating import Ahead, read_by
+from ..ir.iterating import ahead, read_by
 from ..ir.reading import plain_value
 from ..ir.signatures import signature
 from ..ir.source import Source
@@ -206,7 +206,7 @@ class _Roots:
         if source.kind == "plain":
             return plain_value(source.key, base)
         if source.kind == "ahead":
-            return Ahead(base)
+            return ahead(base)
         if source.kind == "read_by":
             return read_by(base)
         if source.kind == "attr":

@@ -21,6 +21,9 @@ _OF_SEQUENCES: dict[type, Callable[[Any], Any]] = {
     type(iter(collections.deque())): collections.deque.__iter__,
 }  # fmt: skip
 
+#: Of these the ones whose `__reduce__` tells a position from the beginning.
+_BY_POSITION = frozenset({type(iter([])), type(iter(())), type(iter(range(0)))})
+
 #: Iterators over dictionaries and sets, which give a list of what is left.
 _TABLES: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
 _OF_TABLES: frozenset[type] = frozenset(
@@ -40,7 +43,7 @@ _CHANGEABLE = (list, dict, set, collections.deque)
 
 
 def is_readable(iterator: Any) -> bool:
-    """Whether `Ahead` knows the class of an iterator, and those of the iterators that it reads."""
+    """Whether `ahead` knows the class of an iterator, and those of the iterators that it reads."""
     kind = type(iterator)
     if kind is enumerate or kind is zip:
         return all(map(is_readable, read_by(iterator)))
@@ -54,24 +57,107 @@ def read_by(iterator: Any) -> tuple[Any, ...]:
         return iterator.__reduce__()[1]  # type: ignore[no-any-return]
     if kind is enumerate:
         return iterator.__reduce__()[1][:1]  # type: ignore[no-any-return]
+    if kind in _BY_POSITION:
+        return tuple([held for held in iterator.__reduce__()[1] if isinstance(held, list)])
     return tuple([held for held in gc.get_referents(iterator) if isinstance(held, _CHANGEABLE)])
 
 
-class Ahead:
-    """`Ahead(iterator)[k]` is the element that the iterator gives after `k` others, `MISSING` from its end on. Elements that
-    the iterator makes, such as the pairs of `enumerate`, are made once here, too."""
+def ahead(iterator: Any) -> Any:
+    """What an iterator gives next: `ahead(iterator)[k]` is the element after `k` others, `MISSING` from its end on."""
+    return _READERS.get(type(iterator), _Copy)(iterator)
 
-    __slots__ = ("_copy", "_elements")
 
-    def __init__(self, iterator: Any) -> None:
-        self._elements: list[Any] = []
-        self._copy = _copied(iterator, {})
+def _of_sequence(iterator: Any) -> Any:
+    _, (sequence,), *state = iterator.__reduce__()
+    if type(sequence) not in (list, tuple, range):
+        return _Copy(iterator)
+    return _Sequence(sequence, state[0] or 0) if state else _Sequence((), 0)  # at its end it has let go of the sequence
+
+
+def _of_table(iterator: Any) -> Any:
+    return _Sequence(iterator.__reduce__()[1][0], 0)
+
+
+def _of_enumerate(iterator: Any) -> Any:
+    source, count = iterator.__reduce__()[1]
+    return _Numbered(ahead(source), count)
+
+
+def _of_zip(iterator: Any) -> Any:
+    _, sources, *strict = iterator.__reduce__()
+    if strict or not sources or len({*map(id, sources)}) < len(sources) or not _ONE_BY_ONE.issuperset(map(type, sources)):
+        return _Copy(iterator)
+    return _Zipped([_READERS[type(source)](source) for source in sources])
+
+
+class _Sequence:
+    """The elements of a sequence from a position on."""
+
+    __slots__ = ("sequence", "start")
+
+    def __init__(self, sequence: Any, start: int) -> None:
+        self.sequence = sequence
+        self.start = start
 
     def __getitem__(self, position: int) -> Any:
-        elements = self._elements
+        position += self.start
+        return self.sequence[position] if position < len(self.sequence) else MISSING
+
+
+class _Numbered:
+    """What `enumerate` gives."""
+
+    __slots__ = ("count", "elements")
+
+    def __init__(self, elements: Any, count: int) -> None:
+        self.elements = elements
+        self.count = count
+
+    def __getitem__(self, position: int) -> Any:
+        element = self.elements[position]
+        return MISSING if element is MISSING else (self.count + position, element)
+
+
+class _Zipped:
+    """What `zip` gives for iterators that do not share what they read."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, position: int) -> Any:
+        elements = []
+        for part in self.parts:
+            element = part[position]
+            if element is MISSING:
+                return MISSING
+            elements.append(element)
+        return tuple(elements)
+
+
+class _Copy:
+    """The elements of an equal iterator."""
+
+    __slots__ = ("copy", "elements")
+
+    def __init__(self, iterator: Any) -> None:
+        self.elements: list[Any] = []
+        self.copy = _copied(iterator, {})
+
+    def __getitem__(self, position: int) -> Any:
+        elements = self.elements
         while len(elements) <= position:
-            elements.append(next(self._copy, MISSING))
+            elements.append(next(self.copy, MISSING))
         return elements[position]
+
+
+#: Iterators that read no others.
+_ONE_BY_ONE = _BY_POSITION | _OF_TABLES
+_READERS: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys(_BY_POSITION, _of_sequence), **dict.fromkeys(_OF_TABLES, _of_table), enumerate: _of_enumerate,
+    zip: _of_zip,
+}  # fmt: skip
 
 
 def _copied(iterator: Any, known: dict[int, Iterator[Any]]) -> Iterator[Any]:

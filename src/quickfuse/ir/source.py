@@ -28,7 +28,7 @@ class Source:
     * contents: the number in the one-element tensor `base`
     * context: the value of the context variable `base` in the current context, `MISSING` where it has none
     * default: what the context variable `base` gives where it has none
-    * ahead: what the iterator `base` gives next, as `ir.iterating.Ahead`; `item(k)` is the element after `k` others
+    * ahead: what the iterator `base` gives next, see `ir.iterating.ahead`; `item(k)` is the element after `k` others
     * read_by: the iterators and containers that the iterator `base` reads, a tuple
     * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 

@@ -52,6 +52,8 @@ class Server:
         #: Set when the server has said that it runs.
         self.runs = threading.Event()
         self._lock = threading.Lock()
+        #: Held while a job is written, which waits where the server is writing an answer: `_lock` is free meanwhile.
+        self._sending = threading.Lock()
         self._futures: dict[int, Future[Machine | None]] = {}
         self._count = 0
         threading.Thread(target=self._listen, name="quickfuse-compile-server", daemon=True).start()
@@ -65,13 +67,17 @@ class Server:
                 future.set_result(None)
                 return future
             self._count += 1
-            self._futures[self._count] = future
-            try:
-                send(self._jobs, (self._count, environment, tuple(job)))
-            except OSError:
-                self.ended = True
-                del self._futures[self._count]
-                future.set_result(None)
+            number = self._count
+            self._futures[number] = future
+        try:
+            with self._sending:
+                send(self._jobs, (number, environment, tuple(job)))
+        except OSError:
+            self.ended = True
+            with self._lock:
+                lost = self._futures.pop(number, None)
+            if lost is not None:
+                lost.set_result(None)
         return future
 
     def _listen(self) -> None:

@@ -15,7 +15,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
-from .layout import Shape, costs_at_least, is_dense, read_order
+from .layout import Shape, broadcast_shape, costs_at_least, is_dense, read_order
 from .rules import ALL_DEVICES, NoRule
 from .symbolic import Tensor
 
@@ -78,7 +78,10 @@ def shape_together(indices: Sequence[Any]) -> tuple[int, ...]:
     """The shape that index tensors are broadcast to. How long a mask's is only its values tell."""
     if any(type(index) is not Tensor or index.dtype not in _INDEX_TYPES for index in indices):
         raise NoRule
-    return tuple(torch.broadcast_shapes(*[index.meta.shape for index in indices]))
+    together = broadcast_shape(*[index.meta.shape for index in indices])
+    if together is None:
+        raise NoRule
+    return together
 
 
 class Checked:

@@ -41,7 +41,7 @@ def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> 
         return None
     shape, dtype = input.meta.shape, COMPUTE[input.dtype]
     if operand.meta.shape != tuple(shape[k] for k in axes) or operand.dtype not in (input.dtype, dtype):
-        raise NoRule  # eager refuses
+        raise NoRule  # eager refuses other types
     return ops.via(at(ctx.read(operand), axes, len(shape), None), dtype)
 
 

@@ -24,7 +24,7 @@ from .calls import RULES, made, rule
 from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
 from .indexing import Selection, basic_part, flattened, vector
-from .layout import Shape, axes_as_read, broadcast
+from .layout import Shape, axes_as_read, broadcast, broadcast_shape
 from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
 from .rules import NoRule, into
@@ -223,11 +223,8 @@ def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Ex
         its = its[1:]
     if its != values.meta.shape:
         raise NoRule
-    try:
-        if torch.broadcast_shapes(its, shape) != shape:
-            raise NoRule
-    except RuntimeError:
-        raise NoRule from None
+    if broadcast_shape(its, shape) != shape:
+        raise NoRule
     return ops.via(ctx.read_as(values, shape, values.meta.device), dtype)
 
 

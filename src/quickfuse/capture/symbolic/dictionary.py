@@ -55,6 +55,11 @@ class ShadowDict(FromOutside):
         self.removed: dict[Any, None] = {}
         self.mirrored: set[str] = set()
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the captured code set or deleted something."""
+        return bool(self.changes or self.removed)
+
     def get(self, outside: Reader, key: Any, default: Any = DELETED) -> Any:
         """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
         value = self.entries.get(key, DELETED)
