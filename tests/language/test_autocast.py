@@ -1,5 +1,10 @@
 """`torch.autocast`: as a context, a decorator, nested, switched off, around and inside of the compiled function."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -277,3 +282,17 @@ def test_left_on_around_the_call(run, backend):
         results[-1].append(weight.detach())
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
     assert not any("raises" in pause.reason for pause in compiled.breaks)
+
+
+def test_capture_imports_no_compiler(tmp_path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, torch\nfrom quickfuse.capture import capture\n"
+        "linear = torch.nn.Linear(4, 4)\n"
+        "def run(x):\n    with torch.autocast('cpu', torch.bfloat16):\n        return linear(x).softmax(-1)\n"
+        "capture(run, (torch.randn(3, 4),), {})\n"
+        "print([name for name in ('torch.distributed.tensor', 'torch._dynamo', 'sympy') if name in sys.modules])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(quickfuse.__file__).resolve().parents[1])}
+    found = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from ..errors import Unsupported
@@ -63,6 +64,19 @@ class OnDevice(torch.Tensor):
             return OnDevice(value, device) if known is None else known
 
         return tree_map(wrap, returned)
+
+
+class Dispatching(TorchDispatchMode):
+    """Calls operators on such tensors. Without a mode the first one would import `torch.distributed.tensor`, whose class
+    PyTorch compares that of each operand with: three seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would make each call import PyTorch's compiler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        placed = any(issubclass(cls, OnDevice) for cls in types)
+        return OnDevice.__torch_dispatch__(func, types, args, kwargs) if placed else func(*args, **(kwargs or {}))
 
 
 def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:

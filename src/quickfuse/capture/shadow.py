@@ -17,7 +17,7 @@ from ..ir.convolution import memory_format_of_convolution, stride_in_format, str
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference, modes_restored
 from ..ir.values import NumberMeta, TensorMeta
 from .builder import Builder
-from .on_device import OnDevice
+from .on_device import Dispatching, OnDevice
 from .results import check_plain, meta_of
 from .stand_ins import call, is_leaf, laid_out, stand_in_for
 from .symbolic import TensorProxy
@@ -70,7 +70,7 @@ class Shadow:
     @contextlib.contextmanager
     def _in_settings(self) -> Iterator[None]:
         """PyTorch's settings are those of the graph where its nodes end so far."""
-        with modes_restored():
+        with modes_restored(), Dispatching() if self._placed else contextlib.nullcontext():
             for function, args in self._settings:
                 function(*args)
             yield

@@ -17,7 +17,7 @@ import torch
 from ..errors import Unsupported
 from ..ir.values import TensorMeta, span_of
 from .data_dependent import reason_of
-from .on_device import OnDevice, memory_of, on_device
+from .on_device import Dispatching, OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
 from .symbolic import Symbol, TensorProxy
 
@@ -40,6 +40,14 @@ def run_without_data(
         Unsupported: where the result depends on the tensors' contents, or PyTorch does not know it without.
     """
     placed = bool(tensors) and (torch._C._is_any_autocast_enabled() or _depends_on_device(function, device))
+    with Dispatching() if placed else contextlib.nullcontext():
+        return _run_on_stand_ins(function, args, kwargs, tensors, grad, device, placed)
+
+
+def _run_on_stand_ins(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device,
+    placed: bool,
+) -> Result:  # fmt: skip
     operands = StandIns(on_device, device) if placed else StandIns(_without_data, _META)
     meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
     if meta_kwargs.get("device") is not None and not placed:
