@@ -193,12 +193,9 @@ def probe(
     return None
 
 
-#: What an exception says that is about the operands' types and numbers of axes, whatever their lengths and contents.
-#: PyTorch's rules for tensors without data often know nothing of it.
-_ABOUT_TYPES = re.compile(
-    r"not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported"
-    r"|^Dimension out of range"
-)
+#: What an exception says that is about the operands' types, whatever their lengths and contents. PyTorch's rules for tensors
+#: without data often know nothing of it.
+_ABOUT_TYPES = re.compile(r"not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported")
 
 
 def run_empty(

@@ -52,8 +52,8 @@ def axes_of(dim: Any, ndim: int, empty_is_all: bool = True) -> Shape:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim and empty_is_all):
         return tuple(range(ndim))
     given = dim if isinstance(dim, (list, tuple)) else (dim,)
-    if any(type(d) is not int for d in given):
-        raise NoRule
+    if any(type(d) is not int or not -max(ndim, 1) <= d < max(ndim, 1) for d in given):
+        raise NoRule  # eager refuses
     return tuple(sorted({d % ndim for d in given if ndim}))
 
 
