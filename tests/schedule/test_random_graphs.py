@@ -31,6 +31,8 @@ VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x.flatten()[:4].reshape(2, 2), lambda x: x.unsqueeze(0).squeeze(0), lambda x: x.mT if x.dim() == 2 else x,
     lambda x: x.reshape(2, -1) if x.numel() % 2 == 0 else x, lambda x: x.sum(0),
 ]  # fmt: skip
+#: The number of the sum among these.
+SUM = len(VIEWS) - 1
 INPUTS: list[Callable[[], torch.Tensor]] = [
     lambda: torch.randn(4, 4), lambda: torch.randn(4, 4).t(), lambda: torch.randn(4), lambda: torch.randn(()),
     lambda: torch.randn(4, 4).bfloat16(), lambda: torch.randn(8, 8)[::2, ::2], lambda: torch.randn(1, 4),
@@ -86,12 +88,15 @@ reducing = st.lists(
 )
 picks, chosen = st.lists(small, min_size=1, max_size=4), st.lists(st.integers(0, 9), min_size=1, max_size=4)
 #: float32 only: in a result of one type, rounding errors of another would be too large or small.
-narrow = st.lists(st.sampled_from([0, 1, 2, 3, 5, 6, 7, 8]), min_size=1, max_size=4)
+NARROW = [0, 1, 2, 3, 5, 6, 7, 8]
+narrow = st.lists(st.sampled_from(NARROW), min_size=1, max_size=4)
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(instructions, picks, chosen)
 def test_random_programs(program: list[Instruction], results: list[int], kinds: list[int]) -> None:
+    if any(kind == 3 and operator % len(VIEWS) == SUM for kind, operator, *_ in program):
+        kinds = [k for k in kinds if k in NARROW] or [0]
     compare(program, results, kinds, emitted=False)
 
 

@@ -64,6 +64,16 @@ class Noisy(nn.Module):
 
 
 class Different(nn.Module):
+    """A model that does something else each time."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Different.calls += 1
+        return x * Different.calls
+
+
+class Asking(nn.Module):
     """A model that does something else where it is compiled."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -77,6 +87,8 @@ def test_outcomes() -> None:
     assert found["eval"]["graphs"] == 1 and found["eval"]["operators"] >= 2 and found["eval"]["breaks"] == []
     wrong = measure._compared(lambda: Case(Different(), (torch.ones(2),)), measure._evaluation)
     assert wrong["outcome"] == "wrong" and wrong["distance"] > 0.1
+    asking = measure._compared(lambda: Case(Asking(), (torch.ones(2),)), measure._evaluation)
+    assert asking["outcome"] == "right" and "told" in asking["detail"]
     failing = measure._compared(lambda: Case(nn.Linear(2, 2), (torch.ones(3),)), measure._evaluation)
     assert failing["outcome"] == "eager fails" and "shapes" in failing["detail"]
 
