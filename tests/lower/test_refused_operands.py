@@ -58,6 +58,8 @@ TYPES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "binary_cross_entropy": lambda x, y: functional.binary_cross_entropy(x[:2].sigmoid(), y),
     "batch_norm": lambda x, y: functional.batch_norm(x[None, :2], x[:2], x[1:] ** 2, y),
     "layer_norm": lambda x, y: functional.layer_norm(x[:2], (2,), y),
+    "group_norm": lambda x, y: functional.group_norm(x[None, :2], 1, y),
+    "group_norm without weights": lambda x, y: functional.group_norm(x[None, :2], 1, None, y),
 }
 
 

@@ -376,6 +376,9 @@ def _by_channel(parameter: X | None, groups: int, ndim: int) -> X | None:
 def _group_norm(
     x: X, weight: X | None, bias: X | None, N: int, C: int, HxW: int, groups: int, eps: float
 ) -> tuple[X, X, X]:
+    for parameter in (weight, bias):
+        if parameter is not None and (parameter.dtype not in (x.dtype, _computed(x).dtype) or parameter.shape != (C,)):
+            raise TypeError("eager refuses parameters of other types and lengths")
     value, mean, scale = _standardised(_grouped(x, groups), [*range(2, x.ndim + 1)], eps)
     value = _affine(value, *[_by_channel(p, groups, x.ndim) for p in (weight, bias)])
     return value.flatten(1, 2), mean.flatten(1), scale.flatten(1)
