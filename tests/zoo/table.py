@@ -65,8 +65,11 @@ def _libraries(found: list[dict[str, Any]]) -> list[str]:
 
 
 def _versions(found: list[dict[str, Any]]) -> list[str]:
-    known = {name: version for model in found for name, version in model.get("versions", {}).items()}
-    return [", ".join(f"{name} {version}" for name, version in known.items()) + "."]
+    known: dict[str, dict[str, None]] = {}
+    for model in found:
+        for name, version in model.get("versions", {}).items():
+            known.setdefault(name, {})[version] = None
+    return [", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in known.items()) + "."]
 
 
 def _commits(models: list[dict[str, Any]]) -> list[str]:
