@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..ir.values import TensorMeta, contiguous_stride
+from ..ir.values import TensorMeta
 from .layouts import Out, Spec, laid_out, memory_format_of
 from .traced import TracedTensor
 
@@ -176,7 +176,7 @@ def _arange(*limits: Any, dtype: Any = None, device: Any = None, **options: Any)
 def _full(size: Any, value: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Spec:
     if dtype is None or any(options.values()):
         return NotImplemented
-    return Out(TensorMeta(dtype, tuple(size), contiguous_stride(tuple(size)), torch.device(device or "cpu")), 0)
+    return Out(TensorMeta.dense(dtype, tuple(size), torch.device(device or "cpu")), 0)
 
 
 def _contiguous(shape: tuple[int, ...], like: TensorMeta) -> Out:

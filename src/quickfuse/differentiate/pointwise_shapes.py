@@ -6,14 +6,13 @@ Large tensors of one shape without gaps have results like themselves, of a type 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..ir.values import TensorMeta
+from ..ir.values import TensorMeta, broadcast_shape
 from .layouts import Out, Spec
 from .traced import TracedTensor, map_traced
 
@@ -36,9 +35,11 @@ def pointwise_spec(function: Any, args: Any, kwargs: Any, tensors: list[TracedTe
         return NotImplemented
     if any(True for a in (*args, *kwargs.values()) if type(a) in (list, tuple) for t in a if type(t) is TracedTensor):
         return NotImplemented
-    first = tensors[0].meta
+    first, shape = tensors[0].meta, broadcast_shape(*[t.meta.shape for t in tensors])
+    if shape is None:
+        return NotImplemented
     try:
-        if math.prod(_shape_together(tensors)) <= _LARGEST and all(t.meta.span_bytes <= 8 * _LARGEST for t in tensors):
+        if math.prod(shape) <= _LARGEST and all(t.meta.span_bytes <= 8 * _LARGEST for t in tensors):
             made = _run(function, args, kwargs, lambda meta: torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype))
             return Out(TensorMeta(made.dtype, tuple(made.shape), made.stride(), made.device), 0)
         if pointwise and all(t.meta.is_contiguous and t.meta.shape == first.shape for t in tensors):
@@ -47,16 +48,10 @@ def pointwise_spec(function: Any, args: Any, kwargs: Any, tensors: list[TracedTe
         if pointwise and all(t.meta.is_contiguous and t.meta.numel for t in tensors):
             made = _run(function, args, kwargs, lambda meta: torch.empty([min(n, 2) for n in meta.shape], dtype=meta.dtype))
             if made.is_contiguous():
-                return Out(TensorMeta.dense(made.dtype, _shape_together(tensors), made.device), 0)
+                return Out(TensorMeta.dense(made.dtype, shape, made.device), 0)
     except Exception:  # the usual way finds the words for it
         return NotImplemented
     return NotImplemented
-
-
-def _shape_together(tensors: list[TracedTensor]) -> tuple[int, ...]:
-    """The shape that the tensors are broadcast to."""
-    shapes = [t.meta.shape[::-1] for t in tensors]
-    return tuple([max(sizes) for sizes in itertools.zip_longest(*shapes, fillvalue=1)])[::-1]
 
 
 def _run(function: Any, args: Any, kwargs: Any, make: Callable[[TensorMeta], torch.Tensor]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -126,3 +127,14 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
         stride.append(step)
         step *= max(size, 1)
     return tuple(reversed(stride))
+
+
+def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that several are broadcast to, if there is one. PyTorch's own function imports its compiler first."""
+    sizes = []
+    for column in itertools.zip_longest(*[shape[::-1] for shape in shapes], fillvalue=1):
+        others = {*column} - {1}
+        if len(others) > 1:
+            return None
+        sizes.append(others.pop() if others else 1)
+    return tuple(sizes[::-1])

@@ -6,7 +6,6 @@ loads stay affine in the index, so no view costs anything in the loop.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import torch
@@ -36,17 +35,6 @@ def broadcast(expr: Expr, source: Shape, target: Shape) -> Expr:
         tuple([int(j == k + new_axes and size != 1) for j in range(ndim)]) for k, size in enumerate(source)
     ]
     return reindex(expr, IndexMap((0,) * len(source), tuple(rows), ndim))
-
-
-def broadcast_shape(*shapes: Shape) -> Shape | None:
-    """The shape that several are broadcast to, if there is one. PyTorch's own function imports its compiler first."""
-    sizes = []
-    for column in itertools.zip_longest(*[shape[::-1] for shape in shapes], fillvalue=1):
-        others = {*column} - {1}
-        if len(others) > 1:
-            return None
-        sizes.append(others.pop() if others else 1)
-    return tuple(sizes[::-1])
 
 
 def overlaps_itself(shape: Shape, stride: Shape) -> bool:

@@ -17,14 +17,14 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Expr, Previous
 from quickfuse.ir.loop import Access, Buffer, Loop, Store, StoreKind
-from quickfuse.ir.values import TensorMeta, contiguous_stride, stride_in_order
+from quickfuse.ir.values import TensorMeta, broadcast_shape, contiguous_stride, stride_in_order
 
 from . import ops, views
 from .calls import RULES, made, rule
 from .computed_indices import I64, Checked, axis_of, spread
 from .context import Context
 from .indexing import Selection, basic_part, flattened, vector
-from .layout import Shape, axes_as_read, broadcast, broadcast_shape
+from .layout import Shape, axes_as_read, broadcast
 from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
 from .rules import NoRule, into

@@ -67,9 +67,9 @@ def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
         return Index(axis)
     factor = new // old
     if new == factor * old and image.scales[k] in (None, factor):
-        halves = factor.bit_length() - 1
-        if factor == 1 << halves:
-            return ops.shr(Index(axis), ops.const(halves, I64))
+        bits = factor.bit_length() - 1
+        if factor == 1 << bits:
+            return ops.shr(Index(axis), ops.const(bits, I64))
         return ops.trunc_div(Index(axis), ops.const(factor, I64))
     place = ops.via(Index(axis), F32)
     if exact:
