@@ -21,7 +21,7 @@ COUNTING_THREADS = 15
 SHARE_WORDS = 5
 #: A tensor's row among the objects: the Python object, its type, and the C++ object that it points to.
 OBJECT_WORDS = 3
-#: A tensor's record, two cache lines: its template, its C++ object, the first words of this, the words of its storage from the
+#: A tensor's record, two cache lines: its template, its C++ object, the first words of this, those of its storage from the
 #: address of the data on, its gradient, and the flags of autograd.
 TEMPLATE, IMPL, OWN_WORDS = 0, 1, 2
 STORAGE = OWN_WORDS + LANES
