@@ -271,15 +271,11 @@ class RowsBuilder(TritonBuilder):
             for mask in (_everywhere("[1, COLUMNS]"), "r < length")
         )
         self.scope.lines += [
-            "if ALIGNED:",
-            "    full = length // COLUMNS * COLUMNS",
-            "    for begin in range(0, full, COLUMNS):",
-            *(f"    {line}" for line in full),
-            "    for begin in range(full, length, COLUMNS):",
-            *(f"    {line}" for line in rest),
-            "else:",
-            "    for begin in range(0, length, COLUMNS):",
-            *(f"    {line}" for line in rest),
+            "full = length // COLUMNS * COLUMNS",
+            "for begin in range(0, full, COLUMNS):",
+            *full,
+            "for begin in range(full, length, COLUMNS):",
+            *rest,
         ]
 
     # --- reductions and scans ---

@@ -52,7 +52,7 @@ def offset(body: KernelBody, k: int, axes: Sequence[int]) -> str:
 
 
 def is_aligned(body: KernelBody, words: Sequence[int], *counts: str) -> str:
-    """The condition for accesses of 128 bits: some words of a row, and numbers of elements, are multiples as they must be."""
+    """The condition for accesses of 128 bits: words of a row, and numbers of elements, are multiples as they must be."""
     names, needed = word_names(body), dict[int, list[str]]()
     for word in words:
         needed.setdefault(body.multiple_of(word), []).append(names[word])

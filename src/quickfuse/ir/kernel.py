@@ -317,9 +317,9 @@ class KernelBody:
         return tuple(self.parallel)[:-1] if self.lies_across and form is not Form.SPREAD else ()
 
     def aligned_words(self, form: Form) -> list[int]:
-        """The words of a row that must be `multiple_of` something for accesses of 128 bits in tiles: of slots that are contiguous
-        along one of the two innermost axes (of the rows, and within a row) the address and the other strides, and the size
-        of an axis where tiles go beyond its end."""
+        """The words of a row that must be multiples for accesses of 128 bits in tiles: of slots that are contiguous along
+        one of the two innermost axes (of the rows, and within a row) the address and the other strides, and the size of an
+        axis where tiles go beyond its end."""
         words: set[int] = set()
         row, column = self.row_axes[-1:], self.column_axes[-1]
         continued = [*row] if len(self.row_axes) - len(self.outer_axes(form)) > 1 else []
