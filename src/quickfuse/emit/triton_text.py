@@ -51,6 +51,21 @@ def offset(body: KernelBody, k: int, axes: Sequence[int]) -> str:
     return " + ".join(f"index{axis}" if strides[axis] == 1 else f"index{axis} * p{k}_stride{axis}" for axis in moving)
 
 
+def is_aligned(body: KernelBody, words: Sequence[int], *counts: str) -> str:
+    """The condition for accesses of 128 bits: words of a row, and numbers of elements, are multiples as they must be."""
+    names, needed = word_names(body), dict[int, list[str]]()
+    for word in words:
+        needed.setdefault(body.multiple_of(word), []).append(names[word])
+    needed.setdefault(body.elements_of_128_bits, []).extend(counts)
+    return " & ".join(f"(({' | '.join(parts)}) % {multiple} == 0)" for multiple, parts in needed.items() if parts)
+
+
+def alignment_hints(body: KernelBody, words: Sequence[int]) -> list[str]:
+    """Statements that tell Triton what `is_aligned` has found of some words."""
+    names = word_names(body)
+    return [f"{names[word]} = tl.multiple_of({names[word]}, {body.multiple_of(word)})" for word in words]
+
+
 def dynamic_axes(slot: Slot) -> list[int]:
     """The axes whose strides are words of a row."""
     return [axis for axis, stride in enumerate(slot.strides) if stride is None]
