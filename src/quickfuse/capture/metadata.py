@@ -24,7 +24,7 @@ from .data_dependent import reason_of
 from .elementwise import broadcast, is_elementwise, keeps_layout, layout_is_simple, result_stride, run_on_one_element
 from .mutation import is_in_place, name_of, returns_nothing
 from .probes import probe, run_empty, run_on_layouts
-from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
+from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of
 from .shape_rules import shape_rule
 from .stand_ins import is_leaf, outside_inference_mode, run_without_data
 from .symbolic import PLAIN_TYPES, Symbol, TensorProxy
@@ -246,15 +246,6 @@ def _describe(value: Any, first: dict[int, int]) -> Any:
     if kind is float:
         return (float, value.hex())  # 0.0 and -0.0 are equal, and not the same
     return (kind, value)
-
-
-def structure_of(returned: Any, operands: dict[int, int], device: torch.device) -> Any:
-    """What a function returned on tensors without data, of which `operands` are the numbers, by identity."""
-
-    def describe(tensor: torch.Tensor) -> Any:
-        return SameTensor(operands[id(tensor)]) if id(tensor) in operands else meta_of(tensor, device)
-
-    return map_tensors(describe, returned)
 
 
 def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None) -> torch.device:

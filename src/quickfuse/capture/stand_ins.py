@@ -213,11 +213,6 @@ def is_leaf(proxy: TensorProxy) -> bool:
     return proxy.node is not None and proxy.node.meta.get("leaf", False)
 
 
-def empty_like_meta(meta: TensorMeta) -> torch.Tensor:
-    """A tensor without data that has this metadata, but for its device."""
-    return _without_data(meta).requires_grad_(meta.requires_grad)
-
-
 def _without_data(meta: TensorMeta) -> torch.Tensor:
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=_META)
 

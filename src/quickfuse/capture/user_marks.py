@@ -6,17 +6,16 @@ import sys
 from types import FunctionType
 from typing import Any
 
-import torch
-
 from ..errors import Unsupported
 from ..ir.marks import Mark, mark_of
+from ..ir.values import TensorMeta
 from . import torch_calls
 from .interpreter import Interpreter
 from .kinds import is_trusted_module
-from .metadata import result_device, structure_of
+from .metadata import result_device
 from .mutation import name_of
-from .results import SameTensor
-from .stand_ins import empty_like_meta, outside_inference_mode
+from .results import OperatorFailed, SameTensor, View, tensors_in
+from .stand_ins import outside_inference_mode, run_without_data
 from .symbolic import TensorProxy, symbolic_leaves
 
 _IN_GRAPH = Mark("in graph")
@@ -63,57 +62,22 @@ def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs:
         raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
     args, kwargs = torch_calls.plain_operands(i, args), torch_calls.plain_operands(i, kwargs)
     tensors = [leaf for leaf in symbolic_leaves((args, kwargs)) if type(leaf) is TensorProxy]
-    with outside_inference_mode():
-        structure = _run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled)
-    return i.graph.call("call_function", function, args, kwargs, structure)
-
-
-def _run_without_data(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[TensorProxy], grad: bool
-) -> Any:
-    made = {id(t): empty_like_meta(t.meta) for t in tensors}
-    before = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(grad)
+    what = f"{name_of(function)}, allowed in graphs,"
     try:
-        result = function(*_replace(args, made), **_replace(kwargs, made))
-    except Exception as error:
-        raise Unsupported(
-            f"{name_of(function)}, allowed in graphs, does not run on tensors without data: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        torch._C._set_grad_enabled(before)
-    if any(tensor._version for tensor in made.values()):
-        raise Unsupported(f"{name_of(function)}, allowed in graphs, changes its arguments")
-    if _shares_memory(result, list(made.values())):
-        raise Unsupported(f"{name_of(function)}, allowed in graphs, returns a view of its arguments")
-    indices = {id(made[id(t)]): k for k, t in enumerate(tensors)}
-    structure = structure_of(result, indices, result_device(tensors))
-    if not _only_tensors(structure):
-        raise Unsupported(f"{name_of(function)}, allowed in graphs, returns something else than tensors")
-    return structure
-
-
-def _shares_memory(result: Any, operands: list[torch.Tensor]) -> bool:
-    if isinstance(result, (tuple, list)):
-        return any(_shares_memory(element, operands) for element in result)
-    if not isinstance(result, torch.Tensor) or any(result is operand for operand in operands):
-        return False
-    memory = result.untyped_storage()._cdata
-    return any(operand.untyped_storage()._cdata == memory for operand in operands)
-
-
-def _replace(value: Any, made: dict[int, torch.Tensor]) -> Any:
-    kind = type(value)
-    if kind is TensorProxy:
-        return made[id(value)]
-    if kind in (tuple, list):
-        return kind([_replace(v, made) for v in value])
-    if kind is dict:
-        return {k: _replace(v, made) for k, v in value.items()}
-    return value
+        with outside_inference_mode():
+            result = run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled, result_device(tensors))
+    except OperatorFailed as error:
+        raise Unsupported(f"{what} does not run on tensors without data: {error}") from error
+    if result.written or result.changed:
+        raise Unsupported(f"{what} changes its arguments")
+    if any(isinstance(leaf, View) for leaf in tensors_in(result.structure)):
+        raise Unsupported(f"{what} returns a view of its arguments")
+    if not _only_tensors(result.structure):
+        raise Unsupported(f"{what} returns something else than tensors")
+    return i.graph.call("call_function", function, args, kwargs, result.structure)
 
 
 def _only_tensors(structure: Any) -> bool:
     if isinstance(structure, (tuple, list)):
-        return bool(structure) and all(_only_tensors(s) for s in structure)
-    return hasattr(structure, "dtype") or isinstance(structure, SameTensor)
+        return bool(structure) and all(map(_only_tensors, structure))
+    return isinstance(structure, (TensorMeta, SameTensor))
