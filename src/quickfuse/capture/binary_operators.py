@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import container_methods, containers, native_methods
+from . import containers
 from .class_attributes import lookup_class, python_method, special_method
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
@@ -27,11 +27,9 @@ from .symbolic import (
     Symbol,
     TensorMethod,
     TensorProxy,
-    contains_symbolic,
     is_constant,
     type_of,
 )
-from .text import printable
 
 Then = Callable[[Any], None]
 
@@ -44,7 +42,8 @@ IN_PLACE_OF = {
 }  # fmt: skip
 
 _REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
-NATIVE_OPERANDS = (
+#: Whose operators look at what is in both operands. Those of deques are their class's.
+BUILTIN_CONTAINERS = (
     list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
     *VIEW_TYPES,
 )  # fmt: skip
@@ -60,47 +59,12 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
 
 
-def plain_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """A binary operator or comparison of constants, containers and objects that captured code made, or of code."""
-    left_kind, right_kind = type(left), type(right)
-    if left_kind is right_kind is FunctionType and function in (operator.eq, operator.ne):
-        then(is_same(i, left, right) ^ (function is operator.ne))
-        return
-    if (is_constant(left) and is_constant(right)) or (is_a_type(left) and is_a_type(right)) or (
-        function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES)
-    ):
+def constant_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """An operator of plain values, or of classes and what annotations are made of. For others, classes answer."""
+    if (is_constant(left) and is_constant(right)) or (is_a_type(left) and is_a_type(right)):
         then(i.native(function, left, right))
-        return
-    if left_kind in (str, bytes) and function in (operator.mod, operator.imod):
-        then(i.native(operator.mod, left, _written_into_text(i, right)))
-        return
-    if torch.Size in (left_kind, right_kind) and IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
-        left, right = (_concrete_sizes(i, v) for v in (left, right))
-        then(i.native(function, left, right))
-        return
-    if torch.Size in (left_kind, right_kind) and function in COMPARISONS:  # sizes compare like the tuples that they are
-        left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
-        left_kind, right_kind = type(left), type(right)
-    repeats = function in (operator.mul, operator.imul) and (left_kind in (int, bool) or right_kind in (int, bool))
-    if (left_kind in NATIVE_OPERANDS or repeats) and (right_kind in NATIVE_OPERANDS or repeats):
-        then(_container_operator(i, function, left, right))
-        return
-    object_operator(i, function, left, right, then)
-
-
-def _written_into_text(i: Interpreter, value: Any) -> Any:
-    """What stands right of `%`, with the texts of what is in a tuple or dictionary known."""
-    if type(value) is tuple:
-        return tuple([printable(i, v) for v in value])
-    return printable(i, value)
-
-
-def _concrete_sizes(i: Interpreter, value: Any) -> Any:
-    """A size, or what may be added to one, in plain numbers."""
-    found = containers.concrete_key(i, value)
-    if not is_constant(found):
-        raise Unsupported(f"a torch.Size and a {type_of(value).__name__} of objects")
-    return found
+    else:
+        object_operator(i, function, left, right, then)
 
 
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
@@ -141,38 +105,13 @@ def is_a_type(value: Any) -> bool:
 
 
 #: What is no number's equal.
-UNLIKE_NUMBERS = (*NATIVE_OPERANDS, *CODE_TYPES, slice, collections.deque)
-
-
-def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    if function in (operator.add, operator.iadd, operator.mul, operator.imul):
-        if function is operator.iadd and type(left) is list:
-            left.extend(right)
-            return left
-        result = i.native(IN_PLACE_OF.get(function, function), left, right)
-        return i.mark_created(result) if type(result) is list else result
-    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.or_, operator.ior):
-        if function is operator.or_:
-            return i.mark_created(i.native(function, left, right))
-        i.native(operator.ior, left, right)
-        return left
-    if isinstance(left, (list, tuple)) and type(left) is type(right) and function in COMPARISONS:
-        return _compare_sequences(i, function, left, right)
-    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.eq, operator.ne):
-        ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
-        same_keys = list(left) == list(right) if ordered else left.keys() == right.keys()
-        same = same_keys and all(containers.equal(i, left[k], right[k]) for k in left)
-        return same ^ (function is operator.ne)
-    if contains_symbolic(left) or contains_symbolic(right):
-        raise Unsupported(f"{name_of(function)} of containers of tensors or numbers")
-    result = i.native(function, left, right)
-    return i.mark_created(result) if isinstance(result, (set, dict, list)) and result is not left else result
+UNLIKE_NUMBERS = (*BUILTIN_CONTAINERS, *CODE_TYPES, slice, collections.deque)
 
 
 COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 
-def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+def compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     """Comparison of two lists or tuples: by the first elements that differ, then by length."""
     if function in (operator.eq, operator.ne) and len(left) != len(right):
         return function is operator.ne
@@ -224,8 +163,8 @@ def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
                 continue
             if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
                 continue
-            if type(receiver) in (ShadowDict, ShadowContainer) and container_methods.is_container_method(receiver, method):
-                result = native_methods.call_container_method(i, receiver, method, (operand,), {})
+            if type(receiver) in (ShadowDict, ShadowContainer):
+                result = i.kind_of(receiver).method(i, getattr(receiver.cls, method), receiver, (operand,), {})
                 if result is not NotImplemented:
                     then(result)
                     return
@@ -233,7 +172,7 @@ def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
             if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
                 continue
             if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in COMPARISONS:
-                then(_compare_sequences(i, function, left, right))
+                then(compare_sequences(i, function, left, right))
                 return
             raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
         result = i.call_now(found, (receiver, operand))

@@ -9,26 +9,15 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
-import torch
-
 from ..errors import Unsupported
-from . import getters
-from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
+from .class_attributes import guard_class_attribute, lookup_class, special_method
 from .containers import iterate
 from .exception_groups import check_group
 from .frame import Constructed
 from .interpreter import Interpreter
-from .symbolic import ABSENT, ForeignScalar, ShadowContainer, contains_symbolic, is_constant, type_of
+from .symbolic import ABSENT, contains_symbolic, is_constant, type_of
 
 Then = Callable[[Any], None]
-
-#: Classes whose instances are made by calling them on plain arguments, without a side effect.
-_PLAIN_CLASSES = frozenset(
-    {torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, slice, range, complex, bytes, bytearray, object}
-)
-
-#: How a builtin class reads a container.
-_OF_SEQUENCES = ("__iter__", "__len__", "__getitem__", "__bytes__", "__index__")
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
 _NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}
@@ -49,21 +38,6 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         return
     if cls is MethodType and len(args) == 2 and not kwargs:
         then(MethodType(*args))
-        return
-    if cls in getters.KINDS:
-        then(getters.make(i, cls, args, kwargs))
-        return
-    if cls is slice and any(type(a) is ForeignScalar and a.cls is not int for a in args):
-        raise Unsupported("making a slice of what is no number")
-    if cls in _PLAIN_CLASSES:
-        if any(type(a) is ShadowContainer and python_method(i, a, name) is not None for a in args for name in _OF_SEQUENCES):
-            raise Unsupported(f"making a {cls.__name__} of a container whose class says what is in it")
-        plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)
-        if not all(is_constant(a) or type(a) is list and all(map(is_constant, a)) for a in plain) or kwargs:
-            raise Unsupported(f"making a {cls.__name__}")
-        if cls is torch.finfo and not plain:
-            i.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
-        then(i.mark_created(i.native(cls, *plain)))
         return
     metaclass = type(cls)
     if isinstance(cls, enum.EnumMeta):

@@ -1,7 +1,7 @@
 """What can be done with containers, each with its own answer in `values/`: items, membership, iteration, length, equality.
 
 Containers made by captured code are real ones and are changed in place. Lists, sets and deques of the user's are
-`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s: see `container_methods` for what can be called on them.
+`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s.
 What a class says in Python about an operation comes first.
 """
 
@@ -21,24 +21,19 @@ from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator, OutsideIterator
-from .raising import raise_in_program
 from .symbolic import (
     ABSENT,
-    DELETED,
     ForeignObject,
     ForeignScalar,
     FromOutside,
     ShadowContainer,
-    ShadowDict,
     Symbol,
     TensorProxy,
     contains_symbolic,
     is_constant,
     is_numpy,
-    key_value,
     opened,
     real_of,
-    stored_key,
     type_of,
 )
 
@@ -107,14 +102,10 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
     value = opened(value)
-    if type(value) is ShadowDict and not _is_read_by_keys(i, value):
-        value.keys(i.outside)
-        return {key_value(i.outside, k): value.get(i.outside, k) for k in list(value.entries)}
-    if isinstance(value, dict) and not _is_read_by_keys(i, value):
-        return value
+    if is_dict(value) and not _is_read_by_keys(i, value):
+        return i.kind_of(value).entries(i, value)  # type: ignore[attr-defined, no-any-return]
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
-
     keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
     return {hashable(i, key): i.now(i.item, value, key) for key in keys}
 
@@ -242,24 +233,6 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     return plain
 
 
-def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
-    """`dict.__getitem__(d, key)` of a dictionary of the user's."""
-    stored = stored_key(i.outside, lookup_key(i, key))
-    value = shadow.get(i.outside, stored)
-    if value is not DELETED:
-        return value
-    if (method := python_method(i, shadow, "__missing__")) is not None:
-        return i.call_now(method, (shadow, key))
-    if shadow.cls is not collections.defaultdict:
-        raise_in_program(KeyError(key))
-    factory = i.outside.wrap(shadow.real.default_factory, shadow.source.attr("default_factory"))
-    if factory is None:
-        raise_in_program(KeyError(key))
-    value = i.call_now(factory, ())
-    set_item(i, shadow, key, value)
-    return value
-
-
 def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     """`base[key] = value`."""
     kind = i.kind_of(base)
@@ -313,19 +286,6 @@ def length(i: Interpreter, value: Any) -> Any:
     if type(found) is not int or found < 0:
         raise Unsupported("a __len__ that gives something else than a length")
     return found
-
-
-def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
-    """`d.keys()`, `d.values()` or `d.items()`: a live view of the stand-in's entries, as the user's would be."""
-    keys = shadow.keys(i.outside)
-    if name != "keys":
-        for key in list(shadow.entries):
-            shadow.get(i.outside, key)
-    if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: stored_key(i.outside, lookup_key(i, key)) for key in keys}
-        return getattr({key: shadow.get(i.outside, own) for key, own in stored.items()}, name)()
-    view = getattr(shadow.entries, name)()
-    return i.outside.mark_made(view, shadow, name)
 
 
 def is_type_argument(key: Any) -> bool:

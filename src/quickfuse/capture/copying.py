@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import attributes, container_methods, containers
+from . import attributes, containers
 from .class_attributes import is_changeable, python_method
 from .interpreter import Interpreter
 from .raising import Raised
@@ -38,7 +38,7 @@ def shallow(i: Interpreter, value: Any) -> Any:
     if _is_its_own_copy(value):
         return value
     if type(value) is ShadowDict and type(value.real) in DICTS:
-        return container_methods.copy_of(i, value)
+        return i.kind_of(value).method(i, dict.copy, value, (), {})
     if type(value) is ShadowContainer and type(value.real) is list:
         return i.mark_created(list(i.outside.open(value)))
     if type(value) in (list, dict):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import Unsupported
 from .interpreter import Interpreter
-from .plain import adopt
+from .native_functions import adopt
 from .raising import Raised, raise_in_program
 from .symbolic import ABSENT, DELETED, FromOutside, is_constant, type_of
 

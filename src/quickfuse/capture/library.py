@@ -235,7 +235,7 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
     operator.neg: lambda a, /: -a, operator.pos: lambda a, /: +a, operator.truth: lambda a, /: bool(a),
     operator.invert: lambda a, /: ~a, operator.inv: lambda a, /: ~a, operator.concat: lambda a, b, /: a + b,
-    operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
+    operator.not_: lambda a, /: not a, operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
     operator.contains: lambda a, b, /: b in a, operator.setitem: _setitem, operator.delitem: _delitem,
     operator.countOf: _count_of, operator.iconcat: _iconcat,
     logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,

@@ -8,17 +8,12 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.marks import others_marked
-from . import builtin_calls, library, native_methods, torch_calls
+from . import builtin_calls, library, torch_calls
 from .class_attributes import lookup_class
-from .construction import make
 from .interpreter import Interpreter, Then
-from .kinds import CODE_TYPES
 from .mutation import name_of
 from .raising import call_handler
-from .symbolic import ShadowContainer, ShadowDict, TensorProxy, contains_symbolic, is_constant
 from .user_marks import call_marked
-
-_TYPE_CALL = type.__dict__["__call__"]
 
 
 def call_known(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> bool:
@@ -50,18 +45,6 @@ def _equivalent_of(function: Any) -> Any:
         return None
 
 
-def call_descriptor(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A method of a built-in type, called as `list.append(instance, value)`."""
-    instance = args[0]
-    if function is _TYPE_CALL and isinstance(instance, type):
-        return i.now(make, i, instance, args[1:], kwargs)
-    if type(instance) in (ShadowContainer, ShadowDict):
-        return native_methods.call_container_method(i, instance, function.__name__, args[1:], kwargs)
-    if type(instance) is TensorProxy:
-        return torch_calls.call_tensor_method(i, instance, function.__name__, args[1:], kwargs)
-    return native_methods.call_method(i, function, instance, args[1:], kwargs)
-
-
 def call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if mark := others_marked().get(function):
         return call_marked(i, mark, function, args, kwargs)
@@ -75,11 +58,5 @@ def call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: d
         unbound = getattr(type(owner), function.__name__, None)
         if unbound is None:
             raise Unsupported(f"the native function {name_of(function)}")
-        return native_methods.call_method(i, unbound, owner, args, kwargs)
-    if function in builtin_calls.PURE:
-        args = tuple(i.outside.concrete(a) for a in args)
-        if contains_symbolic(args) or contains_symbolic(kwargs):
-            raise Unsupported(f"{name_of(function)} on tensors")
-        if all(is_constant(a) or isinstance(a, CODE_TYPES) for a in args):
-            return i.native(function, *args, **kwargs)
+        return i.kind_of(owner).method(i, unbound, owner, args, kwargs)
     raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")

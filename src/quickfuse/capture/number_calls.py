@@ -91,6 +91,7 @@ _bisect_right = _bisected(lambda i, x, element: _compared(i, x, element))
 _bisect_left = _bisected(lambda i, x, element: not _compared(i, element, x))
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
+    abs: lambda i, value: i.now(i.kind_of(value).unary, i, abs, value),
     round: _round,
     **{f: _function(f) for f in vars(math).values() if callable(f) and not isinstance(f, type)},
     bisect.bisect_right: _bisect_right,

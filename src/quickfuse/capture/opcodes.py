@@ -19,8 +19,7 @@ from .frame import Frame, new_cell
 from .interpreter import Interpreter
 from .number_calls import truth_as_number
 from .raising import raise_in_program
-from .symbolic import Symbol, TensorProxy, Unread, is_constant, type_of
-from .torch_function import call_torch
+from .symbolic import Symbol, TensorProxy, Unread, type_of
 
 # nothing to do, and the stack -----------------------------------------------------------------------------------
 
@@ -291,28 +290,21 @@ def op_TO_BOOL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(truth_as_number(i, f.stack.pop()))
 
 
-def _unary(i: Interpreter, f: Frame, function: Any, tensor_method: str) -> None:
+def _unary(i: Interpreter, f: Frame, function: Any) -> None:
     operand = f.stack.pop()
-    if type(operand) is TensorProxy:
-        f.stack.append(call_torch(i, "call_function", function, (operand,), {}))
-    elif type(operand) is Symbol:
-        f.stack.append(i.graph.number(function, operand))
-    elif is_constant(operand):
-        f.stack.append(i.native(function, operand))
-    else:
-        i.attribute(operand, tensor_method, lambda method: i.call(method, (), {}, f.stack.append))
+    i.kind_of(operand).unary(i, function, operand, f.stack.append)
 
 
 def op_UNARY_NEGATIVE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.neg, "__neg__")
+    _unary(i, f, operator.neg)
 
 
 def op_UNARY_POSITIVE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.pos, "__pos__")
+    _unary(i, f, operator.pos)
 
 
 def op_UNARY_INVERT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.invert, "__invert__")
+    _unary(i, f, operator.invert)
 
 
 # calls ----------------------------------------------------------------------------------------------------------
@@ -392,7 +384,7 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if arg == 3:  # an exception leaves a generator: `raising.unwind` sees to it
         pass
     elif arg == 5:
-        _unary(i, f, operator.pos, "__pos__")
+        _unary(i, f, operator.pos)
     elif arg == 6:
         f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
     else:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
-from .. import getters
 from ..class_attributes import load_super
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
@@ -18,6 +18,7 @@ from .object import ObjectKind
 
 #: From Python 3.14 on.
 _PLACEHOLDER = getattr(functools, "Placeholder", object())
+GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 class PartialKind(ObjectKind):
@@ -37,11 +38,33 @@ class GetterKind(ObjectKind):
     """`operator.itemgetter`, `attrgetter` and `methodcaller`."""
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        then(getters.call(i, function, args, kwargs))
+        if len(args) != 1 or kwargs:
+            raise Unsupported(f"a call of an {type(function).__name__} with these arguments")
+        _, wanted, named = _parts(function)
+        if type(function) is operator.methodcaller:
+            i.call(_attribute(i, args[0], wanted[0]), wanted[1:], named, then)
+            return
+        if type(function) is operator.itemgetter:
+            found = [i.now(i.item, args[0], key) for key in wanted]
+        else:
+            found = [_attribute(i, args[0], path) for path in wanted]
+        then(found[0] if len(found) == 1 else tuple(found))
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
-        maker, arguments, keywords = getters.parts(value)
+        maker, arguments, keywords = _parts(value)
         return Call(call_with, [Constant(maker), book.recipe(arguments), book.recipe(keywords)])
+
+
+def _parts(getter: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(class, arguments, keyword arguments) of the call that makes an equal one."""
+    maker, arguments = getter.__reduce__()
+    if isinstance(maker, functools.partial):
+        return maker.func, (*maker.args, *arguments), dict(maker.keywords)
+    return maker, arguments, {}
+
+
+def _attribute(i: Interpreter, value: Any, path: str) -> Any:
+    return functools.reduce(i.attribute_now, path.split("."), value)
 
 
 class HandlerKind(Kind):
