@@ -6,6 +6,7 @@ given are in `native_functions.py`; methods of builtin classes are in the file o
 
 from __future__ import annotations
 
+import builtins
 import collections
 import copy
 import functools
@@ -24,12 +25,10 @@ from . import (
     context_variables,
     copying,
     function_calls,
-    inner_classes,
     messages,
     native_functions,
     number_calls,
     random_numbers,
-    warning_filters,
 )
 from .binary_operators import is_same
 from .class_attributes import (
@@ -360,9 +359,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     },
     **class_checks.HANDLERS,
     **context_variables.HANDLERS,
-    **inner_classes.HANDLERS,
+    builtins.__build_class__: construction.build_class,
     **messages.HANDLERS,
     **random_numbers.HANDLERS,
-    **warning_filters.HANDLERS,
     **function_calls.HANDLERS,
 }  # fmt: skip

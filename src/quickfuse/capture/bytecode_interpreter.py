@@ -19,12 +19,12 @@ from ..errors import Unsupported
 from ..ir.guard import NumberExpr
 from ..ir.source import Source
 from . import binary_operators, containers, generators, opcodes, opcodes_building, opcodes_flow
+from .exceptions import unwind
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import VISIBLE_ENDING, Interpreter, Then
 from .raising import Raised
 from .results import OperatorFailed
 from .symbolic import Symbol, TensorProxy
-from .unwinding import unwind
 from .values.kind import Kind
 from .values.table import kind_of
 

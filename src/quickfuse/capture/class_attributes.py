@@ -25,7 +25,7 @@ Then = Callable[[Any], None]
 TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
 
 #: A function behind `functools.lru_cache`.
-_CACHED: type = type(functools.lru_cache(lambda: None))
+CACHED: type = type(functools.lru_cache(lambda: None))
 
 #: Attributes of functions, classes and modules that are plain data.
 CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
@@ -193,7 +193,7 @@ _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, type
 
 def _is_read_by_identity(raw: Any) -> bool:
     """Whether a class attribute is an object that does something when it is read, or called."""
-    return type(raw) is _CACHED or _is_python_descriptor(raw)
+    return type(raw) is CACHED or _is_python_descriptor(raw)
 
 
 def descriptor(i: Interpreter, raw: Any) -> Any:
@@ -263,7 +263,7 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(MethodType(raw.__func__, kind))
     elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
-    elif type(raw) is _CACHED:
+    elif type(raw) is CACHED:
         then(MethodType(descriptor(i, raw), instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")

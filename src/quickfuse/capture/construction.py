@@ -6,16 +6,18 @@ import abc
 import enum
 import types
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from ..errors import Unsupported
-from .class_attributes import guard_class_attribute, lookup_class, special_method
+from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
 from .containers import iterate
-from .exception_groups import check_group
+from .exceptions import check_group
 from .frame import Constructed
 from .interpreter import Interpreter
-from .symbolic import ABSENT, contains_symbolic, is_constant, type_of
+from .kinds import CODE_TYPES
+from .modes import SuspendedInside
+from .symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
 
 Then = Callable[[Any], None]
 
@@ -115,3 +117,48 @@ def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[st
     if contains_symbolic(kwargs):
         raise Unsupported(f"a {cls.__name__} with tensors among its keywords")
     then(i.mark_created(i.read(cls, *concrete, **kwargs)))
+
+
+# classes that the captured code makes, for itself: real ones, whose functions are its own --------------------------
+
+
+_PLAIN = (TensorProxy, Symbol, list, dict, set, tuple)
+
+
+def build_class(i: Interpreter, body: Any, name: Any, *bases: Any, **keywords: Any) -> type:
+    """`__build_class__`: what a class statement calls."""
+    if keywords or type(body) is not FunctionType or not i.is_created(body) or type(name) is not str:
+        raise Unsupported("a class that is made with a metaclass or other arguments")
+    for base in bases:
+        if type(base) is not type or lookup_class(base, "__init_subclass__")[0] is not object:
+            raise Unsupported("a class whose base classes have a metaclass or an __init_subclass__")
+        guard_absent(i, base.__mro__, "__init_subclass__")
+    made_at = i.performed
+    namespace: dict[str, Any] = i.mark_created({})
+    i.run_class_body(body, namespace)
+    for value in namespace.values():
+        if not _may_be_attribute(value):
+            raise Unsupported(f"a class attribute that is a {type_of(value).__name__}")
+    made: type = i.native(type, name, bases, dict(namespace))
+    i.outside.mark_made(made)
+    i.outside.classes_made[made] = made_at
+    return made
+
+
+def _may_be_attribute(value: Any) -> bool:
+    """Whether making a class does nothing with a value, and reading it from an instance gives that value."""
+    if isinstance(value, FromOutside):
+        return not any(hasattr(type_of(value), name) for name in ("__get__", "__set_name__"))
+    return isinstance(value, (*CODE_TYPES, CellType)) or type(value) in _PLAIN or is_constant(value)
+
+
+def refuse_outside(i: Interpreter, value: Any) -> None:
+    """See to it that no class that captured code made, and no instance of one, outlives it.
+
+    Raises:
+        SuspendedInside: where one does: the segment is to end in front of the class statement.
+    """
+    if i.outside.classes_made:
+        made_at = i.outside.classes_made.get(value if isinstance(value, type) else type(value))
+        if made_at is not None:
+            raise SuspendedInside(made_at, "a class that is made inside and outlives the graph")

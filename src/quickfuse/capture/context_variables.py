@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.reading import MISSING
 from ..ir.source import Source
-from .context_changes import ContextToken
+from .changes import ContextToken
 from .interpreter import Interpreter
 from .raising import raise_in_program
 from .symbolic import ABSENT, FromOutside, real_of, type_of
@@ -28,9 +28,13 @@ def _variable(i: Interpreter, value: Any) -> tuple[contextvars.ContextVar[Any], 
     return variable, i.outside.roots.constant(variable.name, variable)
 
 
+def _last(i: Interpreter, variable: Any) -> ContextToken | None:
+    return next((token for token in reversed(i.outside.tokens) if token.variable is variable), None)
+
+
 def _get(i: Interpreter, variable: Any, default: Any = ABSENT) -> Any:
     variable, source = _variable(i, variable)
-    token = i.outside.context.last(variable)
+    token = _last(i, variable)
     if token is not None:
         return token.value
     if variable.get(MISSING) is not MISSING:
@@ -48,15 +52,15 @@ def _get(i: Interpreter, variable: Any, default: Any = ABSENT) -> Any:
 def _set(i: Interpreter, variable: Any, value: Any) -> ContextToken:
     variable, _ = _variable(i, variable)
     token = ContextToken(variable, value)
-    i.outside.context.tokens.append(token)
+    i.outside.tokens.append(token)
     return token
 
 
 def _reset(i: Interpreter, variable: Any, token: Any) -> None:
     variable, _ = _variable(i, variable)
-    if type(token) is not ContextToken or token is not i.outside.context.last(variable):
+    if type(token) is not ContextToken or token is not _last(i, variable):
         raise Unsupported("resetting a context variable that was set before, or set again")
-    i.outside.context.tokens.remove(token)
+    i.outside.tokens.remove(token)
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {

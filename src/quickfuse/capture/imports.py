@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import Any
+
+import torch
 
 from ..errors import Unsupported
 from .frame import Frame
 from .interpreter import Interpreter
 from .kinds import is_trusted_module
-from .peer import PeerModule
 
 _PEER = ("torch._dynamo", "torch._inductor")
 
@@ -43,3 +45,15 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
             raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
         return submodule
     return i.attribute_now(module, name)
+
+
+class PeerModule:
+    """Stands for such a module, or for something in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def torch_lazy_module(module: ModuleType, name: str) -> PeerModule | None:
+    """`torch._dynamo` before anything imported it."""
+    return PeerModule("torch." + name) if module is torch and name in ("_dynamo", "_inductor") else None

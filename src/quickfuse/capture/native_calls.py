@@ -12,8 +12,8 @@ from . import builtin_calls, library, torch_calls
 from .class_attributes import lookup_class
 from .interpreter import Interpreter, Then
 from .mutation import name_of
+from .python_calls import call_marked
 from .raising import call_handler
-from .user_marks import call_marked
 
 
 def call_known(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> bool:

@@ -381,7 +381,7 @@ def op_RETURN_CONST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if arg == 3:  # an exception leaves a generator: `raising.unwind` sees to it
+    if arg == 3:  # an exception leaves a generator: `exceptions.unwind` sees to it
         pass
     elif arg == 5:
         _unary(i, f, operator.pos)

@@ -9,14 +9,14 @@ from typing import Any
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
 from ..ir.iterating import is_readable
-from . import containers, exception_groups, generators, outside_iterators
+from . import containers, exceptions, generators, outside_iterators
 from .assertions import truth_of_branch
 from .class_attributes import guard_class_attribute, lookup_class
+from .exceptions import traceback_of
 from .frame import TAKE_UNREAD, Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import raise_in_program
 from .symbolic import ForeignObject, FromOutside, real_of, type_of
-from .unwinding import traceback_of
 
 # jumps ----------------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_CHECK_EG_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     wanted = f.stack.pop()
-    taken, f.stack[-1] = exception_groups.divide(i, f.stack[-1], wanted)
+    taken, f.stack[-1] = exceptions.divide(i, f.stack[-1], wanted)
     if taken is not None:
         f.exceptions[-1] = taken
     f.stack.append(taken)
@@ -218,7 +218,7 @@ def op_CHECK_EG_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_PREP_RERAISE_STAR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     unhandled = f.stack.pop()
-    f.stack[-1] = exception_groups.left_over(i, f.stack[-1], unhandled)
+    f.stack[-1] = exceptions.left_over(i, f.stack[-1], unhandled)
 
 
 def op_CALL_INTRINSIC_2(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -69,6 +69,9 @@ from .tensor_subclasses import is_function_class, is_plain_subclass
 
 LARGEST_CONTAINER = 100_000
 
+#: Classes whose instances are the same object in each call, or other ones.
+_BY_IDENTITY = (bool, torch.dtype, CodeType)
+
 
 class Outside(Changes):
     """Everything that the capture of one segment has read so far.
@@ -124,7 +127,7 @@ class Outside(Changes):
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self._made,
-                      self.cached_calls, self.iterators, self.context.tokens, self.filters, self.draws,
+                      self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
                       self.classes_made):  # fmt: skip
             table.clear()
 
@@ -173,14 +176,11 @@ class Outside(Changes):
         `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
         """
         kind = type(value)
-        if value is None or kind is bool:
+        if value is None or kind in _BY_IDENTITY or isinstance(value, enum.Enum):
             self.guard("is", source, value)
             return value
         if kind is float or kind is int:
             return self._number(value, kind, source)
-        if kind is torch.dtype:
-            self.guard("is", source, value)
-            return value
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
@@ -202,18 +202,12 @@ class Outside(Changes):
         if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
             return value
-        if kind is CodeType:
-            self.guard("is", source, value)
-            return value
         if kind is CellType:
             self.guard("type", source, kind)
             self.remember_cell(value, source)
             return value
         if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
-        if isinstance(value, enum.Enum):
-            self.guard("is", source, value)
-            return value
         if isinstance(value, CODE_TYPES):
             by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
             if by_code:

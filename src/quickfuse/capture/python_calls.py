@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from ..ir.marks import kept_from_peer
-from . import single_dispatch, torch_calls, transforms
-from .inlining import is_left_to_python
+from ..ir.marks import Mark, kept_from_peer, mark_of
+from ..ir.values import TensorMeta
+from . import functools_calls, torch_calls, transforms
 from .interpreter import Interpreter, Then
 from .kinds import is_trusted_module
+from .metadata import result_device
+from .mutation import name_of
+from .results import OperatorFailed, SameTensor, View, tensors_in
+from .stand_ins import outside_inference_mode, run_without_data
+from .symbolic import TensorProxy, symbolic_leaves
 from .text import AROUND_REPR
-from .user_marks import call_marked, user_mark
 
 #: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
 _KEPT_OUT: CodeType | None = next(
@@ -38,16 +44,13 @@ def call(
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}"))
         return
-    if function.__code__ is single_dispatch.CODE:
-        then(single_dispatch.call(i, function, args, kwargs))
+    if function.__code__ is functools_calls.DISPATCH:
+        then(functools_calls.dispatch_to(i, function, args, kwargs))
         return
-    if function.__code__ is single_dispatch.GET_CACHED:
-        single_dispatch.method(i, function, args, kwargs, then)
+    if function.__code__ is functools_calls.GET_CACHED:
+        functools_calls.method(i, function, args, kwargs, then)
         return
-    if function.__code__ is AROUND_REPR:
-        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
-        return
-    if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
+    if function.__code__ is AROUND_REPR or (function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__)):
         i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
     if (kept := kept_from_peer(function)) is not None:
@@ -75,3 +78,100 @@ def _without_peer(function: FunctionType, kept: Any) -> Any:
     if not is_trusted_module(function.__module__):
         raise Unsupported(f"{function.__qualname__}, which torch.compiler.disable keeps out of graphs")
     return kept
+
+
+#: Modules whose functions do nothing with tensors of a graph, talk to the world, or look at the interpreter itself: a
+#: call is one step in Python. A name covers its submodules.
+_LEFT_TO_PYTHON = (
+    "argparse ast asyncio atexit base64 builtins calendar code codecs concurrent configparser copy csv ctypes datetime "
+    "decimal difflib dis email fileinput fnmatch ftplib genericpath getpass gettext glob gzip hashlib heapq html http "
+    "importlib inspect io ipaddress json linecache locale logging lzma mailbox mimetypes multiprocessing ntpath os "
+    "pathlib pdb pickle pickletools pkgutil platform posixpath pprint profile queue random re secrets selectors shelve "
+    "shlex shutil signal smtplib socket sqlite3 ssl statistics string struct subprocess sys sysconfig tarfile tempfile "
+    "textwrap threading timeit token tokenize trace traceback tracemalloc unittest urllib uuid warnings wave webbrowser "
+    "xml zipfile zlib numpy scipy pandas matplotlib PIL tqdm rich jinja2 yaml requests sklearn networkx sympy tabulate "
+    "wandb tensorboard torch._functorch.apis torch._functorch.eager_transforms torch._functorch.vmap torch._tensor_str "
+    "torch.autograd.graph torch.autograd.profiler torch.cuda torch.distributed torch.export torch.fx torch.hub "
+    "torch.library torch.multiprocessing torch.package torch.profiler torch.random torch.serialization torch.testing "
+    "torch.utils.benchmark torch.utils.data torch.utils.dlpack torch.utils.hooks quickfuse.backends quickfuse.compile "
+    "quickfuse.control quickfuse.doctor quickfuse.explain quickfuse.logs torch.utils.tensorboard "
+    "torch.autograd.gradcheck torch.autograd.functional torch.autograd.anomaly_mode"
+)
+_PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
+
+#: Classes whose methods hold state that only real objects have.
+_LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})
+
+
+def is_left_to_python(function: FunctionType) -> bool:
+    """Whether a call of a Python function is performed as one step instead of being captured."""
+    module = function.__module__
+    return (type(module) is str and _PATTERN.fullmatch(module) is not None) or function.__qualname__ in _LEFT_BY_NAME
+
+
+# functions that the user said something about: see `ir.marks` ------------------------------------------------------
+
+
+_IN_GRAPH = Mark("in graph")
+
+
+def user_mark(function: Any) -> Mark | None:
+    """What the user said about a function, to us or to PyTorch's compiler."""
+    mark = mark_of(function)
+    if mark is None and _is_allowed_by_peer(function):
+        return _IN_GRAPH
+    return mark
+
+
+def _is_allowed_by_peer(function: Any) -> bool:
+    """Whether `torch.compiler.allow_in_graph` was called on a function of the user's. PyTorch's compiler is loaded then."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    allowed: set[int] = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None) or set()
+    return id(function) in allowed and not is_trusted_module(getattr(function, "__module__", None))
+
+
+def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a marked function.
+
+    Raises:
+        Unsupported: where the call is to happen in Python.
+    """
+    if mark.kind == "is compiling":
+        return torch_calls.is_compiling(i)
+    if mark.kind == "hint":
+        return None
+    if mark.kind == "in graph":
+        return _call_in_graph(i, function, args, kwargs)
+    if mark.kind == "graph break":
+        raise Unsupported("quickfuse.graph_break()")
+    note = f" ({mark.note})" if mark.note else ""
+    if not isinstance(function, FunctionType) or function.__module__ == "quickfuse.control":
+        raise Unsupported(f"quickfuse.disable(){note}")
+    raise Unsupported(f"{function.__qualname__}, which quickfuse.disable keeps out of graphs{note}")
+
+
+def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One node of the graph. What it returns is found out by running it on tensors without data."""
+    if i.is_created(function) or i.outside.is_by_code(function):
+        raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
+    args, kwargs = torch_calls.plain_operands(i, args), torch_calls.plain_operands(i, kwargs)
+    tensors = [leaf for leaf in symbolic_leaves((args, kwargs)) if type(leaf) is TensorProxy]
+    what = f"{name_of(function)}, allowed in graphs,"
+    try:
+        with outside_inference_mode():
+            result = run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled, result_device(tensors))
+    except OperatorFailed as error:
+        raise Unsupported(f"{what} does not run on tensors without data: {error}") from error
+    if result.written or result.changed:
+        raise Unsupported(f"{what} changes its arguments")
+    if any(isinstance(leaf, View) for leaf in tensors_in(result.structure)):
+        raise Unsupported(f"{what} returns a view of its arguments")
+    if not _only_tensors(result.structure):
+        raise Unsupported(f"{what} returns something else than tensors")
+    return i.graph.call("call_function", function, args, kwargs, result.structure)
+
+
+def _only_tensors(structure: Any) -> bool:
+    if isinstance(structure, (tuple, list)):
+        return bool(structure) and all(map(_only_tensors, structure))
+    return isinstance(structure, (TensorMeta, SameTensor))

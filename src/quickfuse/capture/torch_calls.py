@@ -11,7 +11,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.signatures import signature
-from . import checkpoints, control_flow, custom_functions, gradients, mode_calls, tensor_checks, torch_function, transforms
+from . import checkpoints, custom_functions, gradients, mode_calls, tensor_checks, torch_function, transforms
 from .assertions import holds, is_unknown
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
@@ -210,7 +210,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
-    **control_flow.HANDLERS,
     **mode_calls.HANDLERS,
     **tensor_checks.HANDLERS,
     **transforms.HANDLERS,

@@ -11,7 +11,7 @@ from ...ir.segment import Call, Constant, Recipe
 from ..class_attributes import load_super
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..revival import call_with, call_with_keywords, make_partial
+from ..revival import call_with
 from ..symbolic import NativeHandler, SuperProxy
 from .kind import Kind, Then
 from .object import ObjectKind
@@ -30,8 +30,8 @@ class PartialKind(ObjectKind):
         i.call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
 
     def rebuild(self, book: RecipeBook, value: functools.partial[Any]) -> Recipe:
-        keywords = book.recipe(dict(value.keywords))
-        return Call(make_partial, [book.recipe(value.func), book.recipe(value.args), keywords])
+        given, keywords = book.recipe((value.func, *value.args)), book.recipe(dict(value.keywords))
+        return Call(call_with, [Constant(functools.partial), given, keywords])
 
 
 class GetterKind(ObjectKind):
@@ -85,7 +85,7 @@ class HandlerKind(Kind):
         if value.made_by is None:
             return super().rebuild(book, value)  # type: ignore[no-any-return]
         function, first, options = value.made_by
-        return Call(call_with_keywords, [Constant(function), book.recipe(first), book.recipe(dict(options))])
+        return Call(call_with, [Constant(function), book.recipe((first,)), book.recipe(dict(options))])
 
 
 class SuperKind(Kind):

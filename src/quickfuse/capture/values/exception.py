@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 from ...ir.segment import Call, Constant, Recipe, Traced
 from .. import attributes
 from ..effects import RecipeBook
+from ..exceptions import set_traceback, traceback_of
 from ..interpreter import Interpreter
 from ..native_functions import as_is
 from ..revival import make_exception, with_traceback_of
-from ..unwinding import set_traceback, traceback_of
 from .kind import Then
 from .object import Methods, ObjectKind
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
-from .. import binary_operators, lru_caches, native_calls, outside_iterators, torch_calls
+from .. import binary_operators, functools_calls, native_calls, outside_iterators, torch_calls
 from ..binary_operators import COMPARISONS, IN_PLACE_OF
-from ..class_attributes import lookup_class, python_method
+from ..class_attributes import CACHED, lookup_class, python_method
 from ..containers import iterate
 from ..interpreter import Interpreter
 from ..iterators import ITERATORS
@@ -72,8 +72,8 @@ class ForeignKind(OutsideKind):
         if kind in GETTERS:
             i.outside.guard("is", function.source, real)  # nothing else tells what is in it
             i.call(real, args, kwargs, then)
-        elif kind is lru_caches.KIND:
-            then(lru_caches.call(i, function, args, kwargs))
+        elif kind is CACHED:
+            then(functools_calls.call_cached(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
             then(i.outside.wrap(real(), function.source.referent()))
         elif type(function) is ForeignObject and (handler := native_calls.handler_of(real)) is not None:

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..context_changes import ContextToken
+from ..changes import ContextToken
 from ..frame import GeneratorValue
+from ..imports import PeerModule
 from ..iterators import ITERATORS
 from ..kinds import VIEW_TYPES
 from ..library import CatchWarnings
-from ..peer import PeerModule
 from ..symbolic import (
     PLAIN_TYPES,
     ContainerMethod,
