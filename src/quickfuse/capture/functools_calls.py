@@ -1,8 +1,8 @@
 """What makes functions of functions in `functools`: `singledispatch`, and `lru_cache`.
 
-Which implementation a class gets is guarded by what is registered. What is in a cache is read there, and what is not is worked
-out here: guards are on the entries of the cache. The calls themselves come afterwards, for the cache to count and order its
-entries.
+Which implementation a class gets is guarded by what is registered. What is in a cache is read there, and what is not is
+worked out here: guards are on the entries of the cache. The calls themselves come afterwards, for the cache to count and
+order its entries.
 """
 
 from __future__ import annotations

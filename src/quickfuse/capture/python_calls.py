@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
-
-import torch
 
 from ..errors import Unsupported
 from ..ir.marks import Mark, kept_from_peer, mark_of
@@ -17,15 +15,11 @@ from .interpreter import Interpreter, Then
 from .kinds import is_trusted_module
 from .metadata import result_device
 from .mutation import name_of
+from .on_device import KEPT_FROM_COMPILER
 from .results import OperatorFailed, SameTensor, View, tensors_in
 from .stand_ins import outside_inference_mode, run_without_data
 from .symbolic import TensorProxy, symbolic_leaves
 from .text import AROUND_REPR
-
-#: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
-_KEPT_OUT: CodeType | None = next(
-    (c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
-)
 
 
 def call(
@@ -50,7 +44,8 @@ def call(
     if function.__code__ is functools_calls.GET_CACHED:
         functools_calls.method(i, function, args, kwargs, then)
         return
-    if function.__code__ is AROUND_REPR or (function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__)):
+    kept_out = function.__code__ is KEPT_FROM_COMPILER and is_trusted_module(function.__module__)
+    if kept_out or function.__code__ is AROUND_REPR:
         i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
     if (kept := kept_from_peer(function)) is not None:
