@@ -6,8 +6,8 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from ..errors import Unsupported
@@ -18,10 +18,6 @@ from .symbolic import ABSENT, DELETED, FromOutside, is_constant, type_of
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
-
-
-def _is_class(i: Interpreter, value: Any) -> bool:
-    return isinstance(value, type)
 
 
 def _about_function(question: Callable[[Any], bool]) -> Callable[..., bool]:
@@ -109,11 +105,6 @@ def _of_bound_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
-def _is_a(*kinds: type) -> Callable[..., bool]:
-    """A question that a value's type answers."""
-    return lambda i, value: issubclass(type_of(value), kinds)
-
-
 def _exception_information(i: Interpreter) -> tuple[Any, Any, Any]:
     """`sys.exc_info()`: the exception that is being handled."""
     for frame in reversed(i.frames):
@@ -156,23 +147,11 @@ def _environment_item(i: Interpreter, environ: Any, key: Any) -> str:
     return os.fsdecode(i.outside.concrete(value))
 
 
-def _environment_variable(i: Interpreter, key: Any, default: Any = None) -> Any:
-    """`os.getenv`."""
-    environ = i.outside.wrap(os.environ, i.outside.roots.constant("os", os).attr("environ"))
-    return i.call_now(Mapping.get, (environ, key, default))
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     inspect.signature: _signature,
     inspect.Signature.parameters.fget: _parameters,  # type: ignore[attr-defined]
     **{getattr(inspect.Parameter, name).fget: _of_parameter(name) for name in ("name", "kind", "default", "annotation")},
     os._Environ.__getitem__: _environment_item,
-    os.getenv: _environment_variable,
-    inspect.isclass: _is_class,
-    inspect.isfunction: _is_a(FunctionType),
-    inspect.ismethod: _is_a(MethodType),
-    inspect.ismodule: _is_a(ModuleType),
-    inspect.isbuiltin: _is_a(BuiltinFunctionType),
     inspect.getfullargspec: _argument_names,
     inspect.Signature.bind: _bound_arguments(inspect.Signature.bind),
     inspect.Signature.bind_partial: _bound_arguments(inspect.Signature.bind_partial),

@@ -8,12 +8,15 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
+import inspect
 import itertools
 import logging
 import operator
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ..ir.modes import enter_inference, leave_inference
@@ -241,4 +244,10 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings,
+    inspect.isclass: lambda object: isinstance(object, type),
+    inspect.isfunction: lambda object: isinstance(object, FunctionType),
+    inspect.ismethod: lambda object: isinstance(object, MethodType),
+    inspect.ismodule: lambda object: isinstance(object, ModuleType),
+    inspect.isbuiltin: lambda object: isinstance(object, BuiltinFunctionType),
+    os.getenv: lambda key, default=None: os.environ.get(key, default),
 }  # fmt: skip

@@ -21,10 +21,6 @@ def _device(i: Interpreter, device: Any) -> str:
     return str(device)
 
 
-def _is_enabled(i: Interpreter, device: Any = "cuda") -> bool:
-    return bool(i.graph.autocast.get("enabled", _device(i, device)))  # the segment's surroundings are guarded
-
-
 def _dtype(i: Interpreter, device: Any) -> torch.dtype:
     if ("dtype", _device(i, device)) not in i.graph.autocast.settings:
         i.outside.guard("state", None, (f"torch.get_autocast_dtype({device!r})", torch.get_autocast_dtype(device)))
@@ -37,39 +33,14 @@ def _is_cache_enabled(i: Interpreter) -> bool:
     return i.graph.autocast.get("cache")  # type: ignore[no-any-return]
 
 
-def _enable(i: Interpreter, device: Any, enabled: Any) -> None:
-    i.graph.autocast.set(i.truth(enabled), "enabled", _device(i, device))
+def _later(function: Callable[[], Any], result: Any) -> Callable[[Interpreter], Any]:
+    """A call that the running graph makes before the next operator."""
 
+    def handler(i: Interpreter) -> Any:
+        i.graph.autocast.pending.append((function, ()))
+        return result
 
-def _set_dtype(i: Interpreter, device: Any, dtype: Any) -> None:
-    i.graph.autocast.set(dtype, "dtype", _device(i, device))
-
-
-def _enable_cache(i: Interpreter, enabled: Any) -> None:
-    i.graph.autocast.set(i.truth(enabled), "cache")
-
-
-def _enter(i: Interpreter) -> int:
-    i.graph.autocast.pending.append((torch.autocast_increment_nesting, ()))
-    return 1
-
-
-def _leave(i: Interpreter) -> int:
-    """PyTorch empties the cache of converted weights if nothing is nested any more: the node does both."""
-    i.graph.autocast.pending.append((leave_autocast, ()))
-    return 1
-
-
-def _clear_cache(i: Interpreter) -> None:
-    i.graph.autocast.pending.append((torch.clear_autocast_cache, ()))
-
-
-def _is_any_enabled(i: Interpreter) -> bool:
-    return i.graph.autocast.is_active
-
-
-def _is_available(i: Interpreter, device: Any) -> bool:
-    return torch.amp.is_autocast_available(_device(i, device))
+    return handler
 
 
 # inference mode -------------------------------------------------------------------------------------------------
@@ -87,17 +58,19 @@ def _make_inference(i: Interpreter, mode: Any) -> Any:
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    torch.is_autocast_enabled: _is_enabled,
+    # the segment's surroundings are guarded
+    torch.is_autocast_enabled: lambda i, device="cuda": bool(i.graph.autocast.get("enabled", _device(i, device))),
     torch.get_autocast_dtype: _dtype,
     torch.is_autocast_cache_enabled: _is_cache_enabled,
-    torch.set_autocast_enabled: _enable,
-    torch.set_autocast_dtype: _set_dtype,
-    torch.set_autocast_cache_enabled: _enable_cache,
-    torch.autocast_increment_nesting: _enter,
-    torch.autocast_decrement_nesting: _leave,
-    torch.clear_autocast_cache: _clear_cache,
-    torch._C._is_any_autocast_enabled: _is_any_enabled,
-    torch.amp.is_autocast_available: _is_available,
+    torch.set_autocast_enabled: lambda i, device, on: i.graph.autocast.set(i.truth(on), "enabled", _device(i, device)),
+    torch.set_autocast_dtype: lambda i, device, dtype: i.graph.autocast.set(dtype, "dtype", _device(i, device)),
+    torch.set_autocast_cache_enabled: lambda i, enabled: i.graph.autocast.set(i.truth(enabled), "cache"),
+    torch.autocast_increment_nesting: _later(torch.autocast_increment_nesting, 1),
+    # PyTorch empties the cache of converted weights if nothing is nested any more: the node does both
+    torch.autocast_decrement_nesting: _later(leave_autocast, 1),
+    torch.clear_autocast_cache: _later(torch.clear_autocast_cache, None),
+    torch._C._is_any_autocast_enabled: lambda i: i.graph.autocast.is_active,
+    torch.amp.is_autocast_available: lambda i, device: torch.amp.is_autocast_available(_device(i, device)),
     torch.cuda.amp.common.amp_definitely_not_available: lambda i: torch.cuda.amp.common.amp_definitely_not_available(),
     torch.cuda.is_bf16_supported: lambda i: torch.cuda.is_bf16_supported(),
     torch._C._is_torch_function_mode_enabled: lambda i: False,
