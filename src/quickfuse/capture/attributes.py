@@ -9,6 +9,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -83,17 +84,25 @@ def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType
     """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
     special_method(i, base, "__getattribute__")
     fallback = special_method(i, base, "__getattr__")
-    if not isinstance(fallback, FunctionType):
+    if isinstance(fallback, FunctionType):
+        instead = partial(i.call, fallback, (base, name), {}, then)
+        _or_if_missing(i, instead, then, i.call, getter, (base, name), {})
+    else:
         i.call(getter, (base, name), {}, then)
-        return
+
+
+def _or_if_missing(
+    i: Interpreter, instead: Callable[[], None], then: Then, read: Callable[..., None], *operands: Any
+) -> None:
+    """`read(*operands, then)`, and `instead()` where that raises AttributeError."""
     try:
-        value = i.call_now(getter, (base, name))
+        value = i.now(read, *operands)
     except Raised as raised:
         if not isinstance(raised.exception, AttributeError):
             raise
-        i.call(fallback, (base, name), {}, then)
-        return
-    then(value)
+        instead()
+    else:
+        then(value)
 
 
 def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
@@ -165,15 +174,8 @@ def _with_fallback(
         lookup_class(type_of(base), "__getattr__")[1], FunctionType
     ):
         read(*operands, then)
-        return
-    try:
-        value = i.now(read, *operands)
-    except Raised as raised:
-        if not isinstance(raised.exception, AttributeError):
-            raise
-        _missing(i, base, name, then)
-        return
-    then(value)
+    else:
+        _or_if_missing(i, partial(_missing, i, base, name, then), then, read, *operands)
 
 
 def _is_data_descriptor(i: Interpreter, raw: Any) -> bool:

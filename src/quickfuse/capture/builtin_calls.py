@@ -22,13 +22,13 @@ from . import (
     class_checks,
     construction,
     containers,
-    context_variables,
     copying,
     function_calls,
     messages,
     native_functions,
     number_calls,
     random_numbers,
+    variables,
 )
 from .binary_operators import is_same
 from .class_attributes import (
@@ -358,7 +358,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
                      "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
     },
     **class_checks.HANDLERS,
-    **context_variables.HANDLERS,
+    **variables.HANDLERS,
     builtins.__build_class__: construction.build_class,
     **messages.HANDLERS,
     **random_numbers.HANDLERS,

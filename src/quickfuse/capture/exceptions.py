@@ -110,13 +110,19 @@ def check_group(i: Interpreter, cls: type, args: tuple[Any, ...]) -> None:
         raise Unsupported(f"making a {cls.__name__}")
 
 
+def caught_classes(wanted: Any) -> tuple[type, ...]:
+    """The classes that an `except` names."""
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
+    return kinds
+
+
 def divide(i: Interpreter, exception: Any, wanted: Any) -> tuple[Any, Any]:
     """What an `except*` for some classes takes of an exception, as a group or None, and what it leaves."""
     if exception is None:
         return None, None
-    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
+    kinds = caught_classes(wanted)
     if any(issubclass(kind, BaseExceptionGroup) for kind in kinds):
         raise_in_program(TypeError("catching ExceptionGroup with except* is not allowed. Use except instead."))
     if isinstance(exception, BaseExceptionGroup):

@@ -35,11 +35,7 @@ _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
     "is_mps": lambda m: m.device.type == "mps",
     "is_xpu": lambda m: m.device.type == "xpu",
     "is_meta": lambda m: m.device.type == "meta",
-    "is_sparse": lambda m: False,
-    "is_sparse_csr": lambda m: False,
-    "is_quantized": lambda m: False,
-    "is_mkldnn": lambda m: False,
-    "is_nested": lambda m: False,
+    **dict.fromkeys(("is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested"), lambda m: False),
 }
 
 #: What a functional transform makes different of what it seems.

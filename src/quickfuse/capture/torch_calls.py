@@ -27,17 +27,9 @@ def is_compiling(i: Interpreter) -> bool:
     return asked_by_user
 
 
-def _is_tensor(i: Interpreter, value: Any) -> bool:
-    return type(value) is TensorProxy
-
-
 def _is_grad_enabled(i: Interpreter) -> bool:
     i.note_autograd_asked(None)
     return i.graph.grad_enabled
-
-
-def _has_torch_function(i: Interpreter, *args: Any) -> bool:
-    return False
 
 
 def _state(function: Callable[[], Any]) -> Callable[..., Any]:
@@ -183,7 +175,7 @@ __all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_o
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
-    torch.is_tensor: _is_tensor,
+    **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: type(value) is TensorProxy),
     torch.as_tensor: as_tensor,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
@@ -197,11 +189,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _HEALTH_CHECK: _capture_health_check,
     torch._C._get_privateuse1_backend_name: _state(torch._C._get_privateuse1_backend_name),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
-    torch.overrides.has_torch_function: _has_torch_function,
-    torch.overrides.has_torch_function_unary: _has_torch_function,
-    torch.overrides.has_torch_function_variadic: _has_torch_function,
-    torch.overrides.is_tensor_like: _is_tensor,
-    torch._C._log_api_usage_once: lambda i, *event: None,  # for PyTorch's own statistics
+    **dict.fromkeys(
+        (torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+         torch.overrides.has_torch_function_variadic), lambda i, *args: False,
+    ),
     torch._C._get_tracing_state: _state(lambda: None),
     torch._C._is_tracing: _state(lambda: False),
     torch._C._len_torch_function_stack: _state(lambda: 0),

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
-from .. import native_calls
+from .. import calls
 from ..binary_operators import constant_operator, is_same
 from ..class_attributes import CODE_DATA, name_of_code
 from ..construction import make
@@ -62,8 +62,8 @@ class BuiltinKind(CodeKind):
     """A native function, or a method of an object that captured code made."""
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        if not native_calls.call_known(i, function, args, kwargs, then):
-            then(native_calls.call_builtin(i, function, args, kwargs))
+        if not calls.call_known(i, function, args, kwargs, then):
+            then(calls.call_builtin(i, function, args, kwargs))
 
     def rebuild(self, book: RecipeBook, value: BuiltinFunctionType) -> Recipe:
         if isinstance(value.__self__, _OWNERS):
@@ -75,7 +75,7 @@ class DescriptorKind(CodeKind):
     """A method of a builtin class as its class has it: `list.append`."""
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        if native_calls.call_known(i, function, args, kwargs, then):
+        if calls.call_known(i, function, args, kwargs, then):
             return
         if not args:
             raise Unsupported(f"a call of {function.__name__} without an object")
@@ -91,4 +91,4 @@ class OperatorKind(CodeKind):
     attribute = ObjectKind.attribute
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        native_calls.call_known(i, function, args, kwargs, then)
+        calls.call_known(i, function, args, kwargs, then)

@@ -20,7 +20,7 @@ from ..raising import raise_in_program
 from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, TensorProxy, key_value, stored_key, type_of
 from .kind import Then
 from .object import ContainerKind, Methods, ObjectKind
-from .outside import OutsideKind
+from .outside import OutsideKind, WrappedKind
 
 # methods, on what each kind of dictionary says how it is found, set and deleted --------------------------------------
 
@@ -337,20 +337,13 @@ class ShadowDictKind(MappingKind, OutsideKind):
         i.binary(function, left, right, then)
 
 
-class MappingProxyKind(OutsideKind):
+class MappingProxyKind(WrappedKind):
     """A read-only view of a dictionary of the user's: that answers."""
 
-    def item(self, i: Interpreter, base: MappingProxy, key: Any, then: Then) -> None:
-        i.item(base.behind, key, then)
+    set_item, delete_item = ObjectKind.set_item, ObjectKind.delete_item
 
-    def contains(self, i: Interpreter, container: MappingProxy, element: Any) -> bool:
-        return containers.contains(i, container.behind, element)
-
-    def iterate(self, i: Interpreter, value: MappingProxy) -> Any:
-        return i.iterator(value.behind)
-
-    def length(self, i: Interpreter, value: MappingProxy) -> Any:
-        return i.length(value.behind)
+    def within(self, i: Interpreter, value: MappingProxy) -> ShadowDict:
+        return value.behind
 
     def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return i.kind_of(value.behind).method(i, function, value.behind, args, kwargs)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
-from .. import binary_operators, functools_calls, native_calls, outside_iterators, torch_calls
+from .. import binary_operators, calls, functools_calls, outside_iterators, torch_calls
 from ..binary_operators import COMPARISONS, IN_PLACE_OF
 from ..class_attributes import CACHED, lookup_class, python_method
 from ..containers import iterate
@@ -76,7 +76,7 @@ class ForeignKind(OutsideKind):
             then(functools_calls.call_cached(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
             then(i.outside.wrap(real(), function.source.referent()))
-        elif type(function) is ForeignObject and (handler := native_calls.handler_of(real)) is not None:
+        elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
             i.outside.guard("is", function.source, real)
             then(call_handler(i, handler, name_of(real), args, kwargs))
         elif torch_calls.is_operator(real):
@@ -99,10 +99,49 @@ class ForeignKind(OutsideKind):
         return value if isinstance(value.real, ITERATORS) else super().iterate(i, value)
 
 
-class ShadowContainerKind(OutsideKind):
+class WrappedKind(OutsideKind):
+    """What stands in front of another value, which answers."""
+
+    def within(self, i: Interpreter, value: Any) -> Any:
+        """That value."""
+        raise NotImplementedError
+
+    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
+        within = self.within(i, base)
+        i.kind_of(within).item(i, within, key, then)
+
+    def set_item(self, i: Interpreter, base: Any, key: Any, value: Any) -> None:
+        within = self.within(i, base)
+        i.kind_of(within).set_item(i, within, key, value)
+
+    def delete_item(self, i: Interpreter, base: Any, key: Any) -> None:
+        within = self.within(i, base)
+        i.kind_of(within).delete_item(i, within, key)
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        within = self.within(i, container)
+        return i.kind_of(within).contains(i, within, element)
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        within = self.within(i, value)
+        return i.kind_of(within).iterate(i, within)
+
+    def backwards(self, i: Interpreter, value: Any) -> Any:
+        within = self.within(i, value)
+        return i.kind_of(within).backwards(i, within)
+
+    def length(self, i: Interpreter, value: Any) -> int | None:
+        within = self.within(i, value)
+        return i.kind_of(within).length(i, within)
+
+
+class ShadowContainerKind(WrappedKind):
     """A list, set, deque or tuple of the user's, past its class: what it holds answers, each element read by its path."""
 
     rank = 6
+
+    def within(self, i: Interpreter, value: ShadowContainer) -> Any:
+        return i.outside.open(value)
 
     def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, cls = function.__name__, value.cls
@@ -124,32 +163,7 @@ class ShadowContainerKind(OutsideKind):
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
-        contents = i.outside.open(base)
-        i.kind_of(contents).item(i, contents, key, then)
-
-    def set_item(self, i: Interpreter, base: ShadowContainer, key: Any, value: Any) -> None:
-        contents = i.outside.open(base)
-        i.kind_of(contents).set_item(i, contents, key, value)
-
-    def delete_item(self, i: Interpreter, base: ShadowContainer, key: Any) -> None:
-        contents = i.outside.open(base)
-        i.kind_of(contents).delete_item(i, contents, key)
-
-    def contains(self, i: Interpreter, container: ShadowContainer, element: Any) -> bool:
-        contents = i.outside.open(container)
-        return i.kind_of(contents).contains(i, contents, element)
-
-    def iterate(self, i: Interpreter, value: ShadowContainer) -> Any:
-        contents = i.outside.open(value)
-        return i.kind_of(contents).iterate(i, contents)
-
-    def backwards(self, i: Interpreter, value: ShadowContainer) -> Any:
-        contents = i.outside.open(value)
-        return i.kind_of(contents).backwards(i, contents)
-
-    def length(self, i: Interpreter, value: ShadowContainer) -> int | None:
-        contents = i.outside.open(value)
-        return i.kind_of(contents).length(i, contents)
+        super().item(i, base, key, then)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if function is operator.iadd and type(left) is ShadowContainer and left.cls is list:

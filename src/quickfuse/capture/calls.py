@@ -1,21 +1,24 @@
-"""Calls of Python functions: most are captured as a part of the program."""
+"""Calls of functions. Those of Python are captured as a part of the program, but for some; native ones have rules."""
 
 from __future__ import annotations
 
 import re
 import sys
-from types import FunctionType
+from collections.abc import Callable
+from types import ClassMethodDescriptorType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.marks import Mark, kept_from_peer, mark_of
+from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
 from ..ir.values import TensorMeta
-from . import functools_calls, torch_calls, transforms
+from . import builtin_calls, functools_calls, library, torch_calls, transforms
+from .class_attributes import lookup_class
 from .interpreter import Interpreter, Then
 from .kinds import is_trusted_module
 from .metadata import result_device
 from .mutation import name_of
 from .on_device import KEPT_FROM_COMPILER
+from .raising import call_handler
 from .results import OperatorFailed, SameTensor, View, tensors_in
 from .stand_ins import outside_inference_mode, run_without_data
 from .symbolic import TensorProxy, symbolic_leaves
@@ -170,3 +173,49 @@ def _only_tensors(structure: Any) -> bool:
     if isinstance(structure, (tuple, list)):
         return bool(structure) and all(map(_only_tensors, structure))
     return isinstance(structure, (TensorMeta, SameTensor))
+
+
+# what is written in C: functions, methods of builtin classes, and PyTorch's operators ------------------------------
+
+
+def call_known(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> bool:
+    """Call a function that capture has a rule for, or a Python function in place of, or that becomes a node of the graph;
+    False where it is none of these."""
+    if (handler := handler_of(function)) is not None:
+        then(call_handler(i, handler, name_of(function), args, kwargs))
+    elif (equivalent := _found(library.EQUIVALENTS, function)) is not None:
+        i.call(equivalent, args, kwargs, then)
+    elif torch_calls.is_operator(function):
+        then(torch_calls.call_operator(i, function, args, kwargs))
+    else:
+        return False
+    return True
+
+
+def handler_of(function: Any) -> Callable[..., Any] | None:
+    """What capture does in place of a native function, if it has a rule for it."""
+    return _found(builtin_calls.HANDLERS, function) or _found(torch_calls.HANDLERS, function)
+
+
+def _found(table: dict[Any, Callable[..., Any]], function: Any) -> Callable[..., Any] | None:
+    try:
+        return table.get(function)
+    except TypeError:  # it cannot be hashed
+        return None
+
+
+def call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if mark := others_marked().get(function):
+        return call_marked(i, mark, function, args, kwargs)
+    owner = function.__self__
+    if isinstance(owner, type):  # a class method in C
+        unbound = lookup_class(owner, function.__name__)[1]
+        handler = handler_of(unbound) if type(unbound) is ClassMethodDescriptorType else None
+        if handler is not None:
+            return call_handler(i, handler, name_of(unbound), (owner, *args), kwargs)
+    elif owner is not None and type(owner).__name__ != "module":
+        unbound = getattr(type(owner), function.__name__, None)
+        if unbound is None:
+            raise Unsupported(f"the native function {name_of(function)}")
+        return i.kind_of(owner).method(i, unbound, owner, args, kwargs)
+    raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")
