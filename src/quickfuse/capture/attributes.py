@@ -18,7 +18,6 @@ from ..ir.source import Source
 from .class_attributes import (
     TUPLE_FIELD,
     bind,
-    class_value,
     descriptor,
     guard_absent,
     guard_class_attribute,
@@ -125,10 +124,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         i.outside.guard("absent", source.attr("__dict__"), (name,))
     if raw is not ABSENT:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-            _with_fallback(i, base, name, raw, then, bind, i, raw, base, kind)
-        else:
-            then(class_value(i, owner, name, raw))
+        _with_fallback(i, base, name, raw, then, bind, i, owner, name, raw, base, kind)
         return
     if name == "__dict__" and instance is not None:
         then(_namespace(i, base))
@@ -190,7 +186,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
     kind = type_of(base)
     if isinstance(raw, property):
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        bind(i, raw, base, kind, then)
+        bind(i, owner, name, raw, base, kind, then)
         return
     if name == "__dict__":
         then(_namespace(i, base))
@@ -218,7 +214,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         return
     if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is TUPLE_FIELD:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        bind(i, raw, base, kind, then)
+        bind(i, owner, name, raw, base, kind, then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
 

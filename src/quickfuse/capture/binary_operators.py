@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import types
 from collections.abc import Callable
@@ -74,7 +75,7 @@ def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> boo
     beside = type(left) in (TensorProxy, Symbol) or type(right) in (TensorProxy, Symbol)
     if not any(isinstance(v, FromOutside) or (beside and i.is_created(v)) for v in (left, right)):
         return False
-    names = _operator_names(function)
+    names = [name for name in _methods_of(function) if name]
     return any(
         python_method(i, v, name) is not None
         for v in (left, right)
@@ -83,16 +84,13 @@ def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> boo
     )
 
 
-def _operator_names(function: Any) -> list[str]:
-    """The names of the methods that an operator asks for, on either side."""
-    name = f"__{name_of(function).strip('_')}__"
-    names = [name]
-    if function in IN_PLACE_OF:
-        name = f"__{name_of(IN_PLACE_OF[function]).strip('_')}__"
-        names.append(name)
-    if function in COMPARISONS:
-        return [*names, _REFLECTED_COMPARISON.get(name, name)]
-    return [*names, f"__r{name[2:]}"]
+@functools.cache
+def _methods_of(function: Any) -> tuple[str, str, str]:
+    """The names of the methods that an operator asks for: the one that works in place, if there is one, that of the left
+    operand, and that of the right one."""
+    in_place = f"__{name_of(function).strip('_')}__" if function in IN_PLACE_OF else ""
+    name = f"__{name_of(IN_PLACE_OF.get(function, function)).strip('_')}__"
+    return in_place, name, _REFLECTED_COMPARISON.get(name, name) if function in COMPARISONS else f"__r{name[2:]}"
 
 
 #: Plain values that no operator of a class of the user's can come from.
@@ -137,52 +135,55 @@ def _is_tensor_without(receiver: Any, method: str, operand: Any) -> bool:
 
 def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """Operator methods of Python classes, by the language's rules of precedence."""
-    name = f"__{name_of(function).strip('_')}__"
-    attempts: list[tuple[Any, str, Any]] = []
-    if function in IN_PLACE_OF:
-        attempts.append((left, name, right))
-        name = f"__{name_of(IN_PLACE_OF[function]).strip('_')}__"
-    reflected = _REFLECTED_COMPARISON.get(name, name if name in ("__eq__", "__ne__") else f"__r{name[2:]}")
-    direct, swapped = (left, name, right), (right, reflected, left)
+    in_place, direct, reflected = _methods_of(function)
+    attempts = [(left, direct, right), (right, reflected, left)]
     left_type, right_type = type_of(left), type_of(right)
-    derived = right_type is not left_type and issubclass(right_type, left_type)
-    attempts += [swapped, direct] if derived else [direct, swapped]
+    if right_type is not left_type and issubclass(right_type, left_type):
+        attempts.reverse()
+    if in_place:
+        attempts.insert(0, (left, in_place, right))
     for receiver, method, operand in attempts:
-        kind = type_of(receiver)
-        if kind in _NUMBERS or _is_tensor_without(receiver, method, operand):  # which know nothing of objects
-            continue
-        found = special_method(i, receiver, method)
-        if not isinstance(found, FunctionType):
-            if method == "__ne__" and found is object.__ne__:  # which inverts what `__eq__` says
-                equal = special_method(i, receiver, "__eq__")
-                if isinstance(equal, FunctionType):
-                    result = i.call_now(equal, (receiver, operand))
-                    if result is not NotImplemented:
-                        then(not i.truth(result))
-                        return
-                continue
-            if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
-                continue
-            if type(receiver) in (ShadowDict, ShadowContainer):
-                result = i.kind_of(receiver).method(i, getattr(receiver.cls, method), receiver, (operand,), {})
-                if result is not NotImplemented:
-                    then(result)
-                    return
-                continue
-            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
-                continue
-            if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in COMPARISONS:
-                then(compare_sequences(i, function, left, right))
-                return
-            raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
-        result = i.call_now(found, (receiver, operand))
+        result = _asked(i, function, receiver, method, operand)
         if result is not NotImplemented:
             then(result)
             return
-    if function in (operator.eq, operator.ne):
-        then(is_same(i, left, right) ^ (function is operator.ne))
-        return
-    raise Unsupported(f"{name_of(function)} of a {type_of(left).__name__} and a {type_of(right).__name__}")
+    if function not in (operator.eq, operator.ne):
+        raise Unsupported(f"{name_of(function)} of a {left_type.__name__} and a {right_type.__name__}")
+    then(is_same(i, left, right) ^ (function is operator.ne))
+
+
+def _asked(i: Interpreter, function: Any, receiver: Any, method: str, operand: Any) -> Any:
+    """What an operator's method of one operand gives, NotImplemented where its class leaves it to the other one."""
+    if type_of(receiver) in _NUMBERS or _is_tensor_without(receiver, method, operand):  # which know nothing of objects
+        return NotImplemented
+    found = special_method(i, receiver, method)
+    if isinstance(found, FunctionType):
+        return i.call_now(found, (receiver, operand))
+    if method == "__ne__" and found is object.__ne__:
+        return unequal_objects(i, receiver, operand)
+    if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
+        return NotImplemented
+    if type(receiver) in (ShadowDict, ShadowContainer):
+        return i.kind_of(receiver).method(i, getattr(receiver.cls, method), receiver, (operand,), {})
+    if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
+        return NotImplemented
+    if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in COMPARISONS:
+        in_order = method == _methods_of(function)[1]
+        return compare_sequences(i, function, *((receiver, operand) if in_order else (operand, receiver)))
+    raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
+
+
+def equal_objects(i: Interpreter, value: Any, other: Any) -> Any:
+    """`object.__eq__`."""
+    return True if is_same(i, value, other) else NotImplemented
+
+
+def unequal_objects(i: Interpreter, value: Any, other: Any) -> Any:
+    """`object.__ne__`, which inverts what `__eq__` says."""
+    equal = special_method(i, value, "__eq__")
+    said = isinstance(equal, FunctionType)
+    found = i.call_now(equal, (value, other)) if said else equal_objects(i, value, other)
+    return found if found is NotImplemented else not i.truth(found)
 
 
 def _is_derived(receiver: Any, operand: Any, function: Any) -> bool:

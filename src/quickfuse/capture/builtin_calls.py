@@ -19,6 +19,7 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
 from . import (
+    binary_operators,
     class_checks,
     construction,
     containers,
@@ -30,7 +31,6 @@ from . import (
     random_numbers,
     variables,
 )
-from .binary_operators import is_same
 from .class_attributes import (
     python_method,
     special_method,
@@ -321,18 +321,6 @@ def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[An
     return [_getattr(i, subject, name, ABSENT_ATTRIBUTE) for name in names]
 
 
-def _equal_objects(i: Interpreter, value: Any, other: Any) -> Any:
-    """`object.__eq__`."""
-    return True if is_same(i, value, other) else NotImplemented
-
-
-def _unequal_objects(i: Interpreter, value: Any, other: Any) -> Any:
-    """`object.__ne__`, which inverts what `__eq__` says."""
-    equal = python_method(i, value, "__eq__")
-    found = _equal_objects(i, value, other) if equal is None else i.call_now(equal, (value, other))
-    return found if found is NotImplemented else not i.truth(found)
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
@@ -345,7 +333,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value),
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name),
     object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
-    object.__eq__: _equal_objects, object.__ne__: _unequal_objects,
+    object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
     functools.reduce: _reduce, itertools.starmap: _starmap, itertools.takewhile: _takewhile,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
         MapIterator(i, iter, native_iterator(i, values))),

@@ -92,7 +92,7 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
     elif isinstance(raw, FunctionType):
         then(MethodType(raw, cls))
     elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
-        bind(i, raw, cls, type(cls), then)
+        bind(i, owner, name, raw, cls, type(cls), then)
     elif isinstance(raw, types.GetSetDescriptorType) and is_changeable(cls) and not i.is_created(cls):
         # Data of the class itself, such as its annotations, which Python 3.14 does not keep under their name.
         found = i.native(getattr, cls, name)
@@ -239,19 +239,16 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
         if name in owner.__dict__:
             raw = owner.__dict__[name]
             guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
-            if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-                bind(i, raw, instance, kind, then)
-            else:
-                then(class_value(i, owner, name, raw))
+            bind(i, owner, name, raw, instance, kind, then)
             return
     raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
 
 
-def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
-    """What reading a class attribute through an instance gives."""
-    if isinstance(raw, FunctionType):
+def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: type, then: Then) -> None:
+    """What reading an attribute of a class, `owner`, through an instance gives."""
+    if isinstance(raw, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
-    elif hasattr(type(raw), CAPTURED_AS):
+    elif type(raw) is CACHED or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(descriptor(i, raw), instance))
     elif isinstance(raw, property):
         if raw.fget is None:
@@ -261,10 +258,6 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(raw.__func__)
     elif isinstance(raw, classmethod):
         then(MethodType(raw.__func__, kind))
-    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        then(MethodType(raw, instance))
-    elif type(raw) is CACHED:
-        then(MethodType(descriptor(i, raw), instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
         i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
@@ -275,4 +268,4 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
     elif isinstance(raw, CODE_TYPES):
         then(raw)
     else:
-        raise Unsupported(f"a class attribute that is a {type(raw).__name__}")
+        then(class_value(i, owner, name, raw))

@@ -241,6 +241,8 @@ def run_elementwise(
         except _Raised as raised:
             failed = raised.__cause__
         else:
+            if result is not None and isinstance(result.structure, (list, tuple)):  # `torch.where` with one argument
+                raise Unsupported(*reason_of(function, NotImplementedError()))
             if result is not None:
                 return result
     if failed is not None:
