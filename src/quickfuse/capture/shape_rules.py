@@ -20,6 +20,7 @@ from .elementwise import (
     is_contiguous,
     like_stride,
 )
+from .probes import run_elementwise
 from .results import OperatorFailed, Result, SameTensor, View, device_of
 from .stand_ins import is_leaf, run_without_data
 from .symbolic import TensorProxy
@@ -140,8 +141,8 @@ def _dropout(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> 
         return Result(SameTensor(0))
     if given.get("inplace", False):
         return _fill(args, kwargs, tensors, grad)
-    stride = like_stride(x.meta)
-    return Result(TensorMeta(x.meta.dtype, x.meta.shape, stride, x.meta.device, grad and x.meta.requires_grad))
+    mask = TensorProxy(TensorMeta(x.meta.dtype, x.meta.shape, like_stride(x.meta), x.meta.device))
+    return run_elementwise(torch.mul, (x, mask), {}, [x, mask], grad, x.meta.device)
 
 
 def _fill(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
