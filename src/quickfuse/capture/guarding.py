@@ -57,6 +57,12 @@ class Guarding:
         """Require that an expression keeps its truth value."""
         self.guard("condition", None, (expr, outcome))
 
+    def require_truth(self, number: Any, hint: Any) -> bool:
+        """The truth of a number, which is required to keep it where it comes from outside."""
+        if isinstance(number, (Source, NumberExpr)):
+            self.require(expression(number), bool(hint))
+        return bool(hint)
+
     def guard_requires_grad(self, tensor: TensorProxy) -> None:
         """Require that a tensor still takes part in autograd, or still does not."""
         if tensor.source is not None and not is_function_class(tensor.cls):  # which would notice the question
@@ -81,6 +87,11 @@ class Guarding:
         """Require that what was hashed by identity stays different objects."""
         if len(self.hashed) > 1:
             self.guard("unique", None, tuple(self.hashed))
+
+
+def expression(number: Source | NumberExpr) -> NumberExpr:
+    """A number from outside as an expression."""
+    return number if isinstance(number, NumberExpr) else NumberExpr("{}", (number,))
 
 
 def identity(source: Source) -> str:

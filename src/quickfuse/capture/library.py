@@ -5,6 +5,7 @@ They do what the documentation of `itertools`, `operator` and `functools` says, 
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import heapq
@@ -153,6 +154,32 @@ def _smallest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
     return sorted(iterable, key=key)[: max(n, 0)]
 
 
+def _bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+def _bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
 def _vars(obj: Any, /) -> Any:
     try:
         return obj.__dict__
@@ -244,6 +271,7 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings,
+    bisect.bisect_left: _bisect_left, bisect.bisect_right: _bisect_right,
     inspect.isclass: lambda object: isinstance(object, type),
     inspect.isfunction: lambda object: isinstance(object, FunctionType),
     inspect.ismethod: lambda object: isinstance(object, MethodType),

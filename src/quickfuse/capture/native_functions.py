@@ -123,11 +123,11 @@ def pure(function: Callable[..., Any]) -> Handler:
 
 
 def adopt(i: Interpreter, value: Any) -> Any:
-    """What a native function made anew: its containers may be changed by the captured code."""
-    if type(value) in (list, tuple, dict, set):
-        for element in value.values() if type(value) is dict else value:
+    """What is made anew, all of it: its containers may be changed by the captured code."""
+    if isinstance(value, (list, tuple, dict, set)):
+        for element in value.values() if isinstance(value, dict) else value:
             adopt(i, element)
-    return i.mark_created(value) if type(value) in (list, dict, set, bytearray) else value
+    return i.mark_created(value) if isinstance(value, (list, dict, set, bytearray)) else value
 
 
 # which functions are run -----------------------------------------------------------------------------------------

@@ -290,21 +290,17 @@ def op_TO_BOOL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(truth_as_number(i, f.stack.pop()))
 
 
-def _unary(i: Interpreter, f: Frame, function: Any) -> None:
-    operand = f.stack.pop()
-    i.kind_of(operand).unary(i, function, operand, f.stack.append)
+def _unary(function: Any) -> Any:
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        operand = f.stack.pop()
+        i.kind_of(operand).unary(i, function, operand, f.stack.append)
+
+    return operation
 
 
-def op_UNARY_NEGATIVE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.neg)
-
-
-def op_UNARY_POSITIVE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.pos)
-
-
-def op_UNARY_INVERT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.invert)
+op_UNARY_NEGATIVE = _unary(operator.neg)
+op_UNARY_POSITIVE = _unary(operator.pos)
+op_UNARY_INVERT = _unary(operator.invert)
 
 
 # calls ----------------------------------------------------------------------------------------------------------
@@ -384,7 +380,7 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if arg == 3:  # an exception leaves a generator: `exceptions.unwind` sees to it
         pass
     elif arg == 5:
-        _unary(i, f, operator.pos)
+        op_UNARY_POSITIVE(i, f, arg, value)
     elif arg == 6:
         f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
     else:

@@ -29,7 +29,7 @@ from ..ir.guard import NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from .changes import Changes
-from .guarding import identity
+from .guarding import expression, identity
 from .kinds import (
     CODE_TYPES,
     CONSTANT_TYPES,
@@ -476,14 +476,11 @@ class Outside(Changes):
         """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
         if symbol.from_tensor:
             raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
-        outcome = bool(symbol.hint)
-        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
-        self.require(expr, outcome)
-        return outcome
+        return self.require_truth(symbol.expr, symbol.hint)
 
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""
-        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
+        expr = expression(symbol.expr)
         return self._keys.setdefault(expr.code(identity), expr)
 
     def stand_in(self, value: Any) -> Any:

@@ -22,7 +22,7 @@ from ..ir.values import TensorMeta
 from .containers import as_plain_dict
 from .interpreter import Interpreter
 from .metadata import result_device
-from .native_functions import plain_copy
+from .native_functions import adopt, plain_copy
 from .nested import nested_graph
 from .results import SameTensor, View, tensors_in
 from .stand_ins import outside_inference_mode, run_without_data
@@ -56,18 +56,6 @@ def tree(i: Interpreter, value: Any) -> Any:
     if kind in (TensorProxy, Symbol) or is_constant(value):
         return value
     raise Unsupported(f"a functional transform with a {type_of(value).__name__} among its values")
-
-
-def created(i: Interpreter, tree: Any) -> Any:
-    """A tree whose containers the captured code may change."""
-    if isinstance(tree, dict):
-        return i.mark_created(type(tree)((k, created(i, v)) for k, v in tree.items()))
-    if type(tree) is list:
-        return i.mark_created([created(i, v) for v in tree])
-    if isinstance(tree, tuple) and type(tree) is not torch.Size:
-        parts = [created(i, v) for v in tree]
-        return tree._make(parts) if hasattr(tree, "_make") else tuple(parts)
-    return tree
 
 
 class CapturedFunction:
@@ -111,7 +99,7 @@ def capture_function(
         try:
             leaves, spec = pytree.tree_flatten((args, kwargs))
             given = [v if meta is None else nested.argument(meta) for v, meta in zip(leaves, metas, strict=True)]
-            inner_args, inner_kwargs = created(i, pytree.tree_unflatten(given, spec))
+            inner_args, inner_kwargs = adopt(i, pytree.tree_unflatten(given, spec))
             returned = tree(i, i.call_now(function, inner_args, inner_kwargs))
             if builder.grad_enabled != grad:
                 raise Unsupported("a transformed function that leaves another grad mode")
@@ -150,7 +138,7 @@ def _node(i: Interpreter, name: str, run: Run, captured: Captured, args: Any, kw
         return tuple(flat_result)
 
     results = _call(i, named(call, name), leaves, captured.brought_in)
-    return created(i, pytree.tree_unflatten(list(results), specs[0]))
+    return adopt(i, pytree.tree_unflatten(list(results), specs[0]))
 
 
 def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
