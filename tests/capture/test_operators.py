@@ -183,8 +183,11 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
     "nonzero": (lambda x: x.nonzero(), (X,), "nonzero() returns depends", "nonzero_static"),
     "where": (lambda x: torch.where(x > 0), (X,), "where() returns depends", "all three arguments"),
     "equal": (lambda x: torch.equal(x, x), (X,), "answers in Python", "(a == b).all()"),
-    "one_hot": (lambda i: F.one_hot(i), (I,), "one_hot() returns depends", "num_classes"),
-    "repeat_interleave": (lambda i: i.repeat_interleave(i), (I,), "repeat_interleave() returns depends", "output_size"),
+    "one_hot": (lambda i, x: F.one_hot((i * x).long()), (I, torch.tensor(2.0)), "one_hot() returns depends", "num_classes"),
+    "repeat_interleave": (
+        lambda i, x: i.repeat_interleave((i * x).long()), (I, torch.tensor(2.0)),
+        "repeat_interleave() returns depends", "output_size",
+    ),
     "storage_offset": (lambda x: x[1:].storage_offset(), (X,), "the place of a tensor in its storage", ""),
     "data_ptr": (lambda x: x.data_ptr() > 0, (X,), "a tensor's address", ""),
     "tolist": (lambda x: x.tolist(), (X,), "contents as Python objects", "torch.unbind"),

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import gradients
+from . import gradients, held_contents
 from .class_attributes import python_method
 from .interpreter import Interpreter
 from .native_functions import adopt
@@ -351,7 +351,10 @@ def _inline(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwarg
 
 
 def _list(i: Interpreter, proxy: TensorProxy) -> Any:
+    if (numbers := held_contents.numbers_of(i, proxy)) is not None:
+        return numbers
     constant = i.graph.contents.constant(proxy)
+    constant = held_contents.held(i, proxy) if constant is None else constant
     if constant is None:
         raise Unsupported("a tensor's contents as Python objects", "torch.unbind keeps them in tensors")
     return adopt(i, constant.tolist())
@@ -362,7 +365,7 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
     if name not in _TAKE_SIZES:
         return value
     if type(value) is TensorProxy:
-        return i.size_in(value)
+        return held_contents.size_in(i, value)
     if type(value) in (list, tuple):
         return type(value)([_with_plain_sizes(i, name, v) for v in value])
     return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value
@@ -370,7 +373,7 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
 
 #: Methods that answer in Python.
 _NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {
-    "item": lambda i, proxy: i.graph.number_in(proxy), "tolist": _list,
+    "item": held_contents.number_in, "tolist": _list,
     "__float__": lambda i, proxy: i.call_now(float, (proxy,)), "__int__": lambda i, proxy: i.call_now(int, (proxy,)),
     "__len__": lambda i, proxy: i.length(proxy), "__iter__": lambda i, proxy: i.iterator(proxy),
 }  # fmt: skip

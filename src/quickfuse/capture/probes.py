@@ -274,8 +274,9 @@ def _run(
         torch.set_num_threads(1)
     try:
         short_args, short_kwargs = _short_arguments(function, lengths, operands, args, kwargs)
-        looked_at = [] if lengths.place is not None else [operands.made_for(t) for t in tensors if t.meta.numel == 1]
-        with _unread(function, looked_at):
+        # Which element an index takes, and what is computed of each element, is no length, axis or limit.
+        reads_values = lengths.place is not None or function.__name__ in ("getitem", "__getitem__")
+        with _unread(function, [] if reads_values else [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
             returned = call(function, short_args, short_kwargs, grad)
         return lengths.original(operands.result(returned, tensors, device))
     except Unsupported:
