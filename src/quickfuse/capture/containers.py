@@ -8,6 +8,7 @@ What a class says in Python about an operation comes first.
 from __future__ import annotations
 
 import collections
+import math
 import operator
 from collections.abc import Callable, Iterator
 from types import GenericAlias, UnionType
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import symbolic_keys
+from ..ir.guard import NumberExpr
+from ..ir.source import Source
 from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .held_contents import size_in
@@ -28,6 +30,7 @@ from .symbolic import (
     ForeignScalar,
     FromOutside,
     ShadowContainer,
+    ShadowDict,
     Symbol,
     TensorProxy,
     contains_symbolic,
@@ -203,7 +206,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     if kind.asks_class and (method := python_method(i, base, "__getitem__")) is not None:
         i.call(method, (base, key), {}, then)
         return
-    number = symbolic_keys.item(i, base, key)
+    number = item_at_number(i, base, key)
     if number is not ABSENT:
         then(number)
     else:
@@ -257,7 +260,7 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     kind = i.kind_of(container)
     if kind.asks_class and (method := python_method(i, container, "__contains__")) is not None:
         return i.truth(i.call_now(method, (container, element)))
-    outcome = symbolic_keys.contains(i, container, element)
+    outcome = contains_number(i, container, element)
     return kind.contains(i, container, element) if outcome is ABSENT else bool(outcome)
 
 
@@ -294,3 +297,68 @@ def is_type_argument(key: Any) -> bool:
     if isinstance(key, tuple):
         return all(map(is_type_argument, key))
     return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"
+
+
+# membership and lookup by a number from outside: the outcome is guarded, or the number found is one from outside too -
+
+
+#: Dictionaries that look a key up without adding it.
+_PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)
+_WRITTEN_OUT = (list, tuple, set, frozenset)
+
+
+def contains_number(i: Interpreter, container: Any, element: Any) -> Any:
+    """`element in container`, `ABSENT` where the element's value has to be seen."""
+    if type(element) is not Symbol or element.from_tensor:
+        return ABSENT
+    place = _unchanged(i, container)
+    if place is not None:
+        real, where = place
+        if not all(type(v) in (int, float, bool, str, type(None)) for v in real):
+            return ABSENT
+    elif isinstance(container, range) or type(container) in _WRITTEN_OUT and all(map(_is_literal, container)):
+        real = where = _as_literal(container)
+    else:
+        return ABSENT
+    outcome = element.hint in real
+    i.outside.require(NumberExpr("({} in {})", (element.expr, where)), outcome)
+    return outcome
+
+
+def item_at_number(i: Interpreter, base: Any, key: Any) -> Any:
+    """`base[key]` where that is a number, `ABSENT` where the key's value has to be seen."""
+    if type(key) is not Symbol or key.from_tensor:
+        return ABSENT
+    place = _unchanged(i, base)
+    if place is None:
+        return ABSENT
+    real, source = place
+    if not isinstance(real, _PLAIN_DICTS if isinstance(real, dict) else list):
+        return ABSENT
+    try:
+        value = real[key.hint]
+    except LookupError:
+        return ABSENT
+    if type(value) not in (int, float):
+        return ABSENT
+    return i.outside.wrap(value, source.item(i.outside.key_of(key)))
+
+
+def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
+    """A container of the user's that captured code left as it is, and where it is found."""
+    kind = type(container)
+    if kind is ShadowDict and not container.changes and type(container.real) in _PLAIN_DICTS:
+        return container.real, container.source
+    if kind is ShadowContainer and not container.added and type(container.real) is container.cls:
+        opened = container.items is not None
+        if not opened or list(map(id, container.items)) == list(map(id, container.original)):
+            return container.real, container.source
+    return None
+
+
+def _is_literal(value: Any) -> bool:
+    return type(value) in (int, bool, str, type(None)) or (type(value) is float and math.isfinite(value))
+
+
+def _as_literal(container: Any) -> Any:
+    return container if isinstance(container, range) else tuple(container)

@@ -41,19 +41,6 @@ def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool
     return name in _DUNDER or name in _COPIES or name in _NAMES or name.strip("_") in _NAMES
 
 
-def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The common shape by PyTorch's broadcasting, None where there is none."""
-    ndim = max(map(len, shapes), default=0)
-    result = [1] * ndim
-    for shape in shapes:
-        for axis, size in enumerate(shape, ndim - len(shape)):
-            if size != 1:
-                if result[axis] not in (1, size):
-                    return None
-                result[axis] = size
-    return tuple(result)
-
-
 def is_contiguous(meta: TensorMeta) -> bool:
     """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
     return meta.numel == 0 or _agrees(meta, contiguous_stride(meta.shape))

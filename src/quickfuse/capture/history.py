@@ -156,7 +156,8 @@ def _has_sparse_gradients(node: torch.fx.Node) -> bool:
 
 
 class ViewGroups:
-    """The views that one graph makes."""
+    """The views that one graph makes: tensors that autograd knows as views of each other begin to require gradients
+    together."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[TensorProxy]] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
-from . import binary_operators, containers, imports, variables
+from . import binary_operators, containers, variables
 from .class_attributes import load_super
 from .frame import Frame, new_cell
 from .interpreter import Interpreter
@@ -392,8 +392,8 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_IMPORT_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     names, level = f.stack.pop(), f.stack.pop()
-    f.stack.append(imports.import_name(i, f, value, names, level))
+    f.stack.append(variables.import_name(i, f, value, names, level))
 
 
 def op_IMPORT_FROM(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(imports.import_from(i, f.stack[-1], value))
+    f.stack.append(variables.import_from(i, f.stack[-1], value))

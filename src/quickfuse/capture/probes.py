@@ -21,9 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta, contiguous_stride
-from .data_dependent import reason_of
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
-from .stand_ins import StandIns, call, run_without_data, whole
+from .stand_ins import StandIns, call, reason_of, run_without_data, whole
 from .symbolic import TensorProxy
 
 #: Every axis of the results is an axis of an operand, or as long as an argument says.

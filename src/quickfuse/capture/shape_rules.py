@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.values import TensorMeta, contiguous_stride, span_of
+from ..ir.values import TensorMeta, broadcast_shape, contiguous_stride, span_of
 from .elementwise import (
-    broadcast,
     channels_last_stride,
     is_channels_last,
     is_contiguous,
@@ -173,7 +172,7 @@ def _normal(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> R
     given = _bind("mean std", args, options)
     if given is None or len({t.meta.device for t in tensors}) > 1:
         return None
-    shape = broadcast([t.meta.shape for t in tensors])
+    shape = broadcast_shape(*[t.meta.shape for t in tensors])
     dtype = tensors[0].meta.dtype
     if shape is None or not dtype.is_floating_point:
         return None

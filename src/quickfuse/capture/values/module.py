@@ -11,11 +11,11 @@ import torch
 from ...errors import Unsupported
 from .. import torch_calls, variables
 from ..class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
-from ..imports import PeerModule, torch_lazy_module
 from ..interpreter import Interpreter
 from ..kinds import is_trusted_module
 from ..raising import raise_in_program
 from ..symbolic import ABSENT, DELETED
+from ..variables import PeerModule, torch_lazy_module
 from .builtin import CodeKind
 from .kind import Kind, Then
 

@@ -27,7 +27,6 @@ import torch
 
 from ..changes import ContextToken
 from ..frame import GeneratorValue
-from ..imports import PeerModule
 from ..iterators import ITERATORS
 from ..kinds import VIEW_TYPES
 from ..library import CatchWarnings
@@ -46,6 +45,7 @@ from ..symbolic import (
     TensorProxy,
     Unread,
 )
+from ..variables import PeerModule
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
 from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind
