@@ -25,7 +25,7 @@ from .class_attributes import (
     lookup_class,
     special_method,
 )
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_module
 from .module_calls import MODULE_GETATTR, in_tables
 from .raising import Raised, raise_in_program
@@ -38,8 +38,6 @@ from .symbolic import (
     real_of,
     type_of,
 )
-
-Then = Callable[[Any], None]
 
 # reading attributes ---------------------------------------------------------------------------------------------
 

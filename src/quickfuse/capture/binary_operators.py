@@ -6,7 +6,6 @@ import collections
 import functools
 import operator
 import types
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from ..errors import Unsupported
 from . import containers
 from .class_attributes import lookup_class, python_method, special_method
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
 from .symbolic import (
@@ -31,8 +30,6 @@ from .symbolic import (
     is_constant,
     type_of,
 )
-
-Then = Callable[[Any], None]
 
 IN_PLACE_OF = {
     operator.iadd: operator.add, operator.iand: operator.and_, operator.ifloordiv: operator.floordiv,

@@ -7,19 +7,16 @@ import collections
 import enum
 import functools
 import types
-from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .symbolic import ABSENT, is_constant, type_of
-
-Then = Callable[[Any], None]
 
 #: What reads a field of a namedtuple.
 TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)

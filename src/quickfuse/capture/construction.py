@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import enum
 import types
-from collections.abc import Callable
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -14,12 +13,10 @@ from .class_attributes import guard_absent, guard_class_attribute, lookup_class,
 from .containers import iterate
 from .exceptions import check_group
 from .frame import Constructed
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES
 from .modes import SuspendedInside
 from .symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
-
-Then = Callable[[Any], None]
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
 _NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}

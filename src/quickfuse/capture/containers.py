@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import GenericAlias, UnionType
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..ir.source import Source
 from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .held_contents import size_in
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator, OutsideIterator
 from .symbolic import (
     ABSENT,
@@ -40,9 +40,6 @@ from .symbolic import (
     real_of,
     type_of,
 )
-
-Then = Callable[[Any], None]
-
 
 # iteration ------------------------------------------------------------------------------------------------------
 

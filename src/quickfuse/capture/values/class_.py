@@ -38,8 +38,6 @@ class ClassKind(CodeKind):
             construct(i, function, args, kwargs, then)
 
 
-
-
 def _class_getitem(i: Interpreter, cls: type) -> FunctionType | None:
     """What a class of the user's says `cls[...]` is, None where it says nothing or leaves it to the standard library."""
     owner, found = lookup_class(cls, "__class_getitem__")
