@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
 from ..ir.values import TensorMeta
-from . import builtin_calls, functools_calls, library, torch_calls, transforms
+from . import builtin_calls, function_calls, library, torch_calls, transforms
 from .class_attributes import lookup_class
 from .interpreter import Interpreter, Then
 from .kinds import is_trusted_module
@@ -41,11 +41,11 @@ def call(
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}"))
         return
-    if function.__code__ is functools_calls.DISPATCH:
-        then(functools_calls.dispatch_to(i, function, args, kwargs))
+    if function.__code__ is function_calls.DISPATCH:
+        then(function_calls.dispatch_to(i, function, args, kwargs))
         return
-    if function.__code__ is functools_calls.GET_CACHED:
-        functools_calls.method(i, function, args, kwargs, then)
+    if function.__code__ is function_calls.GET_CACHED:
+        function_calls.method(i, function, args, kwargs, then)
         return
     kept_out = function.__code__ is KEPT_FROM_COMPILER and is_trusted_module(function.__module__)
     if kept_out or function.__code__ is AROUND_REPR:

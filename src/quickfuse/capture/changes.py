@@ -59,7 +59,7 @@ class Changes(Guarding):
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
-        #: Calls through caches, to be made afterwards: see `functools_calls`.
+        #: Calls through caches, to be made afterwards: see `function_calls`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
         #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []

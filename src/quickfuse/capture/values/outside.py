@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
-from .. import binary_operators, calls, functools_calls, outside_iterators, torch_calls
+from .. import binary_operators, calls, function_calls, outside_iterators, torch_calls
 from ..binary_operators import COMPARISONS, IN_PLACE_OF
 from ..class_attributes import CACHED, lookup_class, python_method
 from ..containers import iterate
@@ -73,7 +73,7 @@ class ForeignKind(OutsideKind):
             i.outside.guard("is", function.source, real)  # nothing else tells what is in it
             i.call(real, args, kwargs, then)
         elif kind is CACHED:
-            then(functools_calls.call_cached(i, function, args, kwargs))
+            then(function_calls.call_cached(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
             then(i.outside.wrap(real(), function.source.referent()))
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
