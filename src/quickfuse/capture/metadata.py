@@ -98,7 +98,7 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
         result = run_empty(function, args, kwargs, tensors, grad, device)
     result = result or probe(function, args, kwargs, tensors, grad, device)
     result = result or run_without_data(function, args, kwargs, tensors, grad, device)
-    if device.type != "cpu" and (on_cpu := results_on_cpu(function, args, kwargs)):
+    if device.type != "cpu" and (on_cpu := results_on_cpu(function)):
         there = torch.device("cpu")
         found = [replace(m, device=there) if k in on_cpu else m for k, m in enumerate(result.structure)]
         result = replace(result, structure=type(result.structure)(found))

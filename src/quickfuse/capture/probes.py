@@ -273,9 +273,9 @@ def _run(
         torch.set_num_threads(1)
     try:
         short_args, short_kwargs = _short_arguments(function, lengths, operands, args, kwargs)
-        # Which element an index takes, and what is computed of each element, is no length, axis or limit.
-        reads_values = lengths.place is not None or function.__name__ in ("getitem", "__getitem__")
-        with _unread(function, [] if reads_values else [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
+        # An index that is a tensor selects one element, whatever it holds; nor is what elements are computed from a length.
+        any_number = lengths.place is not None or _is_index(function)
+        with _unread(function, [] if any_number else [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
             returned = call(function, short_args, short_kwargs, grad)
         return lengths.original(operands.result(returned, tensors, device))
     except Unsupported:
@@ -322,11 +322,15 @@ def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any, device:
         return counts and ("output_size" not in kwargs or device.type != "cpu")
     if name == "scaled_dot_product_attention":
         return device.type != "cpu" or bool(kwargs.get("dropout_p") or (len(args) > 4 and args[4]))
-    if name in ("getitem", "__getitem__"):
+    if _is_index(function):
         return not _is_index_of_integers(args[1])
     if name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"):
         return any(type(a) is float and a > 0 for a in (*args, *kwargs.values()))
     return False
+
+
+def _is_index(function: Callable[..., Any]) -> bool:
+    return getattr(function, "__name__", "") in ("getitem", "__getitem__")
 
 
 def _is_index_of_integers(index: Any) -> bool:
