@@ -7,7 +7,6 @@ only as long as the graph changed nothing of the program's.
 
 from __future__ import annotations
 
-import dis
 import functools
 import operator
 from types import CodeType
@@ -19,6 +18,7 @@ from ..bytecode.decoding import decode
 from .failing import is_handled, is_in_try
 from .frame import Frame
 from .interpreter import Interpreter
+from .liveness import ALWAYS_JUMPS, JUMPS
 from .number_operators import is_on_gpu
 from .symbolic import Symbol, TensorProxy
 
@@ -29,8 +29,6 @@ _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq,
 #: Whole numbers up to this one are also floating-point ones.
 _EXACT = 1 << 53
 
-_JUMPS = frozenset(dis.opname[opcode] for opcode in (*dis.hasjrel, *dis.hasjabs))
-_ALWAYS_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split())
 _LEAVES = frozenset("RETURN_VALUE RETURN_CONST YIELD_VALUE RETURN_GENERATOR SEND RERAISE".split())
 
 
@@ -127,8 +125,8 @@ def only_raises(code: CodeType, position: int) -> bool:
                 return False
             raises = True
             continue
-        if instruction.name not in _ALWAYS_JUMPS:
+        if instruction.name not in ALWAYS_JUMPS:
             waiting.append(at + 1)
-        if instruction.name in _JUMPS:
+        if instruction.name in JUMPS:
             waiting.append(instruction.value)
     return raises
