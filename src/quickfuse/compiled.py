@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from . import config, errors, logs
 from .capture import capture, may_be_handled, resume, user_function
+from .capture.assertions import UNUSUAL
 from .capture.failing import is_in_try
 from .control import disabled
 from .drive.driver import NO_SEGMENT, Driver
@@ -43,6 +44,8 @@ FEWEST_INSTRUCTIONS = 6
 VOLATILE_AFTER = 4
 #: The same where a program goes on after a break, where numbers count iterations.
 VOLATILE_AFTER_BREAK = 2
+#: How often a branch may have another outcome than usual, before segments end there.
+UNUSUAL_AFTER = 3
 
 
 class Compiled:
@@ -107,6 +110,7 @@ class Compiled:
         except RunNatively as request:
             failure, result = request.__cause__, None
         except Interrupted as halt:
+            self._note_unusual(self.entry)
             plain: Any = self._plain
             result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n), plain, args, kwargs)
         if result is not None:
@@ -180,11 +184,25 @@ class Compiled:
         result = self._native(args, kwargs)
         if isinstance(failure, errors.GraphBreak):
             raise failure
+        if isinstance(failure, Exception) and self._note_unusual(self.entry):
+            return result
         if isinstance(failure, Exception) and not any(may_be_handled(s.segment) for s in self.entry.specialisations):
             if self._raise_internal_errors():
                 raise failure
             self._report_internal_error(failure)
         return result
+
+    def _note_unusual(self, point: Point) -> bool:
+        """A segment failed. Whether a branch may have had another outcome than usual; if so, that is not expected again for
+        long."""
+        if not any(s.segment.expects for s in point.specialisations):
+            return False
+        point.unusual += 1
+        if point.unusual >= UNUSUAL_AFTER and not self.settings.fullgraph:
+            with self._lock:
+                point.volatile |= {UNUSUAL}
+                point.specialisations = [s for s in point.specialisations if not s.segment.expects]
+        return True
 
     def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
         """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
@@ -253,8 +271,10 @@ class Compiled:
             with logs.stage("first run"):
                 result = made.run(frames)
         except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
+            self._note_unusual(point)
             return NO_SEGMENT
         except Interrupted as halt:
+            self._note_unusual(point)
             return suspended(halt, lambda n: resume(frames, stop_at=n), self._plain, (frames,), {})
         if result is MISS:
             self._log_at("a guard that does not hold right after capture", frames[-1])

@@ -238,6 +238,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
         asks_compiling=i.asked_compiling,
+        expects=i.graph.expects,
         draws=[Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws],
     )
 
