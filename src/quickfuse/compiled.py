@@ -77,6 +77,7 @@ class Compiled:
         self.captures = 0
         #: How many of the next calls are plain Python.
         self.native_calls = 0
+        self._recovers = self.settings.backend.name in ("quickfuse", "eager")
         self.trial = Trial() if self._may_be_native() else None
         self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
 
@@ -112,7 +113,7 @@ class Compiled:
         except Interrupted as halt:
             self._note_unusual(self.entry)
             plain: Any = self._plain
-            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n), plain, args, kwargs)
+            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n, recovers=True), plain, args, kwargs)
         if result is not None:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
@@ -221,10 +222,9 @@ class Compiled:
             elif (other := outer_tracer()) is not None:
                 self._refuse_or_log(other)
             elif not added and self.native_reason is None and self._may_compile(self.entry, args):
-                plain, whole = self._plain, self.settings.fullgraph
-                specialisation = self._specialise(
-                    self.entry, args, kwargs, lambda volatile: capture(plain, args, kwargs, whole=whole, volatile=volatile)
-                )
+                given = {"whole": self.settings.fullgraph, "recovers": self._recovers}
+                begin = functools.partial(capture, self._plain, args, kwargs, **given)
+                specialisation = self._specialise(self.entry, args, kwargs, lambda volatile: begin(volatile=volatile))
         for made_elsewhere in added:
             result = made_elsewhere.run(*args, **kwargs)
             if result is not MISS:
@@ -263,7 +263,8 @@ class Compiled:
             with self._lock:
                 added, made = _others(point, tried), None
                 if not added and point.capturable and outer_tracer() is None and self._may_compile(point, (), frames[-1]):
-                    made = self._specialise(point, (frames,), {}, lambda volatile: resume(frames, volatile))
+                    begin = functools.partial(resume, frames, recovers=self._recovers)
+                    made = self._specialise(point, (frames,), {}, lambda volatile: begin(volatile=volatile))
             if added:
                 return self._run_segment(key, frames)
             if made is None:
@@ -275,7 +276,7 @@ class Compiled:
             return NO_SEGMENT
         except Interrupted as halt:
             self._note_unusual(point)
-            return suspended(halt, lambda n: resume(frames, stop_at=n), self._plain, (frames,), {})
+            return suspended(halt, lambda n: resume(frames, stop_at=n, recovers=True), self._plain, (frames,), {})
         if result is MISS:
             self._log_at("a guard that does not hold right after capture", frames[-1])
             return NO_SEGMENT

@@ -155,7 +155,7 @@ def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
     run = in_inference_mode(run) if segment.inference else run
-    run = drawing_again(run) if segment.expects else run
+    run = drawing_again(run) if segment.expects and not segment.mutated else run  # which goes on where it failed
     return preserving_modes(run) if segment.changes_modes else run
 
 

@@ -123,3 +123,80 @@ def test_after_a_change():
     for x in (USUAL, UNUSUAL[0], USUAL):
         torch.testing.assert_close(compiled(x), eager(x), equal_nan=True)
         torch.testing.assert_close(dict(ours.named_buffers()), dict(eager.named_buffers()), equal_nan=True)
+
+
+def changing_its_argument_before(x):
+    x.add_(1)
+    y = x.sqrt()
+    if torch.isnan(y).any():
+        y = y.nan_to_num(7.0)
+    x.mul_(2)
+    return y + 1
+
+
+class Network(torch.nn.Module):
+    """Running statistics change before the branch, and random numbers are drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        x = torch.nn.functional.dropout(self.norm(self.linear(x)), 0.1) * 1e30
+        x = x * x
+        if not torch.isfinite(x).all():
+            x = torch.clamp(x, max=3.0)
+        assert x.max() <= 3
+        return self.norm(self.linear(x))
+
+
+def changing_its_argument_and_checking(x):
+    x.add_(1)
+    y = x.sqrt()
+    try:
+        torch._check_tensor_all(torch.isfinite(y))
+        y = y * 2 if torch.isfinite(y).all().item() else y
+    finally:
+        x.mul_(2)
+    return y + 1
+
+
+def outcome(function, *args):
+    try:
+        return function(*args)
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+@pytest.mark.parametrize("function", [changing_its_argument_before, changing_its_argument_and_checking])
+def test_after_changes(backend, function):
+    compiled = quickfuse.compile(function, backend=backend)
+    for k, x in enumerate([USUAL, UNUSUAL[1], USUAL, *UNUSUAL, USUAL]):
+        ours, eager = x.clone(), x.clone()
+        found, wanted = outcome(compiled, ours), outcome(function, eager)
+        assert found == wanted if type(wanted) is str else torch.testing.assert_close(found, wanted, equal_nan=True) is None
+        torch.testing.assert_close(ours, eager, equal_nan=True)
+        assert k or function is not changing_its_argument_before or compiled.graph_count == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_training_after_changes(backend):
+    def step(network, x):
+        torch.manual_seed(1)
+        network.zero_grad()
+        loss = network(x).square().sum()
+        loss.backward()
+        return loss.detach(), [p.grad for p in network.parameters()], torch.rand(2)
+
+    torch.manual_seed(0)
+    ours, eager = Network(), Network()
+    eager.load_state_dict(ours.state_dict())
+    whole, forward = quickfuse.compile(step, backend=backend), quickfuse.compile(ours, backend=backend)
+    for k in range(5):
+        x = USUAL * 1e-20 if k == 3 else USUAL
+        wanted = step(eager, x)
+        found = whole(ours, x) if k % 2 else step(forward, x)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(dict(ours.named_buffers()), dict(eager.named_buffers()))

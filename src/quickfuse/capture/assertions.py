@@ -3,7 +3,9 @@
 
 The graph gets an operator that fails where that side would be taken, and goes on with the other. A graph that fails runs
 again in Python, instruction by instruction, so that the program's own exception is raised, where it is raised, or its other
-side taken. That is right only as long as the graph changed nothing of the program's.
+side taken. That is right where the graph changed nothing of the program's: kernels change it once it is known that nothing
+fails, and what runs operator by operator is taken up where it failed (see `interrupted`). Of the graphs of other backends
+nothing is known.
 
 Which side a check for numbers that are not finite takes is known beforehand. If it turns out otherwise several times, the
 branch is captured as a break (see `Compiled`).
@@ -101,7 +103,7 @@ def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> boo
     frame = i.frames[-1]
     if is_in_try(frame.code, frame.lasti):  # it decides by exceptions: they may come often
         return False
-    if graph.nested or (graph.mutated and graph.contents.has_written_inputs()):
+    if graph.nested or (graph.mutated and graph.contents.has_written_inputs() and not _recovers(i, condition)):
         return False
     if type(condition) is Symbol:
         condition = _as_tensor(i, condition)
@@ -109,6 +111,22 @@ def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> boo
         condition = graph.call("call_method", "logical_not", (condition,), {})
     graph.call("call_function", torch._assert_async, (condition,), {})
     return True
+
+
+def _recovers(i: Interpreter, condition: TensorProxy | Symbol) -> bool:
+    """Whether the program can go on in Python where the condition turns out to be another one, after changes: it is known
+    then."""
+    graph = i.graph
+    if not graph.recovers or torch.is_inference_mode_enabled() or any(map(_is_inference, graph.examples)):
+        return False
+    if type(condition) is TensorProxy:
+        return True
+    return condition.kind is bool and condition.tensor is not None and _is_as_read(i, condition)
+
+
+def _is_inference(value: Any) -> bool:
+    """Whether a tensor changes first and refuses then, so that nothing can be taken up after a change."""
+    return isinstance(value, torch.Tensor) and value.is_inference()
 
 
 def _as_tensor(i: Interpreter, number: Symbol) -> TensorProxy:

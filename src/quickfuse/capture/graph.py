@@ -85,6 +85,8 @@ class GraphBuilder:
         #: The names of the program's blocks that a profiler is to show.
         self.labels: list[str] = []
         self.changes_modes = False
+        #: Whether the program goes on in Python where the graph fails, also after it has changed something.
+        self.recovers = False
         #: Whether it goes on with the usual outcome of a branch: see `assertions`.
         self.expects = False
         self.operators = 0
