@@ -116,17 +116,9 @@ def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> boo
 def _recovers(i: Interpreter, condition: TensorProxy | Symbol) -> bool:
     """Whether the program can go on in Python where the condition turns out to be another one, after changes: it is known
     then."""
-    graph = i.graph
-    if not graph.recovers or torch.is_inference_mode_enabled() or any(map(_is_inference, graph.examples)):
-        return False
-    if type(condition) is TensorProxy:
-        return True
+    if type(condition) is TensorProxy or not i.graph.goes_on_after_changes():
+        return i.graph.goes_on_after_changes()
     return condition.kind is bool and condition.tensor is not None and _is_as_read(i, condition)
-
-
-def _is_inference(value: Any) -> bool:
-    """Whether a tensor changes first and refuses then, so that nothing can be taken up after a change."""
-    return isinstance(value, torch.Tensor) and value.is_inference()
 
 
 def _as_tensor(i: Interpreter, number: Symbol) -> TensorProxy:

@@ -248,6 +248,7 @@ class GraphBuilder:
         self.sync_modes()
         self.operators += 1
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
+        must_not_fail = must_not_fail and not self.goes_on_after_changes()
         node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
         self._stamp(node)
         if asks_class:
@@ -440,6 +441,11 @@ class GraphBuilder:
         metas = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
         return any(meta.requires_grad and meta.dtype is torch.float32 for meta in metas)
 
+    def goes_on_after_changes(self) -> bool:
+        """Whether the program goes on in Python where the graph fails after it has changed something: see `interrupted`.
+        Inference tensors change first and refuse then."""
+        return self.recovers and not torch.is_inference_mode_enabled() and not any(map(_is_inference, self.examples))
+
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""
         if self._shadow is None:
@@ -463,6 +469,10 @@ class GraphBuilder:
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph
+
+
+def _is_inference(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_inference()
 
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.
