@@ -207,6 +207,8 @@ def _variable(i: Interpreter, value: Any, source: Source) -> Any:
 def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left()
+    if i.graph.indexing_modes:
+        raise SuspendedInside(i.graph.indexing_modes[0][1], "a break in a torch function mode")
     book = RecipeBook(i)
     stopped = bool(i.frames)
     frames = [book.frame(frame) for frame in i.frames]

@@ -110,6 +110,8 @@ class GraphBuilder:
         self.in_library: Callable[[], bool] = bool
         #: The numbers that nodes stand for.
         self.numbers: dict[torch.fx.Node, Symbol] = {}
+        #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
+        self.indexing_modes: list[tuple[Any, int]] = []
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
 

@@ -11,7 +11,17 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.signatures import signature
-from . import checkpoints, control_flow, custom_functions, gradients, mode_calls, tensor_checks, torch_function, transforms
+from . import (
+    checkpoints,
+    control_flow,
+    custom_functions,
+    function_modes,
+    gradients,
+    mode_calls,
+    tensor_checks,
+    torch_function,
+    transforms,
+)
 from .assertions import holds, is_unknown
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
@@ -204,7 +214,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch._C._log_api_usage_once: lambda i, *event: None,  # for PyTorch's own statistics
     torch._C._get_tracing_state: _state(lambda: None),
     torch._C._is_tracing: _state(lambda: False),
-    torch._C._len_torch_function_stack: _state(lambda: 0),
     torch._C._len_torch_dispatch_stack: _state(lambda: 0),
     torch._C._are_functorch_transforms_active: _state(lambda: False),
     _APPLY: custom_functions.apply,
@@ -212,6 +221,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.autograd.grad: gradients.grad,
     **control_flow.HANDLERS,
     **mode_calls.HANDLERS,
+    **function_modes.HANDLERS,
     **tensor_checks.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
