@@ -25,6 +25,11 @@ from ..ir.modes import modes_restored, outer_tracer
 from ..ir.values import TensorMeta
 from .replayed import Replayed
 
+#: Inputs of up to this size are held until backward has run, where backward itself does not need them: to differentiate
+#: the gradients (`create_graph=True`) takes all inputs. Larger ones are not, as eager does not: logits can be most of the
+#: memory.
+HELD_BYTES = 1 << 26
+
 
 class CompiledGraph:
     """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
@@ -130,6 +135,7 @@ class JoinedCall:
         self.number_index = {k: n for n, k in enumerate([k for k, number in enumerate(is_number) if number])}
         self.numbers = [self.number_index[k] for k in made.numbers]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
+        self.held = [k for k in self.weak if (k, True) not in self.saved]
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path for r in made.results
@@ -225,7 +231,8 @@ class JoinedCall:
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
             for index in {self.tensor_index[k] for k in self.mutated}:
                 tensors[index] = tensors[index].detach().clone()
-            outputs = self.run(*self._all_inputs(tensors, node.numbers))
+            with _outside_batches():
+                outputs = self.run(*self._all_inputs(tensors, node.numbers))
             given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
             found = torch.autograd.grad(
                 [self._base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
@@ -294,6 +301,7 @@ class _Joined(torch.autograd.Function):
             ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
         ctx.strong = [tensors[k] for k in call.strong]
         ctx.weak = [_ref(tensors[k]) for k in call.weak]
+        ctx.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
         ctx.versions = _versions(tensors)
         return tuple(made[: call.outputs])
 
@@ -301,6 +309,9 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         call: JoinedCall = ctx.call
         tensors = [*ctx.saved_tensors]
+        held = ctx.held
+        if held and not _graph_is_retained():
+            ctx.held = None
         given = [gradients[k] for k in call.differentiable]
         for number, message in call.used_up.items():
             if given[number] is not None:
@@ -317,6 +328,7 @@ class _Joined(torch.autograd.Function):
                     found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
                     return (*_NOTHING, *[found[k] for k in call.edges])
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
+        del held
         return (*_NOTHING, *[found[k] for k in call.edges])
 
 
@@ -365,6 +377,7 @@ _ref = weakref.ref
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 _version = operator.attrgetter("_version")
+_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 #: `_Joined.apply`, without what it does for transforms of torch.func: guards see to it that none is active.
 keep_peer_out(_Joined.backward)
@@ -404,6 +417,19 @@ def _inputs(node: Any, call: JoinedCall) -> list[Any]:
                 f"of the compiled function, of shape {list(tensor.shape)}"
             )
     return tensors
+
+
+@contextlib.contextmanager
+def _outside_batches() -> Iterator[None]:
+    """Run operators as outside of `is_grads_batched=True`, within which PyTorch refuses to draw random numbers."""
+    depth = torch._C._vmapmode_increment_nesting()
+    for _ in range(depth):
+        torch._C._vmapmode_decrement_nesting()
+    try:
+        yield
+    finally:
+        for _ in range(depth - 1):
+            torch._C._vmapmode_increment_nesting()
 
 
 def _current_random_state(devices: list[int]) -> Any:
