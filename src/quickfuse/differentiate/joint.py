@@ -290,7 +290,7 @@ class Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        plan.find_reach(inputs, wanted)
+        plan.find_groups()
         gradients: Sequence[Any] = [None] * len(wanted)
         order: list[int] = []
         if values and wanted:

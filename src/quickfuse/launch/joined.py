@@ -24,6 +24,7 @@ from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored, outer_tracer
 from ..ir.values import TensorMeta
 from .replayed import Replayed
+from .several_results import SavedForGroups, keep_hooks_from_nothing
 
 #: Inputs of up to this size are held until backward has run, where backward itself does not need them: to differentiate
 #: the gradients (`create_graph=True`) takes all inputs. Larger ones are not, as eager does not: logits can be most of the
@@ -33,11 +34,11 @@ HELD_BYTES = 1 << 26
 
 class CompiledGraph:
     """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
-    `make_check` makes one for plain tensors of this layout."""
+    `make_check` makes one for plain tensors of this layout. `used` are the saved tensors (by number) that backward reads."""
 
     def __init__(
         self, function: Callable[..., Any], check: Any, make_check: Callable[..., Any], placer: Any, kernels: int,
-        metas: list[TensorMeta],
+        metas: list[TensorMeta], used: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.function = function
         self.check = check
@@ -47,6 +48,7 @@ class CompiledGraph:
         self.replayed = function if isinstance(function, Replayed) else None
         self.kernels = kernels
         self.metas = metas
+        self.used = used
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
@@ -122,6 +124,9 @@ class JoinedCall:
         self.mutated = frozenset(made.mutated)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
+        self.groups = made.groups
+        #: Whether backward from some outputs leaves to others what is saved for them.
+        self.apart = len({*made.groups}) > 1 and forward.replayed is None
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -295,7 +300,11 @@ class _Joined(torch.autograd.Function):
         call.count_changes(made)
         ctx.call = call
         ctx.numbers = numbers
-        ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
+        if call.apart:  # a result, which will refer to the node, must not be referred to by it: an alias counts its changes
+            saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
+            ctx.shared = SavedForGroups(saved, call.groups)
+        else:
+            ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
         ctx.set_materialize_grads(False)
         if call.fixed:
             ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
@@ -308,7 +317,8 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call: JoinedCall = ctx.call
-        tensors = [*ctx.saved_tensors]
+        shared: SavedForGroups | None = ctx.shared if call.apart else None
+        tensors = [*ctx.saved_tensors] if shared is None else []
         held = ctx.held
         if held and not _graph_is_retained():
             ctx.held = None
@@ -319,17 +329,31 @@ class _Joined(torch.autograd.Function):
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))
+        if shared is not None:
+            tensors = shared.take(absent, _graph_is_retained())
         if not torch.is_grad_enabled() and not _are_watched(given):
             backward = call.compiled_backward(absent)
             if backward is not None:
+                if shared is not None:
+                    shared.check(tensors, backward.used)
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
                 tensors += [g for g in given if g is not None]
                 with contextlib.suppress(Unfit):
                     found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
-                    return (*_NOTHING, *[found[k] for k in call.edges])
+                    return _results(ctx, found)
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
         del held
-        return (*_NOTHING, *[found[k] for k in call.edges])
+        return _results(ctx, found)
+
+
+def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
+    """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
+    call: JoinedCall = node.call
+    if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
+        for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
+            if index in absent:
+                keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
+    return (*_NOTHING, *[found[k] for k in call.edges])
 
 
 def _are_watched(gradients: list[Any]) -> bool:
