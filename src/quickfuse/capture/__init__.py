@@ -25,6 +25,7 @@ from .changes import ElementMatters
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
+from .held_contents import number_of
 from .inference import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
@@ -128,6 +129,8 @@ def _locate(reason: Unsupported, i: Interpreter) -> None:
 
 def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _check_surroundings(i)
+    i.begins_call = True
+    i.outside.number_out_of_tensor = lambda symbol: number_of(i, symbol)
     i.outside.guard_function(function, i.outside.roots.constant(function.__qualname__, function))
     try:
         bound = bind_arguments(function, args, kwargs)

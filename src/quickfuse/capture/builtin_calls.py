@@ -37,6 +37,7 @@ from .class_attributes import (
     special_method,
 )
 from .containers import iterate, native_iterator
+from .held_contents import number_in
 from .interpreter import Interpreter
 from .iterators import BATCHED, FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
 from .kinds import CODE_TYPES, VIEW_TYPES
@@ -259,7 +260,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if value is ABSENT:
             return kind()
         if type(value) is TensorProxy:
-            value = i.graph.number_in(value)
+            value = number_in(i, value)
         if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:

@@ -52,8 +52,8 @@ class Advanced:
 class Changes(Guarding):
     """The changes so far; those of containers are in their stand-ins."""
 
-    def __init__(self, location: Callable[[], str]) -> None:
-        super().__init__(location)
+    def __init__(self, location: Callable[[], str], volatile: frozenset[str]) -> None:
+        super().__init__(location, volatile)
         #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         #: The globals and cells that it has assigned or deleted.

@@ -19,6 +19,7 @@ from ..errors import Unsupported
 from . import symbolic_keys
 from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
+from .held_contents import size_in
 from .interpreter import Interpreter
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator, OutsideIterator
 from .raising import raise_in_program
@@ -176,7 +177,7 @@ def as_index(i: Interpreter, value: Any) -> Any:
     if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
         value = i.outside.concrete(value)
     if type(value) is TensorProxy:
-        return i.size_in(value)
+        return size_in(i, value)
     if is_constant(value):
         return value
     if (method := python_method(i, value, "__index__")) is not None:

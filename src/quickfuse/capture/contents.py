@@ -134,15 +134,22 @@ class Contents:
         template = template_of(function, len(operands))
         return None if template is None else _applied(function, template, known)
 
-    def constant(
-        self, tensor: TensorProxy, number: Callable[[torch.fx.Node], Any] | None = None
-    ) -> torch.Tensor | None:
-        """What is in a tensor that is made of constants alone, and that nothing was stored in since. `number` gives the
-        values of numbers from outside, where these count as constants."""
+    def constant(self, tensor: TensorProxy, given: constant_tensors.Given | None = None) -> torch.Tensor | None:
+        """What is in a tensor that is made of constants, and of what is `given`, alone, and that nothing was stored in
+        since."""
         graph = self._graph
         if tensor.node is None or tensor.node.graph is not graph.root or torch._C._is_any_autocast_enabled():
             return None
-        return constant_tensors.value_of(tensor.node, self._changes.__contains__, number)
+        return constant_tensors.value_of(tensor.node, self._changes.__contains__, given)
+
+    def is_written(self, node: torch.fx.Node) -> bool:
+        """Whether the captured code changed an input, or may have."""
+        return node in self._written or node in self._changes
+
+    def note_contents_read(self, source: Source, tensor: torch.Tensor) -> None:
+        """Generated code reads what is in a tensor before the graph runs, where the program reads it now."""
+        self._asked = True
+        self._note_read(source, tensor, self.clock)
 
     def still_holds(self, symbol: Symbol) -> bool:
         """Whether the tensors that a number came out of, all made by the captured code, hold it when the graph ends."""

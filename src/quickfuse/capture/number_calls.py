@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from .held_contents import number_in
 from .interpreter import Interpreter
 from .number_operators import template_of
 from .results import OperatorFailed
@@ -24,7 +25,7 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that stays arithmetic where it is given a number from outside."""
 
     def handler(i: Interpreter, *args: Any) -> Any:
-        plain = [i.graph.number_in(a) if type(a) is TensorProxy else a for a in args]
+        plain = [number_in(i, a) if type(a) is TensorProxy else a for a in args]
         symbols = [a for a in plain if type(a) is Symbol]
         known = all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols)
         if symbols and known and template_of(function, len(plain)) is not None:

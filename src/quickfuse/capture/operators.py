@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import gradients
+from . import gradients, held_contents
 from .class_attributes import python_method
 from .interpreter import Interpreter
 from .results import OperatorFailed
@@ -358,7 +358,7 @@ def _length(i: Interpreter, proxy: TensorProxy) -> int:
 
 def _number(kind: type) -> Callable[[Interpreter, TensorProxy], Any]:
     def convert(i: Interpreter, proxy: TensorProxy) -> Any:
-        number = i.graph.number_in(proxy)
+        number = held_contents.number_in(i, proxy)
         if type(number) is not Symbol:
             return i.native(kind, number)
         return number if number.kind is kind else i.graph.number(kind, number)
@@ -367,11 +367,14 @@ def _number(kind: type) -> Callable[[Interpreter, TensorProxy], Any]:
 
 
 def _item(i: Interpreter, proxy: TensorProxy) -> Any:
-    return i.graph.number_in(proxy)
+    return held_contents.number_in(i, proxy)
 
 
 def _list(i: Interpreter, proxy: TensorProxy) -> Any:
+    if (numbers := held_contents.numbers_of(i, proxy)) is not None:
+        return numbers
     constant = i.graph.contents.constant(proxy)
+    constant = held_contents.held(i, proxy) if constant is None else constant
     if constant is None:
         raise Unsupported("a tensor's contents as Python objects", "torch.unbind keeps them in tensors")
     return _made(i, constant.tolist())
@@ -387,7 +390,7 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
     if name not in _TAKE_SIZES:
         return value
     if type(value) is TensorProxy:
-        return i.size_in(value)
+        return held_contents.size_in(i, value)
     if type(value) in (list, tuple):
         return type(value)([_with_plain_sizes(i, name, v) for v in value])
     return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value

@@ -69,6 +69,8 @@ from .tensor_subclasses import is_function_class, is_plain_subclass
 
 LARGEST_CONTAINER = 100_000
 
+_NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+
 
 class Outside(Changes):
     """Everything that the capture of one segment has read so far.
@@ -77,14 +79,15 @@ class Outside(Changes):
     """
 
     def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
-        super().__init__(location)
+        super().__init__(location, volatile)
         self.roots = SourceRoots()
         self.tensors_read = 0
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
         self.function_classes = False
-        self._volatile = volatile
         #: Classes that the captured code made, and after how many instructions.
         self.classes_made: dict[type, int] = {}
+        #: The number that a symbol out of a tensor stands for, where guards can hold it: see `held_contents.number_of`.
+        self.number_out_of_tensor: Callable[[Symbol], Any] = lambda symbol: None
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
@@ -217,7 +220,7 @@ class Outside(Changes):
         if isinstance(value, CODE_TYPES):
             by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
             if by_code:
-                self._guard_code(value, source)
+                self.guard_code(value, source)
             elif not trusted:
                 self.guard("is", source, value)
             self.note_place(value, source, by_code)
@@ -349,12 +352,6 @@ class Outside(Changes):
         self.note_place(method, source, by_code=True)
         return method
 
-    def _guard_code(self, function: FunctionType, source: Source) -> None:
-        """A function that the program makes anew each time: what counts is its code, and what it closes over."""
-        self.guard("type", source, FunctionType)
-        self.guard("is", source.attr("__code__"), function.__code__)
-        self.guard("is", source.attr("__globals__"), function.__globals__)
-
     def is_by_code(self, value: Any) -> bool:
         """Whether a function is known by its code, or a method by its object, so that another function object may stand
         at its source."""
@@ -384,7 +381,7 @@ class Outside(Changes):
         size = cls.__len__(value)
         if size > LARGEST_CONTAINER:
             raise Unsupported(f"a {type(value).__name__} of {size} elements ({source})")
-        if str(source) in self._volatile:
+        if self.keeps_changing(source):
             raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
         elements = list(cls.__iter__(value))
         if cls in (set, frozenset):
@@ -449,8 +446,10 @@ class Outside(Changes):
         if type(value) is not Symbol:
             return value
         if value.from_tensor:
-            raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
-        if self._volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self._volatile:
+            if (held := self.number_out_of_tensor(value)) is None:
+                raise Unsupported(*_NO_BRANCH)
+            return held
+        if self.volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self.volatile:
             raise Unsupported("a number that keeps changing where its value matters")
         for source in (value.expr,) if isinstance(value.expr, Source) else value.expr.sources():  # type: ignore[union-attr]
             self.refuse_element(source)
@@ -475,13 +474,13 @@ class Outside(Changes):
 
     def _refuse_changing(self, source: Source) -> None:
         """No guard on the value of what keeps changing is worth having."""
-        if self._volatile and str(source) in self._volatile:
+        if self.keeps_changing(source):
             raise Unsupported("a value that keeps changing where it matters")
 
     def truth(self, symbol: Symbol) -> bool:
         """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
         if symbol.from_tensor:
-            raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+            raise Unsupported(*_NO_BRANCH)
         outcome = bool(symbol.hint)
         expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
         self.require(expr, outcome)

@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta, contiguous_stride
+from .data_dependent import reason_of
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .stand_ins import StandIns, call, whole
 from .symbolic import TensorProxy
@@ -258,7 +260,8 @@ def _run(
         torch.set_num_threads(1)  # waking the others takes longer than the work
     try:
         short_args, short_kwargs = _short_arguments(function, lengths, operands, args, kwargs)
-        returned = call(function, short_args, short_kwargs, grad)
+        with _unread(function, [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
+            returned = call(function, short_args, short_kwargs, grad)
         return lengths.original(operands.result(returned, tensors, device))
     except Unsupported:
         raise
@@ -266,6 +269,28 @@ def _run(
         raise _Raised from error
     finally:
         torch.set_num_threads(threads)
+
+
+def _unread(function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> contextlib.AbstractContextManager[Any]:
+    """Within it, the operator does not take these tensors for numbers: a length, an axis, a limit is not what the operand
+    happens to hold here."""
+    return _Unread(function, numbers) if numbers else contextlib.nullcontext()
+
+
+class _Unread(TorchDispatchMode):
+    def __init__(self, function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> None:
+        super().__init__()
+        self.function = function
+        self.numbers = {id(number) for number in numbers}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would make each call import PyTorch's compiler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default and id(args[0]) in self.numbers:
+            raise Unsupported(*reason_of(self.function, ValueError()))
+        return func(*args, **(kwargs or {}))
 
 
 def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
-
-import torch
 
 from ..errors import Unsupported
 from ..ir.marks import kept_from_peer
@@ -13,13 +11,9 @@ from . import single_dispatch, torch_calls, transforms
 from .inlining import is_left_to_python
 from .interpreter import Interpreter, Then
 from .kinds import is_trusted_module
+from .on_device import KEPT_FROM_COMPILER
 from .text import AROUND_REPR
 from .user_marks import call_marked, user_mark
-
-#: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
-_KEPT_OUT: CodeType | None = next(
-    (c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
-)
 
 
 def call(
@@ -47,7 +41,7 @@ def call(
     if function.__code__ is AROUND_REPR:
         i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
-    if function.__code__ is _KEPT_OUT and is_trusted_module(function.__module__):
+    if function.__code__ is KEPT_FROM_COMPILER and is_trusted_module(function.__module__):
         i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
         return
     if (kept := kept_from_peer(function)) is not None:

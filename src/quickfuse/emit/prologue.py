@@ -111,7 +111,7 @@ class Prologue:
             parent = self._place(base)
             key = source.key
             by_syntax = isinstance(key, Source) or reads_by_syntax(self._types.get(base), source.kind)
-            if isinstance(key, NumberExpr) or not by_syntax or source.kind in ("ahead", "read_by"):
+            if isinstance(key, NumberExpr) or not by_syntax or source.kind in ("ahead", "read_by", "numbers"):
                 found = None
             elif parent is not None and not isinstance(key, Source):
                 found = self._family(source.kind, None, parent[0], key), parent[1]
@@ -280,6 +280,8 @@ class Prologue:
             return f"_read_by({base})"
         if source.kind == "contents":
             return f"{base}.item()"
+        if source.kind == "numbers":
+            return f"_numbers_in({base})"
         if source.kind == "plain":
             return f"_plain_value({self.constant(source.key)}, {base})"
         kind = self._types.get(source.base)

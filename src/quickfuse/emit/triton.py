@@ -8,13 +8,13 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
               (bodies without axes have `members`, the number of members as an int32, in its place)
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
     BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
-    TAIL      (constexpr, not without axes) the number of threads of a program
+    TAIL      (constexpr, not without axes) elements that a program handles at a time where accesses are narrow
     ALIGN     (constexpr, not without axes) whether there is code for accesses of 128 bits a thread
     INDEX     (constexpr, only with two axes or more) tl.int32 or tl.int64: the type of index arithmetic
 
 A program of a body with axes handles up to BLOCK consecutive elements of one member, in row-major order. Where their
 number and all addresses are multiples of 16, it handles them at once, by accesses of 128 bits a thread; otherwise TAIL
-at a time, one by each thread. Both branches call one function, `NAME_elements`, which has the computation. The kernel
+at a time, by narrow ones. Both branches call one function, `NAME_elements`, which has the computation. The kernel
 decides for each program, so that one odd view does not slow the other members down. Without ALIGN there is one branch for
 all programs: small work is not worth two copies of the code. Bodies with rows that are gone through have other constants:
 see `triton_rows.py`.

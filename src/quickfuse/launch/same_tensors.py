@@ -163,14 +163,14 @@ class SameTensors:
         ids = np.array([id(t) for t in held[self._roots :]], dtype=np.int64)
         pair = np.array([len(counts), counts.ctypes.data], dtype=np.int64)
         objects = np.array([*map(id, tensors)], dtype=np.int64)
-        self._kept += [heads, ids, counts, pair, objects]
+        shares = [np.array([records.ctypes.data, 0, 0, len(records)], dtype=np.int64) for records in (first, second)]
+        self._kept += [heads, ids, counts, pair, objects, *shares]
         walk_block = self._walk.block_address if self._walk is not None else 0
         results = note.results.ctypes.data if note is not None else 0
         self._number = next(_numbers)
         self.block[1:] = [
             walk_block, results, self._roots, len(ids), ids.ctypes.data, len(heads), heads.ctypes.data,
-            len(first), first.ctypes.data, len(second), second.ctypes.data, pair.ctypes.data,
-            len(objects), objects.ctypes.data, 0,
+            shares[0].ctypes.data, shares[1].ctypes.data, pair.ctypes.data, len(objects), objects.ctypes.data, 0, 1,
         ]  # fmt: skip
         self.block[0] = self._number
 

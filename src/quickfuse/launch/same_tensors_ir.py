@@ -10,9 +10,12 @@ from .tensor_layout import OBJECT_MASK, TensorLayout
 _TYPE = 8
 _LIST_SIZE, _LIST_ITEMS = 16, 24
 
-#: Words of the block that the scan reads, and which of them counts how often everything was the same.
-BLOCK_WORDS = 16
-HITS = 15
+#: Words of the block that the scan reads: which of them counts how often everything was the same, and how many threads read.
+BLOCK_WORDS = 15
+HITS = 13
+THREADS = 14
+#: A share of the work for several threads: where records are, whether one of them was found changed, 0, and how many.
+SHARE_WORDS = 4
 #: A tensor's record: its object, its template, its type, its C++ object, the first words of this, the words of its storage
 #: from the address of the data on, its gradient, and the flags of autograd.
 OBJECT, TEMPLATE, KIND, OWN_WORDS = 0, 1, 2, 4
@@ -98,6 +101,7 @@ def scan_ir(name: str, layout: TensorLayout) -> str:
     """LLVM IR of the scan: the walk's words, what the caller holds, the classes, the tensors. It gives the list of these, or
     None."""
     fields = "\n".join(_load(f"f{k}", "block", 8 * k) for k in range(BLOCK_WORDS))
+    passes = f"{_pass_ir(name, 'a', 'first', '%f8', 'second')}\n{_pass_ir(name, 'b', 'second', '%f9', 'collect')}"
     find = unchanged.find_address()
     included = key_included_function()
     assert included is not None  # see `same_tensors.available`
@@ -106,6 +110,9 @@ declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare i64 @llvm.vector.reduce.or.v2i64(<2 x i64>)
 declare i64 @llvm.vector.reduce.or.v4i64(<4 x i64>)
 declare i64 @llvm.vector.reduce.or.v8i64(<8 x i64>)
+declare void @quickfuse_run(ptr, i64, i64, ptr, ptr, i64, ptr, i64)
+{_records_ir(f"{name}_a", layout, object_first=True)}
+{_records_ir(f"{name}_b", layout, object_first=False)}
 define ptr @{name}(ptr %list, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
@@ -153,15 +160,12 @@ heads:
   %pairs = inttoptr i64 %f7 to ptr
   br label %pair.head
 {unchanged.pairs_ir("%heads", "%f6", "first")}
-first:
-{_records_ir("a", "first", "%f8", "%f9", "second", layout, object_first=True)}
-second:
-{_records_ir("b", "second", "%f10", "%f11", "collect", layout, object_first=False)}
+{passes}
 collect:
   %hits = add i64 %f{HITS}, 1
   store i64 %hits, ptr %f{HITS}.p
-  %objects = inttoptr i64 %f14 to ptr
-{unchanged.returned_list_ir("%objects", "%f13")}
+  %objects = inttoptr i64 %f12 to ptr
+{unchanged.returned_list_ir("%objects", "%f11")}
 changed:
   store i64 0, ptr %block
 {unchanged.RETURNED_NONE}
@@ -175,7 +179,7 @@ def count_ir(name: str) -> str:
 define i64 @{name}(ptr %nothing, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
-  %counts.p = getelementptr i64, ptr %block, i64 12
+  %counts.p = getelementptr i64, ptr %block, i64 10
   %counts = load ptr, ptr %counts.p
 {_load("count.size", "counts", 0)}
   %count.places.p = getelementptr i64, ptr %counts, i64 1
@@ -202,11 +206,24 @@ exit:
 """
 
 
-def _records_ir(
-    x: str, before: str, count: str, records: str, after: str, layout: TensorLayout, *, object_first: bool
-) -> str:
-    """IR that compares the words of some tensors. All its names begin with `x`; it comes from block `before` and goes to
-    `after`. `object_first`: the Python object is known to be alive, and otherwise the C++ object."""
+def _pass_ir(name: str, x: str, label: str, share: str, after: str) -> str:
+    """IR of the block `label`, in which threads go through the records of a share by the function `name_x`."""
+    return f"""{label}:
+  %{x}.share = inttoptr i64 {share} to ptr
+  %{x}.any.p = getelementptr i64, ptr %{x}.share, i64 1
+  %{x}.starts = getelementptr i64, ptr %{x}.share, i64 2
+  store i64 0, ptr %{x}.any.p
+  call void @quickfuse_run(ptr @{name}_{x}, i64 {SHARE_WORDS}, i64 1, ptr %{x}.share, ptr %{x}.starts, i64 1, ptr null,
+    i64 %f{THREADS})
+  %{x}.any = load i64, ptr %{x}.any.p
+  %{x}.none = icmp eq i64 %{x}.any, 0
+  br i1 %{x}.none, label %{after}, label %changed"""
+
+
+def _records_ir(name: str, layout: TensorLayout, *, object_first: bool) -> str:
+    """IR of a function that compares the words of some tensors, a range of those of a share, and says there if they are
+    others. `object_first`: the Python object is known to be alive, and otherwise the C++ object."""
+    x = "t"
     pointers = {"object": OBJECT, "template": TEMPLATE, "impl": KIND + 1, "storage": OWN_WORDS,
                 "autograd": OWN_WORDS + layout.autograd - layout.first}  # fmt: skip
     loads = [
@@ -221,13 +238,15 @@ def _records_ir(
     tests = [object_test, _impl_ir(x, layout)] if object_first else [_impl_ir(x, layout), object_test]
     assert layout.handle == _TYPE + 8
     return f"""
-  %{x}.records = inttoptr i64 {records} to ptr
-  %{x}.final = sub i64 {count}, 1
+define internal void @{name}(ptr %share, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
+entry:
+  %{x}.records = load ptr, ptr %share
+  %{x}.final = sub i64 %past, 1
   br label %{x}.head
 {x}.head:
-  %{x}.k = phi i64 [ 0, %{before} ], [ %{x}.k.next, %{x}.next ]
-  %{x}.done = icmp sge i64 %{x}.k, {count}
-  br i1 %{x}.done, label %{after}, label %{x}.body
+  %{x}.k = phi i64 [ %first, %entry ], [ %{x}.k.next, %{x}.next ]
+  %{x}.done = icmp sge i64 %{x}.k, %past
+  br i1 %{x}.done, label %exit, label %{x}.body
 {x}.body:
   %{x}.at = mul i64 %{x}.k, {RECORD_WORDS}
   %{x}.record = getelementptr i64, ptr %{x}.records, i64 %{x}.at
@@ -260,6 +279,13 @@ def _records_ir(
 {x}.next:
   %{x}.k.next = add i64 %{x}.k, 1
   br label %{x}.head
+changed:
+  %any.p = getelementptr i64, ptr %share, i64 1
+  store atomic i64 1, ptr %any.p monotonic, align 8
+  ret void
+exit:
+  ret void
+}}
 """
 
 
