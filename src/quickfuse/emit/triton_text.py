@@ -9,6 +9,8 @@ import torch
 
 from quickfuse.ir.kernel import KernelBody, Slot
 
+_LONGEST_TERM = 32
+
 
 def in_memory(body: KernelBody) -> list[tuple[int, Slot]]:
     """The slots that have an address, with their numbers."""
@@ -57,7 +59,15 @@ def is_aligned(body: KernelBody, words: Sequence[int], *counts: str) -> str:
     for word in words:
         needed.setdefault(body.multiple_of(word), []).append(names[word])
     needed.setdefault(body.elements_of_128_bits, []).extend(counts)
-    return " & ".join(f"(({' | '.join(parts)}) % {multiple} == 0)" for multiple, parts in needed.items() if parts)
+    return " & ".join(f"({_all_bits(parts)} % {multiple} == 0)" for multiple, parts in needed.items() if parts)
+
+
+def _all_bits(names: Sequence[str]) -> str:
+    """The bits that any of some words has. Operators stand in few levels: for Triton, a term of a thousand is too deep."""
+    if len(names) <= _LONGEST_TERM:
+        return f"({' | '.join(names)})"
+    step = -(-len(names) // _LONGEST_TERM)
+    return f"({' | '.join(_all_bits(names[k : k + step]) for k in range(0, len(names), step))})"
 
 
 def alignment_hints(body: KernelBody, words: Sequence[int]) -> list[str]:
