@@ -28,6 +28,7 @@ from .launch.joined import CompiledGraph, JoinedCall
 from .report import save_report
 from .signals import handlers_heard
 
+
 def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_source.Body, int]:
     """The body of a segment that needs gradients, and how many kernels its forward graph has. `run` is the graph in eager.
 
