@@ -45,11 +45,13 @@ def capture(
     whole: bool = False,
     volatile: frozenset[str] = frozenset(),
     stop_at: int = -1,
+    recovers: bool = False,
 ) -> Segment:
     """The first segment of a call of `function`, without touching any object of the user's.
 
     `whole` asks for the whole call, `stop_at` for no more than so many instructions. `volatile` names sources of numbers
-    whose values keep changing: see `Outside`.
+    whose values keep changing: see `Outside`. `recovers`: where a graph fails, the program goes on in Python, also after
+    tensors were changed.
 
     Raises:
         Unsupported: where the function does something that has to happen in Python, and the call cannot be suspended
@@ -62,11 +64,13 @@ def capture(
         _begin_call(i, function, args, kwargs)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        return _segment(begin, function.__code__, whole, volatile, stop_at)
+        return _segment(begin, function.__code__, whole, volatile, stop_at, recovers)
 
 
-def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1) -> Segment:
-    """The segment that begins with these suspended frames.
+def resume(
+    frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False
+) -> Segment:
+    """The segment that begins with these suspended frames; see `capture`.
 
     Raises:
         Unsupported: where not even the first instruction can be captured.
@@ -76,19 +80,20 @@ def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset(), sto
         _begin_frames(i, frames)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        segment = _segment(begin, frames[-1].code, False, volatile, stop_at)
+        segment = _segment(begin, frames[-1].code, False, volatile, stop_at, recovers)
     segment.resumes = True
     segment.began = tuple([(frame.code, frame.position) for frame in frames])
     return segment
 
 
 def _segment(
-    begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int
+    begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int, recovers: bool
 ) -> Segment:
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
+        i.graph.recovers = recovers
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = i.outside.may_stop = True
@@ -202,6 +207,8 @@ def _variable(i: Interpreter, value: Any, source: Source) -> Any:
 def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left()
+    if i.graph.indexing_modes:
+        raise SuspendedInside(i.graph.indexing_modes[0][1], "a break in a torch function mode")
     book = RecipeBook(i)
     stopped = bool(i.frames)
     frames = [book.frame(frame) for frame in i.frames]
@@ -238,6 +245,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
         asks_compiling=i.asked_compiling,
+        expects=i.graph.expects,
         draws=[Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws],
     )
 

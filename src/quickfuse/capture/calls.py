@@ -93,7 +93,7 @@ _LEFT_TO_PYTHON = (
     "torch.library torch.multiprocessing torch.package torch.profiler torch.random torch.serialization torch.testing "
     "torch.utils.benchmark torch.utils.data torch.utils.dlpack torch.utils.hooks quickfuse.backends quickfuse.compile "
     "quickfuse.control quickfuse.doctor quickfuse.explain quickfuse.logs torch.utils.tensorboard "
-    "torch.autograd.gradcheck torch.autograd.functional torch.autograd.anomaly_mode"
+    "torch.autograd.gradcheck torch.autograd.functional torch.autograd.anomaly_mode torch.autograd.forward_ad"
 )
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 

@@ -92,7 +92,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     application = Application(cls, context, plain, made)
     nodes = [output.node for output in made]
     for node in nodes + ([nodes[0].args[0]] if isinstance(result, tuple) else []):
-        node.meta["custom"] = True
+        node.meta["own_gradients"] = True
         i.graph.history.applications[node] = application
     if transformed:
         application.operands_with_gradients(i)  # which refuses side effects

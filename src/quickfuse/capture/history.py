@@ -99,7 +99,7 @@ class History:
             if strict:
                 _check_followed(node)
             operands = node.meta.get("reaches", node.all_input_nodes)
-            if "custom" in node.meta and strict:
+            if "own_gradients" in node.meta and strict:
                 if follow is None:
                     raise Unsupported("backward() through a torch.autograd.Function inside of a checkpoint")
                 operands = follow(self.applications[node])

@@ -137,6 +137,9 @@ def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
         return None
     if not proxy.real.is_leaf and not proxy.real.retains_grad:
         raise Unsupported("the gradient of a tensor that is not a leaf")
+    if proxy.cls is not torch.nn.Parameter:  # to read the gradient of a result is a warning: guards must not
+        name = "is_leaf" if proxy.real.is_leaf else "retains_grad"
+        i.outside.guard("is", proxy.source.attr(name), True)
     return i.outside.wrap(proxy.real.grad, proxy.source.attr("grad"))
 
 

@@ -14,7 +14,7 @@ from ..ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_
 from ..ir.signatures import signature
 from ..ir.source import Source
 from ..ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
-from . import checkpoints, custom_functions, gradients, library, torch_function, transforms
+from . import checkpoints, custom_functions, function_modes, gradients, library, torch_function, transforms
 from .assertions import holds, is_unknown
 from .contents import owners
 from .interpreter import Interpreter
@@ -302,7 +302,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     ),
     torch._C._get_tracing_state: _state(lambda: None),
     torch._C._is_tracing: _state(lambda: False),
-    torch._C._len_torch_function_stack: _state(lambda: 0),
     torch._C._len_torch_dispatch_stack: _state(lambda: 0),
     torch._C._are_functorch_transforms_active: _state(lambda: False),
     _APPLY: custom_functions.apply,
@@ -329,6 +328,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     enter_inference: _enter_inference,
     leave_inference: lambda i: i.graph.inference.leave(i.graph),
     first_unlike: _first_unlike, overlapping: _overlapping,
+    **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
     **torch_function.HANDLERS,
