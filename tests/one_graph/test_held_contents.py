@@ -160,3 +160,34 @@ def test_other_kinds_of_arguments_are_no_surprise():
         torch.testing.assert_close(compiled(x0(), counts), x0().repeat_interleave(counts, 0))
     with pytest.raises(RuntimeError):
         compiled(x0(), torch.tensor([1, 2, 3]))
+
+
+def padded(x, n):
+    return torch.nn.functional.pad(x, (n, n + 1)) + 1
+
+
+def resized(x, n):
+    return torch.nn.functional.interpolate(x[None, None], size=(n, n * 2)).reshape(-1) + 1
+
+
+def repeated(x, n):
+    return x.repeat(n, 1) + 1
+
+
+def rolled(x, n):
+    return x.roll(n, 1) + x.narrow(0, n - 1, 1).sum(n - 1)
+
+
+@pytest.mark.parametrize("function", [padded, resized, repeated, rolled])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("computed", [False, True])
+def test_tensors_as_sizes(function, grad, computed):
+    """What is in a tensor that an operator takes for a number decides about shapes, be it known or not."""
+
+    def f(x, n):
+        return function(x, (n.double() * 1.0).exp().log().round().long() if computed else n)
+
+    compiled = quickfuse.compile(f)
+    for size in (1, 2, 1):
+        x = x0().requires_grad_(grad)
+        torch.testing.assert_close(compiled(x, torch.tensor(size)), f(x, torch.tensor(size)))

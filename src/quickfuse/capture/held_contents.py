@@ -149,14 +149,30 @@ def number_of(i: Interpreter, symbol: Symbol) -> Any:
     return None if any(number is None for number in plain) else i.native(function, *plain)
 
 
-def call(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call whose results have as many elements as numbers in tensors say, which are held. NotImplemented otherwise."""
     name = target if isinstance(target, str) else name_of(target)
-    if name not in _RULES or not i.begins_call or i.graph.nested or not args:
+    if not i.begins_call or i.graph.nested or not args:
         return NotImplemented
+    if name not in _RULES:
+        return _with_numbers(i, kind, target, args, kwargs)
     rule = _RULES[name]
     made = NotImplemented if rule is None else rule(i, *args, **kwargs)
     return _computed(i, target, args, kwargs) if made is NotImplemented else made
+
+
+def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same call with numbers in place of the tensors that stand for sizes."""
+
+    def number(value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return type(value)([number(v) for v in value])
+        return size_in(i, value) if type(value) is TensorProxy else value
+
+    numbers = (args[0], *map(number, args[1:])), {name: number(value) for name, value in kwargs.items()}
+    if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
+        return NotImplemented
+    return i.graph.call(kind, target, *numbers)
 
 
 def _computed(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

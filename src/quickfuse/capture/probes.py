@@ -189,9 +189,29 @@ def probe(
                 raise OperatorFailed(f"{type(error).__name__}: {error}") from error
             continue
         if result is not None:
-            return result
+            lengths.first_index += 1
+            if not any(map(_may_be_a_number, tensors)):
+                return result
+            again = _run_again(result, (function, args, kwargs, tensors, grad, device, lengths))
+            return result if again == result else None
     return None
 
+
+def _may_be_a_number(tensor: TensorProxy) -> bool:
+    """Whether a tensor may stand for an integer: `F.pad(x, (n, 0))`. Operators that take it so read what is in it."""
+    return tensor.meta.numel == 1 and not (tensor.meta.dtype.is_floating_point or tensor.meta.dtype.is_complex)
+
+
+def _run_again(before: Result, run: tuple[Any, ...]) -> Result | None:
+    """The result where integers in tensors are other ones; None where the operator raises. An index that does not fit says
+    nothing."""
+    try:
+        return _run(*run, _LARGEST_ALWAYS)
+    except _Raised as raised:
+        return before if _ABOUT_INDICES.search(str(raised.__cause__)) else None
+
+
+_ABOUT_INDICES = re.compile(r"\bindex\b.* out of |out of bounds|\bindices\b.* out of |Target .* out of ", re.IGNORECASE)
 
 #: What an exception says that is about the operands' types, whatever their lengths and contents. PyTorch's rules for tensors
 #: without data often know nothing of it.
