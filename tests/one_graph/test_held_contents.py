@@ -191,3 +191,33 @@ def test_tensors_as_sizes(function, grad, computed):
     for size in (1, 2, 1):
         x = x0().requires_grad_(grad)
         torch.testing.assert_close(compiled(x, torch.tensor(size)), f(x, torch.tensor(size)))
+
+
+class Convolution(torch.nn.Module):
+    """Its sizes are buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.stride = torch.nn.Buffer(torch.tensor(2))
+        self.size = torch.nn.Buffer(torch.tensor(3))
+        self.total = torch.nn.Buffer(torch.tensor(3) - torch.tensor(2))
+
+    def forward(self, x):
+        length = x.shape[-1]
+        frames = torch.ceil((length - self.size + self.total) / self.stride + 1).to(torch.int64) - 1
+        right = self.total // 2
+        left, right = self.total - right, right + frames * self.stride + self.size - self.total - length
+        if length <= max(left, right):
+            x = torch.nn.functional.pad(x, (0, max(left, right) - length + 1))
+        return torch.nn.functional.pad(x, (left, right), "constant") * 2
+
+
+def test_buffers_decide():
+    ours, eager = Convolution(), Convolution()
+    compiled = quickfuse.compile(ours, fullgraph=True)
+    for size in (3, 5):
+        for module in (ours, eager):
+            module.size.fill_(size)
+        for length in (2, 5, 9):
+            x = torch.arange(2.0 * length).view(1, 2, length)
+            torch.testing.assert_close(compiled(x), eager(x))

@@ -32,9 +32,10 @@ class _Held:
 
     operators = OPERATORS
 
-    def __init__(self, i: Interpreter, tensors: bool) -> None:
+    def __init__(self, i: Interpreter, tensors: bool, only_buffers: bool = False) -> None:
         self._i = i
         self._tensors = tensors
+        self._only_buffers = only_buffers
 
     def takes(self, node: torch.fx.Node) -> bool:
         meta = node.meta.get("val")
@@ -43,7 +44,9 @@ class _Held:
         if not self._tensors or node.op != "placeholder" or not isinstance(meta, TensorMeta):
             return False
         contents = self._i.graph.contents
-        return not contents.is_written(node) and _may_hold(self._i, *contents.example(node))
+        if contents.is_written(node) or (self._only_buffers and not _is_buffer(contents.example(node)[0])):
+            return False
+        return _may_hold(self._i, *contents.example(node))
 
     def value(self, node: torch.fx.Node) -> Any:
         if isinstance(node.meta["val"], NumberMeta):
@@ -81,6 +84,23 @@ def _may_hold(i: Interpreter, source: Source, tensor: Any) -> bool:
     if source.kind == "constant":
         return True
     return tensor.numel() <= MOST_NUMBERS and not i.outside.keeps_changing(source.numbers()) and len(numbers_in(tensor)) > 0
+
+
+def _is_buffer(source: Source) -> bool:
+    """Whether a tensor is a buffer of a module: a part of the model, where arguments are its data."""
+    return source.base is not None and source.base.kind in ("attr", "item") and source.base.key == "_buffers"
+
+
+def truth(i: Interpreter, condition: TensorProxy | Symbol) -> bool | None:
+    """The truth value of a condition that is computed from constants and from small buffers, which are guarded to stay the
+    same; None for others."""
+    tensor = condition.tensor if type(condition) is Symbol else condition
+    if not i.begins_call or type(tensor) is not TensorProxy or tensor.node is None or tensor.meta.numel != 1:
+        return None
+    if type(condition) is Symbol and condition.clock != i.graph.contents.clock:
+        return None
+    found = i.graph.contents.constant(tensor, _Held(i, tensors=True, only_buffers=True))
+    return None if found is None else bool(found)
 
 
 def size_in(i: Interpreter, tensor: TensorProxy) -> Any:
