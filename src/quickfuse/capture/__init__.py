@@ -19,16 +19,16 @@ from ..ir.endings import visible_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
-from . import autocast
+from . import modes
 from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
 from .changes import ElementMatters
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .held_contents import number_of
-from .inference import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
+from .modes import SuspendedInside
 from .naming import label_arguments, user_function
 from .raising import Raised
 from .symbolic import Unread
@@ -261,7 +261,7 @@ def _check_surroundings(i: Interpreter) -> None:
         ("torch.autograd.forward_ad._current_level", torch.autograd.forward_ad._current_level),
     ):
         i.outside.guard("state", None, (setting, value))
-    autocast.guard_surroundings(i.outside.guard)
+    modes.guard_surroundings(i.outside.guard)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Unsupported("an active torch function or dispatch mode")
     if torch.autograd.forward_ad._current_level >= 0:

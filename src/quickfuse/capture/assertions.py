@@ -13,7 +13,6 @@ branch is captured as a break (see `Compiled`).
 
 from __future__ import annotations
 
-import dis
 import functools
 import operator
 from types import CodeType
@@ -26,6 +25,7 @@ from .contents import plain_name
 from .failing import is_handled, is_in_try
 from .frame import Frame
 from .interpreter import Interpreter
+from .liveness import ALWAYS_JUMPS, JUMPS
 from .number_operators import is_on_gpu
 from .symbolic import Symbol, TensorProxy
 
@@ -47,8 +47,6 @@ _MOST_OPERATORS = 6
 #: Among what keeps changing: the outcomes of branches that are known beforehand otherwise.
 UNUSUAL = "branches on whether numbers are finite"
 
-_JUMPS = frozenset(dis.opname[opcode] for opcode in (*dis.hasjrel, *dis.hasjabs))
-_ALWAYS_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split())
 _LEAVES = frozenset("RETURN_VALUE RETURN_CONST YIELD_VALUE RETURN_GENERATOR SEND RERAISE".split())
 
 
@@ -178,8 +176,8 @@ def only_raises(code: CodeType, position: int) -> bool:
                 return False
             raises = True
             continue
-        if instruction.name not in _ALWAYS_JUMPS:
+        if instruction.name not in ALWAYS_JUMPS:
             waiting.append(at + 1)
-        if instruction.name in _JUMPS:
+        if instruction.name in JUMPS:
             waiting.append(instruction.value)
     return raises

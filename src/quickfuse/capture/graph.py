@@ -17,25 +17,25 @@ from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.trace import Trace
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
-from .autocast import Autocast
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
-from .history import History
-from .inference import Inference
+from .history import History, ViewGroups
 from .metadata import result_of
+from .modes import Autocast, Inference
 from .mutation import changed_tensors, is_in_place, name_of
 from .naming import placeholder_name
 from .nested import Nested, bring_in
 from .number_operators import (
     NEVER_RAISE,
+    converted_numbers,
     is_on_gpu,
     kind_depends_on_values,
     kind_from_tensor,
     needed_of_operands,
+    range_guards,
     template_of,
 )
-from .number_ranges import converted_numbers, range_guards
 from .results import (
     OperatorFailed,
     Result,
@@ -51,7 +51,6 @@ from .results import (
 from .shadow import Shadow
 from .symbolic import Symbol, TensorProxy, is_numpy, tensors_among
 from .tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
-from .view_groups import ViewGroups
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
 

@@ -14,9 +14,9 @@ import torch
 from ..errors import Unsupported
 from . import function_modes, held_contents, library
 from .class_attributes import guard_class_attribute
-from .data_dependent import is_of_values
 from .interpreter import Interpreter
 from .results import View
+from .stand_ins import is_of_values
 from .symbolic import Symbol, TensorProxy, symbolic_leaves
 from .tensor_subclasses import is_function_class, is_plain_subclass, own_member
 
