@@ -147,7 +147,7 @@ def _static(cls: Any, name: str) -> Any:
 
 
 def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
-    """Whether operators behind a node changed tensors that they did not make; `mutated` are those that were changed before."""
+    """Whether operators after a node changed tensors that they did not make; `mutated` are those changed before."""
     made: dict[torch.fx.Node, None] = {}
     for node in reversed(list(i.graph.graph.nodes)):
         if node is last:

@@ -26,6 +26,12 @@ from .symbolic import Symbol, TensorProxy, symbolic_leaves
 _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
+#: Operators all of whose operands but the first are numbers.
+_TAKE_LENGTHS = frozenset(
+    "pad interpolate repeat tile expand narrow split chunk tensor_split roll unflatten topk adaptive_avg_pool1d "
+    "adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d max_pool2d".split()
+)
+
 
 class _Held:
     """Numbers and small tensors from outside, which guards hold as they are."""
@@ -174,8 +180,10 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
     name = target if isinstance(target, str) else name_of(target)
     if not i.begins_call or i.graph.nested or not args:
         return NotImplemented
-    if name not in _RULES:
+    if name in _TAKE_LENGTHS:
         return _with_numbers(i, kind, target, args, kwargs)
+    if name not in _RULES:
+        return NotImplemented
     rule = _RULES[name]
     made = NotImplemented if rule is None else rule(i, *args, **kwargs)
     return _computed(i, target, args, kwargs) if made is NotImplemented else made
