@@ -86,7 +86,8 @@ def differentiated_twice(nets: Networks, results: tuple[torch.Tensor, ...]) -> A
     results[1].sum().backward()
 
 
-USES = [one_after_the_other, in_the_other_order, one_twice, updated_between, changed_what_is_needed, hooked, differentiated_twice]
+USES = [one_after_the_other, in_the_other_order, one_twice, updated_between, changed_what_is_needed, hooked,
+        differentiated_twice]  # fmt: skip
 
 #: Of two faults eager names the other; and it frees for second derivatives what the compiled graph computes again.
 OTHERWISE = {(sharing_a_layer, changed_what_is_needed), (sharing_a_layer, differentiated_twice)}

@@ -318,6 +318,15 @@ def forward_mode_inside(x, v):
     return primal, tangent, x + 1
 
 
+@case((leaf(3), 2.0), (leaf(3, seed=1), 3.0))
+def custom_function_in_a_block_without_inference_mode(x, scale):
+    with torch.inference_mode(False):
+        y = Cube.apply(x, scale)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = Cube.apply(x, 2.0)
+    return y.sum(), z
+
+
 @setup(steady="later")
 def accumulation_over_micro_batches():
     model = torch.nn.Linear(4, 1)

@@ -60,6 +60,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     tensors = [a for a in args if type(a) is TensorProxy]
     needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
     operators, mutated = i.graph.operators, len(i.graph.mutated)
+    i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
     last = next(iter(reversed(i.graph.graph.nodes)), None)
     effects = i.outside.effect_count()
     context = i.mark_created(InlinedContext())
