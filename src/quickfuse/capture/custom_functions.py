@@ -73,6 +73,9 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     outputs = result if isinstance(result, tuple) else (result,)
     if not needed:
         i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
+        if i.graph.grad_enabled:
+            for tensor in tensors:
+                i.outside.guard_requires_grad(tensor)
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result
