@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 # running --------------------------------------------------------------------------------------------------------
 
@@ -153,7 +154,8 @@ _OTHER_NUMBERS = object()
 
 def _in_float64(program: Callable[..., Any], arguments: list[Any], changes: bool) -> Any:
     wide = [_widened(a) for a in arguments]
-    outcome = outcome_of(program, wide)
+    with _WideTypes():
+        outcome = outcome_of(program, wide)
     after = random_states()
     seed_all(0)
     if outcome[0] == "raised":
@@ -161,6 +163,17 @@ def _in_float64(program: Callable[..., Any], arguments: list[Any], changes: bool
     if not torch.equal(after, random_states()):
         return _OTHER_NUMBERS
     return (outcome[1], wide) if changes else outcome[1]
+
+
+class _WideTypes(TorchFunctionMode):
+    """Within it, float64 stands for the types that an operator is asked for by name."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*map(self._wide, args), **{name: self._wide(value) for name, value in (kwargs or {}).items()})
+
+    @staticmethod
+    def _wide(value: Any) -> Any:
+        return torch.float64 if isinstance(value, torch.dtype) and value in _ROUNDED else value
 
 
 def _errors_nearby(program: Callable[..., Any], arguments: list[Any], seed: int, changes: bool) -> list[float]:

@@ -24,7 +24,7 @@ from cpu_runner import Strided
 from quickfuse.differentiate.expand import expand
 from quickfuse.emit.triton import emit
 from quickfuse.ir.kernel import Form, KernelBody, KernelCall, Schedule, row_template
-from quickfuse.launch.cuda_compile import CompiledCubin, LaunchShape, argument_types, compile_kernel
+from quickfuse.launch.cuda_compile import CompiledCubin, LaunchShape, argument_types, compile_kernel, unaligned_step
 from quickfuse.launch.cuda_shapes import choose, program_table
 from quickfuse.lower import lower
 from schedule_interpreter import Interpreter, assert_same, fused
@@ -85,7 +85,7 @@ def looped(shape: LaunchShape) -> LaunchShape:
 def constants(body: KernelBody, shape: LaunchShape) -> dict[str, Any]:
     if shape.columns:
         return {"BLOCK": shape.block, "COLUMNS": shape.columns, "ALIGN": shape.aligned, "INDEX": "int32"}
-    tail = {"TAIL": min(shape.block, 32), "ALIGN": shape.aligned} if body.ndim else {}
+    tail = {"TAIL": unaligned_step(body, shape), "ALIGN": shape.aligned} if body.ndim else {}
     return {"BLOCK": shape.block, **tail, **({"INDEX": "int32"} if body.ndim > 1 else {})}
 
 

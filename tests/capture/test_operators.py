@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -181,8 +183,11 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
     "nonzero": (lambda x: x.nonzero(), (X,), "nonzero() returns depends", "nonzero_static"),
     "where": (lambda x: torch.where(x > 0), (X,), "where() returns depends", "all three arguments"),
     "equal": (lambda x: torch.equal(x, x), (X,), "answers in Python", "(a == b).all()"),
-    "one_hot": (lambda i: F.one_hot(i), (I,), "one_hot() returns depends", "num_classes"),
-    "repeat_interleave": (lambda i: i.repeat_interleave(i), (I,), "repeat_interleave() returns depends", "output_size"),
+    "one_hot": (lambda i, x: F.one_hot((i * x).long()), (I, torch.tensor(2.0)), "one_hot() returns depends", "num_classes"),
+    "repeat_interleave": (
+        lambda i, x: i.repeat_interleave((i * x).long()), (I, torch.tensor(2.0)),
+        "repeat_interleave() returns depends", "output_size",
+    ),
     "storage_offset": (lambda x: x[1:].storage_offset(), (X,), "the place of a tensor in its storage", ""),
     "data_ptr": (lambda x: x.data_ptr() > 0, (X,), "a tensor's address", ""),
     "tolist": (lambda x: x.tolist(), (X,), "contents as Python objects", "torch.unbind"),
@@ -304,9 +309,6 @@ def test_warning_that_comes_once_is_given() -> None:
 
 def test_common_operators_import_no_compiler() -> None:
     """The first rule of PyTorch's for tensors without data that is written in Python imports half of its compiler."""
-    import subprocess
-    import sys
-
     program = (
         "import sys, torch, quickfuse\n"
         "import torch.nn.functional as F\n"
@@ -318,6 +320,22 @@ def test_common_operators_import_no_compiler() -> None:
         "quickfuse.compile(f, backend='eager', fullgraph=True)"
         "(torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.tensor([0, 1]))\n"
         "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernels_in_python_do_not_import_the_compiler() -> None:
+    """A tensor on a GPU times a number, as within attention: the rule for its shape is a Python function of PyTorch's."""
+    program = (
+        "import sys, torch\n"
+        "from quickfuse.capture import on_device\n"
+        "from quickfuse.ir.values import TensorMeta\n"
+        "x = on_device.on_device(TensorMeta(torch.bfloat16, (2, 4), (4, 1), torch.device('cuda')))\n"
+        "with on_device.Dispatching():\n"
+        "    y = torch.ops.aten.mul.Scalar(x, 0.5)\n"
+        "assert y.dtype is torch.bfloat16 and y.device.type == 'cuda'\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -103,6 +104,19 @@ def test_compiled_kernel() -> None:
     assert list(argument_types(body).items()) == [
         ("rows", "*i64"), ("values", "*i64"), ("blocks", "*i32"), ("a0", "fp64"), ("a1", "i8"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("operands", [1, 2, 4])
+def test_threads_have_as_much_under_way_where_accesses_are_narrow(operands: int) -> None:
+    """An unaligned program loads 16 bytes for each thread before it waits, as an aligned one does."""
+    slots = (Slot(F32, (1,), "w"), *(Slot(F32, (1,), "r") for _ in range(operands)))
+    value: Expr = SlotLoad(1, F32)
+    for k in range(1, operands):
+        value = op("add", value, SlotLoad(1 + k, F32))
+    body = pointwise_body("cuda", 1, slots, (), ((0, value),))
+    compiled = compile_kernel(emit(body, "k"), body, "k", capability=90, shape=LaunchShape(1024, 4))
+    narrow = re.compile(r"@%p\d+ ld\.global\.b32 ")
+    assert max(len(narrow.findall(part)) for part in compiled.ptx.split("st.global")) >= 4
 
 
 def test_compiled_once() -> None:

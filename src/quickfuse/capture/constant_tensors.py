@@ -7,7 +7,7 @@ Such a tensor stays in the graph. Only its value is worked out by the way, from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx.node import map_arg
@@ -16,28 +16,47 @@ from ..ir.values import NumberMeta, TensorMeta
 from .mutation import name_of
 
 #: What is computed: operators on few numbers, which neither draw random ones nor change anything.
-_OPERATORS = frozenset(
-    "tensor as_tensor scalar_tensor full zeros ones arange linspace add sub mul div truediv floordiv floor_divide remainder "
-    "mod neg pow abs eq ne lt le gt ge logical_and logical_or logical_not and_ or_ invert maximum minimum clamp ceil floor "
-    "round trunc sqrt where sum prod max min amax amin all any cumsum cumprod stack cat view reshape flatten squeeze "
-    "unsqueeze getitem select narrow unbind split chunk expand repeat flip transpose permute to long int float double bool "
-    "clone detach contiguous".split()
+OPERATORS = frozenset(
+    "tensor as_tensor scalar_tensor full zeros ones arange linspace full_like zeros_like ones_like new_full new_zeros "
+    "new_ones add sub mul div truediv floordiv floor_divide remainder mod neg pow abs eq ne lt le gt ge logical_and "
+    "logical_or logical_not and_ or_ invert maximum minimum clamp ceil floor round trunc sqrt where sum prod max min amax "
+    "amin all any cumsum cumprod diff sort argsort stack cat view reshape flatten squeeze unsqueeze getitem select narrow "
+    "unbind split chunk expand repeat roll flip pad meshgrid transpose permute index_select gather masked_fill tril triu to "
+    "long int float double bool clone detach contiguous".split()
 )
 #: How many nodes may lead to a tensor, and how many elements each may have.
-_MOST_NODES = 48
-_MOST_ELEMENTS = 1024
+_MOST_NODES = 64
+_MOST_ELEMENTS = 1 << 14
+
+
+#: Of these the ones that give elements of their operand, and compute nothing.
+VIEWS = frozenset(
+    "view reshape flatten squeeze unsqueeze getitem select narrow unbind split chunk flip transpose permute detach".split()
+)
+
+
+class Given(Protocol):
+    """What counts as a constant besides constants: numbers and tensors from outside that are guarded to stay the same."""
+
+    operators: frozenset[str]
+
+    def takes(self, node: torch.fx.Node) -> bool:
+        """Whether the value of this input may be held."""
+
+    def value(self, node: torch.fx.Node) -> Any:
+        """Its value, which is guarded from now on."""
 
 
 def value_of(
-    node: torch.fx.Node, is_changed: Callable[[torch.fx.Node], bool], number: Callable[[torch.fx.Node], Any] | None = None
+    node: torch.fx.Node, is_changed: Callable[[torch.fx.Node], bool], given: Given | None = None
 ) -> torch.Tensor | None:
-    """The tensor that a node of the graph gives, if it is made of constants alone; `is_changed` tells of tensors that
-    were stored to. `number` gives the values of numbers from outside, with guards, where these count as constants."""
+    """The tensor that a node of the graph gives, if it is made of constants, and of what is `given`, alone; `is_changed`
+    tells of tensors that were stored to."""
     order: dict[torch.fx.Node, None] = {}
-    if not _is_constant(node, is_changed, order, number is not None):
+    if not _is_constant(node, is_changed, order, given):
         return None
-    numbers = [at for at in order if isinstance(at.meta["val"], NumberMeta)]
-    found: dict[torch.fx.Node, Any] = {at: number(at) for at in numbers} if number is not None else {}
+    inputs = [at for at in order if at.op == "placeholder" or isinstance(at.meta["val"], NumberMeta)]
+    found: dict[torch.fx.Node, Any] = {at: given.value(at) for at in inputs} if given is not None else {}
     try:
         with torch.no_grad():
             for at in [at for at in order if at not in found]:
@@ -50,23 +69,27 @@ def value_of(
 
 
 def _is_constant(
-    node: torch.fx.Node, is_changed: Callable[[torch.fx.Node], bool], order: dict[torch.fx.Node, None], numbers: bool
+    node: torch.fx.Node,
+    is_changed: Callable[[torch.fx.Node], bool],
+    order: dict[torch.fx.Node, None],
+    given: Given | None,
 ) -> bool:
-    """Whether a node is computed from constants. `order` gets what it is computed from, and then the node itself. With
-    `numbers`, those from outside count as constants."""
+    """Whether a node is computed from constants, and from what is given. `order` gets what it is computed from, and
+    then the node itself."""
     if node in order:
         return True
     meta = node.meta.get("val")
-    if numbers and isinstance(meta, NumberMeta) and not meta.from_tensor:
+    if given is not None and given.takes(node):
         order[node] = None
         return True
     if node.op not in ("call_function", "call_method") or len(order) >= _MOST_NODES or is_changed(node):
         return False
     name = node.target if isinstance(node.target, str) else name_of(node.target)
     name = name[2:-2] if name.startswith("__") and name.endswith("__") else name
-    if name not in _OPERATORS or not _is_small(meta) or node.kwargs.get("out") is not None:
+    operators = OPERATORS if given is None else given.operators
+    if name not in operators or not _is_small(meta) or node.kwargs.get("out") is not None:
         return False
-    if not all(_is_constant(operand, is_changed, order, numbers) for operand in node.all_input_nodes):
+    if not all(_is_constant(operand, is_changed, order, given) for operand in node.all_input_nodes):
         return False
     order[node] = None
     return len(order) <= _MOST_NODES

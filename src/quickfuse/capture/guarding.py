@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -18,9 +18,11 @@ _UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
 
 
 class Guarding:
-    """Notes guards; `location` gives the user's line, "file:line", at any time."""
+    """Notes guards; `location` gives the user's line, "file:line", at any time. `volatile` are the sources whose values keep
+    changing."""
 
-    def __init__(self, location: Callable[[], str]) -> None:
+    def __init__(self, location: Callable[[], str], volatile: frozenset[str]) -> None:
+        self.volatile = volatile
         self.guards: list[Guard] = []
         self.frames: list[Frame] = []
         self._location = location
@@ -47,6 +49,10 @@ class Guarding:
             self._keep.append(value)
             self.guards.append(Guard(kind, source, value, self._location(), self._library_code()))
 
+    def keeps_changing(self, source: Source) -> bool:
+        """Whether the value at a source was another one in many calls."""
+        return bool(self.volatile) and str(source) in self.volatile
+
     def _library_code(self) -> CodeType | None:
         """The function of PyTorch's or the standard library's that is running, if it is one."""
         if not self.frames or not self.frames[-1].is_library:
@@ -56,6 +62,18 @@ class Guarding:
     def require(self, expr: NumberExpr, outcome: bool) -> None:
         """Require that an expression keeps its truth value."""
         self.guard("condition", None, (expr, outcome))
+
+    def require_truth(self, number: Any, hint: Any) -> bool:
+        """The truth of a number, which is required to keep it where it comes from outside."""
+        if isinstance(number, (Source, NumberExpr)):
+            self.require(expression(number), bool(hint))
+        return bool(hint)
+
+    def guard_code(self, function: FunctionType, source: Source) -> None:
+        """A function that the program makes anew each time: what counts is its code, and what it closes over."""
+        self.guard("type", source, FunctionType)
+        self.guard("is", source.attr("__code__"), function.__code__)
+        self.guard("is", source.attr("__globals__"), function.__globals__)
 
     def guard_requires_grad(self, tensor: TensorProxy) -> None:
         """Require that a tensor still takes part in autograd, or still does not."""
@@ -81,6 +99,11 @@ class Guarding:
         """Require that what was hashed by identity stays different objects."""
         if len(self.hashed) > 1:
             self.guard("unique", None, tuple(self.hashed))
+
+
+def expression(number: Source | NumberExpr) -> NumberExpr:
+    """A number from outside as an expression."""
+    return number if isinstance(number, NumberExpr) else NumberExpr("{}", (number,))
 
 
 def identity(source: Source) -> str:

@@ -57,6 +57,8 @@ class Interpreter(ABC):
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
         self.dropped: list[GeneratorValue] = []
         self.released = False
+        #: Whether this is the beginning of a call, whose arguments are the user's.
+        self.begins_call = False
         self.stop_at = stop_at
         #: Instructions that only put a variable on the stack, where the segment leaves it: nothing reads its value.
         self.only_moved = only_moved
@@ -153,14 +155,6 @@ class Interpreter(ABC):
     @abstractmethod
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
-
-    def size_in(self, tensor: TensorProxy) -> Any:
-        """The whole number in a 0-dim tensor that stands for a size, where it is computed from constants and from numbers
-        from outside, which are guarded to stay the same; the tensor itself otherwise."""
-        if tensor.meta.shape or tensor.meta.dtype.is_floating_point:
-            return tensor
-        number = self.graph.contents.constant(tensor, lambda node: self.outside.concrete(self.graph.numbers[node]))
-        return tensor if number is None else number.item()
 
     # running ----------------------------------------------------------------------------------------------------
 

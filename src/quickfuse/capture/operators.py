@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import gradients
+from . import gradients, held_contents
 from .class_attributes import python_method
 from .interpreter import Interpreter
-from .results import OperatorFailed
+from .native_functions import adopt
 from .symbolic import (
     ForeignScalar,
     FromOutside,
@@ -350,36 +350,14 @@ def _inline(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwarg
     return i.now(i.inline, function, args, kwargs)
 
 
-def _length(i: Interpreter, proxy: TensorProxy) -> int:
-    if not proxy.meta.shape:
-        raise OperatorFailed("len() of a 0-d tensor")
-    return proxy.meta.shape[0]
-
-
-def _number(kind: type) -> Callable[[Interpreter, TensorProxy], Any]:
-    def convert(i: Interpreter, proxy: TensorProxy) -> Any:
-        number = i.graph.number_in(proxy)
-        if type(number) is not Symbol:
-            return i.native(kind, number)
-        return number if number.kind is kind else i.graph.number(kind, number)
-
-    return convert
-
-
-def _item(i: Interpreter, proxy: TensorProxy) -> Any:
-    return i.graph.number_in(proxy)
-
-
 def _list(i: Interpreter, proxy: TensorProxy) -> Any:
+    if (numbers := held_contents.numbers_of(i, proxy)) is not None:
+        return numbers
     constant = i.graph.contents.constant(proxy)
+    constant = held_contents.held(i, proxy) if constant is None else constant
     if constant is None:
         raise Unsupported("a tensor's contents as Python objects", "torch.unbind keeps them in tensors")
-    return _made(i, constant.tolist())
-
-
-def _made(i: Interpreter, value: Any) -> Any:
-    """Nested lists of numbers, as the captured code's own."""
-    return i.mark_created([_made(i, element) for element in value]) if type(value) is list else value
+    return adopt(i, constant.tolist())
 
 
 def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
@@ -387,18 +365,15 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
     if name not in _TAKE_SIZES:
         return value
     if type(value) is TensorProxy:
-        return i.size_in(value)
+        return held_contents.size_in(i, value)
     if type(value) in (list, tuple):
         return type(value)([_with_plain_sizes(i, name, v) for v in value])
     return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value
 
 
-def _rows(i: Interpreter, proxy: TensorProxy) -> Any:
-    return iter(i.graph.call("call_method", "unbind", (proxy, 0), {}))
-
-
 #: Methods that answer in Python.
 _NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {
-    "item": _item, "__float__": _number(float), "__int__": _number(int), "__len__": _length, "__iter__": _rows,
-    "tolist": _list,
+    "item": held_contents.number_in, "tolist": _list,
+    "__float__": lambda i, proxy: i.call_now(float, (proxy,)), "__int__": lambda i, proxy: i.call_now(int, (proxy,)),
+    "__len__": lambda i, proxy: i.length(proxy), "__iter__": lambda i, proxy: i.iterator(proxy),
 }  # fmt: skip

@@ -29,7 +29,7 @@ from ..ir.guard import NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from .changes import Changes
-from .guarding import identity
+from .guarding import expression, identity
 from .kinds import (
     CODE_TYPES,
     CONSTANT_TYPES,
@@ -69,6 +69,11 @@ from .tensor_subclasses import is_function_class, is_plain_subclass
 
 LARGEST_CONTAINER = 100_000
 
+#: Classes whose instances are the same object in each call, or other ones.
+_BY_IDENTITY = (bool, torch.dtype, CodeType)
+
+_NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+
 
 class Outside(Changes):
     """Everything that the capture of one segment has read so far.
@@ -77,14 +82,15 @@ class Outside(Changes):
     """
 
     def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
-        super().__init__(location)
+        super().__init__(location, volatile)
         self.roots = SourceRoots()
         self.tensors_read = 0
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
         self.function_classes = False
-        self._volatile = volatile
         #: Classes that the captured code made, and after how many instructions.
         self.classes_made: dict[type, int] = {}
+        #: The number that a symbol out of a tensor stands for, where guards can hold it: see `held_contents.number_of`.
+        self.number_out_of_tensor: Callable[[Symbol], Any] = lambda symbol: None
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
@@ -124,7 +130,7 @@ class Outside(Changes):
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self._made,
-                      self.cached_calls, self.iterators, self.context.tokens, self.filters, self.draws,
+                      self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
                       self.classes_made):  # fmt: skip
             table.clear()
 
@@ -173,14 +179,11 @@ class Outside(Changes):
         `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
         """
         kind = type(value)
-        if value is None or kind is bool:
+        if value is None or kind in _BY_IDENTITY or isinstance(value, enum.Enum):
             self.guard("is", source, value)
             return value
         if kind is float or kind is int:
             return self._number(value, kind, source)
-        if kind is torch.dtype:
-            self.guard("is", source, value)
-            return value
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
@@ -202,22 +205,16 @@ class Outside(Changes):
         if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
             return value
-        if kind is CodeType:
-            self.guard("is", source, value)
-            return value
         if kind is CellType:
             self.guard("type", source, kind)
             self.remember_cell(value, source)
             return value
         if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
-        if isinstance(value, enum.Enum):
-            self.guard("is", source, value)
-            return value
         if isinstance(value, CODE_TYPES):
             by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
             if by_code:
-                self._guard_code(value, source)
+                self.guard_code(value, source)
             elif not trusted:
                 self.guard("is", source, value)
             self.note_place(value, source, by_code)
@@ -349,12 +346,6 @@ class Outside(Changes):
         self.note_place(method, source, by_code=True)
         return method
 
-    def _guard_code(self, function: FunctionType, source: Source) -> None:
-        """A function that the program makes anew each time: what counts is its code, and what it closes over."""
-        self.guard("type", source, FunctionType)
-        self.guard("is", source.attr("__code__"), function.__code__)
-        self.guard("is", source.attr("__globals__"), function.__globals__)
-
     def is_by_code(self, value: Any) -> bool:
         """Whether a function is known by its code, or a method by its object, so that another function object may stand
         at its source."""
@@ -384,7 +375,7 @@ class Outside(Changes):
         size = cls.__len__(value)
         if size > LARGEST_CONTAINER:
             raise Unsupported(f"a {type(value).__name__} of {size} elements ({source})")
-        if str(source) in self._volatile:
+        if self.keeps_changing(source):
             raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
         elements = list(cls.__iter__(value))
         if cls in (set, frozenset):
@@ -449,8 +440,10 @@ class Outside(Changes):
         if type(value) is not Symbol:
             return value
         if value.from_tensor:
-            raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
-        if self._volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self._volatile:
+            if (held := self.number_out_of_tensor(value)) is None:
+                raise Unsupported(*_NO_BRANCH)
+            return held
+        if self.volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self.volatile:
             raise Unsupported("a number that keeps changing where its value matters")
         for source in (value.expr,) if isinstance(value.expr, Source) else value.expr.sources():  # type: ignore[union-attr]
             self.refuse_element(source)
@@ -475,21 +468,18 @@ class Outside(Changes):
 
     def _refuse_changing(self, source: Source) -> None:
         """No guard on the value of what keeps changing is worth having."""
-        if self._volatile and str(source) in self._volatile:
+        if self.keeps_changing(source):
             raise Unsupported("a value that keeps changing where it matters")
 
     def truth(self, symbol: Symbol) -> bool:
         """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
         if symbol.from_tensor:
-            raise Unsupported("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
-        outcome = bool(symbol.hint)
-        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
-        self.require(expr, outcome)
-        return outcome
+            raise Unsupported(*_NO_BRANCH)
+        return self.require_truth(symbol.expr, symbol.hint)
 
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""
-        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
+        expr = expression(symbol.expr)
         return self._keys.setdefault(expr.code(identity), expr)
 
     def stand_in(self, value: Any) -> Any:

@@ -48,6 +48,8 @@ class Relied:
     def note(self, segment: Segment) -> None:
         """Go through a segment's guards."""
         for guard in segment.guards:
+            if guard.source is not None and _is_of_numbers(guard.source):
+                raise ExportError(f"the program's shapes depend on the numbers in a tensor: {guard}")
             handler = _HANDLERS.get(guard.kind)
             if handler is not None:
                 handler(self, guard)
@@ -220,6 +222,10 @@ def _plain(path: str) -> str:
         name, _, rest = path[2:].partition("']")
         return name + rest
     return path
+
+
+def _is_of_numbers(source: Source) -> bool:
+    return source.kind == "numbers" or (source.base is not None and _is_of_numbers(source.base))
 
 
 def _named(root: str, top: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:

@@ -74,6 +74,10 @@ class CostModel:
     #: There are no more parts than make so many units of work of all rows; 0 where that is no matter.
     most_units: int = 0
 
+    #: Fewer neighbours in memory than this are better reduced as parts of longer rows: each has a sum of its own, and these
+    #: are added up. Group norm of images with channels last, 2 to 64 channels in a group.
+    short_run: int = 64
+
     # --- loops or calls ---
 
     #: `isin` compares with each of so many elements; with more, PyTorch's way by sorting is faster.

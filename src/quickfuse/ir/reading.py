@@ -10,6 +10,8 @@ import collections
 from types import FunctionType
 from typing import Any
 
+import torch
+
 #: The classes whose instances hold their elements themselves, the most derived ones first.
 CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
 
@@ -44,6 +46,21 @@ def reads_by_syntax(kind: Any, how: str) -> bool:
 def _is_python(kind: type, name: str) -> bool:
     found = next((owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__), None)
     return isinstance(found, FunctionType)
+
+
+#: A tensor with more elements than this holds data, not sizes.
+MOST_NUMBERS = 24
+
+
+def numbers_in(tensor: Any) -> tuple[Any, ...]:
+    """The numbers in a plain tensor of few elements on the CPU, in the order of its indices; of anything else, none."""
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu" or tensor.numel() > MOST_NUMBERS:
+        return ()
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return tuple(tensor.detach().flatten().tolist())
+    except Exception:  # within a functional transform, or of a class of its own
+        return ()
 
 
 def entry(dictionary: dict[Any, Any], key: Any) -> Any:

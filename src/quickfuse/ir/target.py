@@ -134,6 +134,8 @@ class CudaTarget:
     busy_scans: int = 128
     #: How many elements of a tile each thread has, and the most warps of a program.
     elements_a_thread: int = 8
+    #: Bytes that each thread loads at a time where accesses of 128 bits are not possible.
+    bytes_under_way: int = 16
     #: With at most so many operands of 16 bits each, threads have twice as many.
     few_operands: int = 4
     most_warps: int = 16

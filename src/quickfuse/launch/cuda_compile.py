@@ -11,6 +11,7 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import Form, KernelBody
+from quickfuse.ir.target import CUDA
 
 from . import compile_processes
 from .triton_compile import Job
@@ -106,18 +107,28 @@ def compile_kernel(
         )
     index_bits = 0 if body.ndim < 2 and not body.tiled else 64 if wide_index else 32
     # The key is the source, not the body: hashing a tree visits shared parts of it again and again.
-    return _compile(source, name, tuple(argument_types(body, scalars_in_memory).items()), capability, shape, index_bits)
+    arguments = tuple(argument_types(body, scalars_in_memory).items())
+    return _compile(source, name, arguments, capability, shape, index_bits, unaligned_step(body, shape))
+
+
+def unaligned_step(body: KernelBody, shape: LaunchShape) -> int:
+    """How many elements a program handles at a time where it cannot load 128 bits: as many for each thread as keep the
+    memory system busy, which a kernel of many operands does with one each."""
+    loaded = sum(slot.dtype.itemsize for slot in body.slots if not slot.by_value and "r" in slot.access)
+    each = next(count for count in (1, 2, 4, 8) if count * max(loaded, 2) >= CUDA.bytes_under_way)
+    return min(shape.block, shape.threads * each)
 
 
 @functools.lru_cache(maxsize=1024)
 def _compile(
-    source: str, name: str, arguments: tuple[tuple[str, str], ...], capability: int, shape: LaunchShape, index_bits: int
-) -> CompiledCubin:
+    source: str, name: str, arguments: tuple[tuple[str, str], ...], capability: int, shape: LaunchShape, index_bits: int,
+    step: int,
+) -> CompiledCubin:  # fmt: skip
     constants: dict[str, int] = {"BLOCK": shape.block}
     if shape.columns:
         constants.update(COLUMNS=shape.columns, ALIGN=shape.aligned)
     elif "blocks" in dict(arguments):
-        constants.update(TAIL=min(shape.block, shape.threads), ALIGN=shape.aligned)
+        constants.update(TAIL=step, ALIGN=shape.aligned)
     job = Job(source, name, arguments, tuple(constants.items()), index_bits, capability, shape.num_warps)
     made = compile_processes.compiled(job)
     hidden = _hidden_params(made.ptx, len(arguments))

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
@@ -123,6 +124,8 @@ class JoinedCall:
         #: How often outputs of forward were changed in place, by their numbers.
         self.changed: list[tuple[int, int]] = []
         self.unfit = False
+        #: The graphs, "forward" or "backward", of which it was said that eager runs instead.
+        self.noted: set[str] = set()
         self.early = early
         #: Whether all operators of forward have returned what they should.
         self.proven = False
@@ -184,6 +187,7 @@ class JoinedCall:
                 set_random_state(random_state, self.devices)
             outputs = self.run(*self._all_inputs(tensors, numbers))
             self.unfit = True  # eager raises nothing either: what was compiled is no good
+            self.note_unfit("forward", Unfit())
             return outputs
         for function, settings in self.modes:
             function(*settings)
@@ -233,6 +237,13 @@ class JoinedCall:
                 known = unsupported.reason
             self.backwards[absent] = known
         return None if isinstance(known, str) else known
+
+    def note_unfit(self, name: str, unfit: Unfit) -> None:
+        """Say once that eager runs instead of what was compiled."""
+        if name not in self.noted and not isinstance(unfit, Refused):
+            self.noted.add(name)
+            reason = "an operator returned another shape, type or device than PyTorch says, or a number is too large"
+            logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {reason}")
 
     # in eager ---------------------------------------------------------------------------------------------------
 
@@ -354,9 +365,11 @@ class _Joined(torch.autograd.Function):
                     shared.check(tensors, backward.used)
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
                 tensors += [g for g in given if g is not None]
-                with contextlib.suppress(Unfit):
+                try:
                     found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
                     return _results(ctx, found)
+                except Unfit as unfit:
+                    call.note_unfit("backward", unfit)
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
         del held
         return _results(ctx, found)

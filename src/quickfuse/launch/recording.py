@@ -163,23 +163,42 @@ class CudaRecording:
 
     def allocate_again(self, address: int, nbytes: int) -> torch.Tensor | None:
         """Memory at an address that was freed in the graphs' pool a moment ago; None if it is not to be had."""
-        pool = self._pool.handle
-        tried: list[torch.Tensor] = []
+        pool, device = self._pool.handle, self._memory.device
         with torch.cuda.stream(_capture_stream(self._device)):
             torch._C._cuda_beginAllocateCurrentThreadToPool(self._device, pool)
             try:
-                for _ in range(_TRIES):
-                    tried.append(torch.empty(nbytes, dtype=torch.uint8, device=self._memory.device))
-                    if tried[-1].data_ptr() == address:
-                        return tried[-1]
+                return allocate_at(address, nbytes, lambda size: torch.empty(size, dtype=torch.uint8, device=device))
             finally:
                 torch._C._cuda_endAllocateToPool(self._device, pool)
                 torch._C._cuda_releasePool(self._device, pool)
-        return None
+
+
+def allocate_at(address: int, nbytes: int, allocate: Callable[[int], torch.Tensor]) -> torch.Tensor | None:
+    """Memory at an address that was just freed; None if `allocate(nbytes)` does not come to give it.
+
+    The allocator joins what is freed with free memory beside it, and then gives out the beginning of the whole: what lies
+    before the address is taken first.
+    """
+    small = nbytes <= _SMALL
+    taken: list[torch.Tensor] = []
+    for _ in range(_TRIES):
+        found = allocate(nbytes)
+        if found.data_ptr() == address:
+            return found
+        before = address - found.data_ptr()
+        if 0 < before < 2 * _SMALL if small else _SMALL < before <= _MOST_TAKEN:
+            del found
+            found = allocate(min(before, _SMALL) if small else before)
+        taken.append(found)
+    return None
 
 
 #: How often to ask for memory until it is that which was just freed.
 _TRIES = 8
+#: PyTorch's allocator has pools of their own for requests of up to so many bytes, in segments of twice that.
+_SMALL = 1 << 20
+#: So many bytes are taken at most to come to the address that is wanted.
+_MOST_TAKEN = 64 << 20
 #: Graphs that PyTorch may still ask whether they are recorded.
 _abandoned: list[Any] = []
 
