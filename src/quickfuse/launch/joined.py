@@ -9,7 +9,6 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import threading
 import weakref
