@@ -28,7 +28,6 @@ from .launch.joined import CompiledGraph, JoinedCall
 from .report import save_report
 from .signals import handlers_heard
 
-
 def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_source.Body, int]:
     """The body of a segment that needs gradients, and how many kernels its forward graph has. `run` is the graph in eager.
 
@@ -191,8 +190,9 @@ def _compiled_backward(
             node.meta["lies"] = lying
     metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
     positions = [*range(len(metas))]
+    used = [k for k, node in enumerate(placeholders[: len(kept)]) if node.users]
     replay = Replay(copied=positions[len(kept) :], consumes=True) if recorded else None
     function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay, tuned=tuned)
     classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
     check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
-    return CompiledGraph(function, check, tensor_check, placer, kernels, metas)
+    return CompiledGraph(function, check, tensor_check, placer, kernels, metas, used)

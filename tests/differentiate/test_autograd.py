@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 import quickfuse
 from differentiate.twins import check, compiled, joined, leaf
 from quickfuse import joining
+from quickfuse.launch import joined as joining_of_calls
 
 
 def model(x, w):
@@ -167,6 +169,29 @@ def test_third_derivative() -> None:
     both(lambda x: x.sin() * x.exp(), use, leaf(5))
 
 
+def test_second_derivative_of_an_input_that_only_the_graph_has() -> None:
+    def use(run, x):
+        (first,) = torch.autograd.grad(run(x * 2).sum(), x, create_graph=True)
+        return first, torch.autograd.grad(first.square().sum(), x)
+
+    both(lambda x: x.exp().sin(), use, leaf(3, 4))
+
+
+def test_inputs_are_freed_after_backward_and_those_that_are_large_before(monkeypatch) -> None:
+    twin = compiled(lambda x: x.exp().sin())
+    for limit, freed in ((1 << 26, False), (10, True)):
+        monkeypatch.setattr(joining_of_calls, "HELD_BYTES", limit)
+        inner = leaf(3, 4) * 2
+        ref = weakref.ref(inner)
+        y = twin(inner)
+        del inner
+        gc.collect()
+        assert (ref() is None) == freed
+        y.sum().backward()
+        gc.collect()
+        assert ref() is None
+
+
 def test_second_derivative_with_dropout_and_batch_norm() -> None:
     norm = torch.nn.BatchNorm1d(4)
 
@@ -252,6 +277,24 @@ def test_vectorized_jacobian_and_hessian() -> None:
         return [*rows, *(h for row in hessian(run, (x, w), vectorize=True) for h in row)]
 
     both(lambda x, w: model(x, w).sum(), use, leaf(3, 4), leaf(4, 5))
+
+
+def test_several_gradients_at_once_of_a_function_that_draws() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 3
+
+    def use(run, x):
+        torch.manual_seed(0)
+        y = run(x)
+        return torch.autograd.grad(y, x, torch.stack([torch.ones_like(y), torch.zeros_like(y)]), is_grads_batched=True)
+
+    both(lambda x: Scaled.apply(F.dropout(x.sin(), 0.5)) * x, use, leaf(3, 4))
 
 
 def test_gradients_of_other_layouts() -> None:
@@ -386,6 +429,31 @@ def test_a_leaf_made_inside() -> None:
         return x.grad, w.grad, w.is_leaf
 
     both(function, use, leaf(3))
+
+
+def test_a_leaf_made_of_what_a_custom_function_or_a_checkpoint_returns() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient * ctx.saved_tensors[0]
+
+    def use(run, x):
+        w, y = run(x)
+        y.backward()
+        return x.grad, w.grad, w.requires_grad, w.is_leaf
+
+    for inner in (Square.apply, lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)):
+
+        def function(x, inner=inner):
+            w = inner(x).detach().requires_grad_()
+            return w, (w * x).sum()
+
+        both(function, use, leaf(3))
 
 
 def test_dropout_draws_eagers_numbers() -> None:

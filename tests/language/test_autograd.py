@@ -310,6 +310,14 @@ def grad_is_assigned(x, g):
     return y
 
 
+@case((t(3), t(3, seed=1)), (t(4), t(4, seed=2)))
+def forward_mode_inside(x, v):
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x * 2, v)
+        primal, tangent = torch.autograd.forward_ad.unpack_dual(dual.sin() * x)
+    return primal, tangent, x + 1
+
+
 @setup(steady="later")
 def accumulation_over_micro_batches():
     model = torch.nn.Linear(4, 1)

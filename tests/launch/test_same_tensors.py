@@ -16,6 +16,7 @@ import quickfuse
 from quickfuse import kernels
 from quickfuse.launch import replayed, same_tensors, unchanged
 from quickfuse.launch.replayed import Recorder
+from quickfuse.launch.same_tensors_ir import COUNTING_THREADS, THREADS
 from quickfuse.launch.tensor_layout import tensor_layout
 
 COUNT, SIZE = 14, 4
@@ -296,6 +297,25 @@ def test_each_change_is_seen(change: Change) -> None:
         assert number != 6 or Watched.found > 0
     versions = [[p._version for p in twin.parameters] for twin in twins]
     assert versions[0] == versions[1] or change in (another_parameter, a_parameter_less)
+
+
+@pytest.mark.parametrize("change", [other_gradient, other_data, other_strides, swapped_inside, loaded_state])
+def test_each_change_is_seen_by_several_threads(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads go through shares of the tensors: none is left out."""
+
+    class ByThreads(Watched):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            watched = self.holds
+
+            def holds(held: list[Any]) -> Any:
+                self.block[THREADS] = self.block[COUNTING_THREADS] = 3
+                return watched(held)
+
+            self.holds = holds
+
+    monkeypatch.setattr(same_tensors, "helpers", lambda: {"same_tensors": ByThreads})
+    test_each_change_is_seen(change)
 
 
 @pytest.mark.parametrize("seed", range(2))

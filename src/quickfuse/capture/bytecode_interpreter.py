@@ -16,15 +16,13 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.guard import NumberExpr
-from ..ir.source import Source
 from . import binary_operators, containers, generators, opcodes, opcodes_building, opcodes_flow
+from .exceptions import unwind
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import VISIBLE_ENDING, Interpreter, Then
 from .raising import Raised
 from .results import OperatorFailed
 from .symbolic import Symbol, TensorProxy
-from .unwinding import unwind
 from .values.kind import Kind
 from .values.table import kind_of
 
@@ -239,9 +237,4 @@ class BytecodeInterpreter(Interpreter):
         if known is None:
             how = "" if type(value) is TensorProxy else " (through item())"
             raise Unsupported(f"a branch on a tensor's value{how}", "torch.where keeps both sides on the device")
-        outcome = bool(known.hint)
-        if isinstance(known.expr, Source):
-            self.outside.require(NumberExpr("{}", (known.expr,)), outcome)
-        elif isinstance(known.expr, NumberExpr):
-            self.outside.require(known.expr, outcome)
-        return outcome
+        return self.outside.require_truth(known.expr, known.hint)

@@ -86,8 +86,8 @@ class Contents:
             listed = bool(args) and type(args[0]) in (list, tuple)
             for position, tensor in enumerate(changed):
                 self._note_change(tensor, Change(self.clock, target, args, kwargs, position if listed else None))
-        elif not kwargs and len(args) == 2 and _plain_name(target) in _COMPARISONS:
-            self._compared[node] = (_COMPARISONS[_plain_name(target)], *args, self.clock)
+        elif not kwargs and len(args) == 2 and plain_name(target) in _COMPARISONS:
+            self._compared[node] = (_COMPARISONS[plain_name(target)], *args, self.clock)
         return changed
 
     def note_unknown(self, tensor: TensorProxy) -> None:
@@ -186,7 +186,7 @@ class Contents:
         if node in self._compared:
             function, left, right, clock = self._compared[node]
             return None if self._changes.get(node) else self._comparison(function, left, right, clock)
-        name = _plain_name(node.target)
+        name = plain_name(node.target)
         meta = node.meta.get("val")
         if not isinstance(meta, TensorMeta) or meta.numel != 1:
             return None
@@ -221,7 +221,7 @@ class Contents:
     def _after(self, change: Change, node: torch.fx.Node) -> Known | None:
         """The number after a change, from the one before it."""
         meta = node.meta["val"]
-        name = _plain_name(change.target).removeprefix("_foreach_").strip("_") if change.target is not None else ""
+        name = plain_name(change.target).removeprefix("_foreach_").strip("_") if change.target is not None else ""
         if name not in _ARITHMETIC and name not in ("fill", "copy", "zero"):
             return None
         if meta.dtype not in _ROUNDED or any(k != "alpha" or _is_not_one(v) for k, v in change.kwargs.items()):
@@ -308,7 +308,8 @@ def _is_not_one(value: Any) -> bool:
     return type(value) not in (int, float) or value != 1
 
 
-def _plain_name(target: Any) -> str:
+def plain_name(target: Any) -> str:
+    """The name of a function or method, without the underscores of Python's special methods."""
     name = target if isinstance(target, str) else name_of(target)
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 

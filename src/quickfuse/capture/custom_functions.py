@@ -50,8 +50,7 @@ class InlinedContext:
 
 def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """`cls.apply(*args)` for a user's `torch.autograd.Function`."""
-    forward = lookup_class(cls, "forward")[1]
-    forward = forward.__func__ if isinstance(forward, staticmethod) else forward
+    forward = _static(cls, "forward")
     if not isinstance(forward, FunctionType) or kwargs or cls.generate_vmap_rule:
         raise Unsupported(f"{cls.__qualname__}.apply")
     transformed = any(nested.transforms for nested in i.graph.nested)
@@ -93,7 +92,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     application = Application(cls, context, plain, made)
     nodes = [output.node for output in made]
     for node in nodes + ([nodes[0].args[0]] if isinstance(result, tuple) else []):
-        node.meta["custom"] = True
+        node.meta["own_gradients"] = True
         i.graph.history.applications[node] = application
     if transformed:
         application.operands_with_gradients(i)  # which refuses side effects
@@ -117,8 +116,7 @@ class Application:
         return self._operands
 
     def _find(self, i: Interpreter) -> list[torch.fx.Node]:
-        backward = lookup_class(self.cls, "backward")[1]
-        backward = backward.__func__ if isinstance(backward, staticmethod) else backward
+        backward = _static(self.cls, "backward")
         if not isinstance(backward, FunctionType):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
@@ -139,6 +137,12 @@ class Application:
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which gives too few gradients")
         pairs = zip(self.args, found, strict=False)
         return [graph.node_of(a) for a, gradient in pairs if type(a) is TensorProxy and gradient is not None]
+
+
+def _static(cls: Any, name: str) -> Any:
+    """A static method that a class defines."""
+    found = lookup_class(cls, name)[1]
+    return found.__func__ if isinstance(found, staticmethod) else found
 
 
 def _take_out(i: Interpreter, last: Any) -> None:
@@ -162,8 +166,7 @@ def _caller(cls: Any) -> FunctionType:
 
 
 def _run_forward(i: Interpreter, cls: Any, forward: FunctionType, context: InlinedContext, args: tuple[Any, ...]) -> Any:
-    setup = lookup_class(cls, "setup_context")[1]
-    setup = setup.__func__ if isinstance(setup, staticmethod) else setup
+    setup = _static(cls, "setup_context")
     if setup is _DEFAULT_SETUP or not isinstance(setup, FunctionType):
         return i.call_now(forward, (context, *args))
     result = i.call_now(forward, args)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import held_contents, library
+from . import function_modes, held_contents, library
 from .class_attributes import guard_class_attribute
 from .interpreter import Interpreter
 from .results import View
@@ -45,6 +45,8 @@ def call_torch(
         cls = _class_among((args, kwargs))
         if cls is not None:
             return _call_class(i, cls, kind, target, args, kwargs)
+    if i.graph.indexing_modes and (made := function_modes.as_indexed(i, target, args)) is not NotImplemented:
+        return made
     try:
         return i.graph.call(kind, target, args, kwargs, extra=extra)
     except Unsupported:

@@ -205,9 +205,14 @@ class Tracing:
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
-            if tensor.requires_grad and tensor.is_leaf and tensor.memory.input is None:
+            if tensor.requires_grad and tensor.is_leaf and not self._is_leaf_input(tensor):
                 raise Unsupported(f"{node.name}, a tensor made inside that is a leaf of autograd's graph")
         return made
+
+    def _is_leaf_input(self, tensor: TracedTensor) -> bool:
+        """Whether it is an input that needs gradients itself, not a leaf that the graph made, which may share its memory."""
+        position = tensor.memory.input
+        return position is not None and tensor is self.traced_inputs[position] and self.inputs[position].meta["val"].requires_grad
 
     def check_numbers(self, node: Node, differentiated: bool) -> None:
         """Refuse numbers that change where they are no plain operands."""
@@ -285,7 +290,7 @@ class Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        plan.find_reach(inputs, wanted)
+        plan.find_groups()
         gradients: Sequence[Any] = [None] * len(wanted)
         order: list[int] = []
         if values and wanted:

@@ -24,7 +24,7 @@ def split(joint: Joint, plan: Plan) -> Differentiated:
     backward, numbers = build_backward(joint, plan)
     outputs = [*[t.meta for t in joint.plan.tensors], *[node.meta["val"] for node in joint.plan.numbers]]
     return Differentiated(
-        forward, backward, outputs, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
+        forward, backward, outputs, joint.plan.differentiable, joint.plan.groups, saved, numbers,
         [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, _changed_inputs(joint),
         joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, has_tail=joint.tail is not None, order=joint.order,
     )  # fmt: skip

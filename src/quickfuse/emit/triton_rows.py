@@ -17,9 +17,11 @@ from quickfuse.emit.triton_builder import Scope, TritonBuilder
 from quickfuse.emit.triton_online import OnlineWalker, sums_along
 from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
 from quickfuse.emit.triton_text import (
+    alignment_hints,
     function,
     in_memory,
     index_lines,
+    is_aligned,
     offset,
     scalars,
     value_lines,
@@ -65,13 +67,13 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     def call(indent: str, aligned: str) -> list[str]:
         return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, aligned, *sizes])})")]
 
-    words = [names[word] for word in body.aligned_words(form)]
+    words = body.aligned_words(form)
     if words:
         full = f"(first + BLOCK <= {_product(_tile_rows(body, form))})"
         full += f" & (start + COLUMNS <= {_product(body.column_axes)})" if form is Form.SPREAD else ""
         kernel += [
             "if ALIGN:",
-            f"    if (({' | '.join(words)}) % 16 == 0) & {full}:",
+            f"    if {is_aligned(body, words)} & {full}:",
             *call("        ", "True"),
             "    else:",
             *call("        ", "False"),
@@ -99,9 +101,8 @@ def _rows(body: KernelBody, form: Form) -> list[str]:
     kept = [f"p{k} = p{k}.to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)]
     pointers = {f"p{k}" for k, _ in in_memory(body)}
     kept += [f"{x} = {x}.to(INDEX)" for x in names.values() if x not in pointers]
-    words = [names[word] for word in body.aligned_words(form)]
-    if words:
-        kept += ["if ALIGNED:", *(f"    {x} = tl.multiple_of({x}, 16)" for x in words)]
+    if words := body.aligned_words(form):
+        kept += ["if ALIGNED:", *(f"    {line}" for line in alignment_hints(body, words))]
     lines = [
         *kept,
         f"length = {_product(body.column_axes)}",
@@ -270,15 +271,11 @@ class RowsBuilder(TritonBuilder):
             for mask in (_everywhere("[1, COLUMNS]"), "r < length")
         )
         self.scope.lines += [
-            "if ALIGNED:",
-            "    full = length // COLUMNS * COLUMNS",
-            "    for begin in range(0, full, COLUMNS):",
-            *(f"    {line}" for line in full),
-            "    for begin in range(full, length, COLUMNS):",
-            *(f"    {line}" for line in rest),
-            "else:",
-            "    for begin in range(0, length, COLUMNS):",
-            *(f"    {line}" for line in rest),
+            "full = length // COLUMNS * COLUMNS",
+            "for begin in range(0, full, COLUMNS):",
+            *full,
+            "for begin in range(full, length, COLUMNS):",
+            *rest,
         ]
 
     # --- reductions and scans ---

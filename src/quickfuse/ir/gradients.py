@@ -72,7 +72,7 @@ class Differentiated:
 
     `forward` has the captured graph's placeholders. It returns `outputs` for the user, numbers out of tensors last, and then
     what is saved only; its last nodes copy new contents into inputs that the graph changes. `differentiable` are the outputs
-    (by number) that have gradients, and `reaches` the inputs that each of these depends on.
+    (by number) that have gradients; of these, those with different numbers in `groups` have nothing in common but inputs.
 
     `backward` has placeholders for the saved tensors, for the numbers (by the positions `numbers` of the captured inputs)
     and for the gradients of the differentiable outputs, of layout `tangents`. It returns the gradients of `wanted`, the
@@ -90,7 +90,7 @@ class Differentiated:
     backward: Graph
     outputs: list[TensorMeta | NumberMeta]
     differentiable: list[int]
-    reaches: list[frozenset[int]]
+    groups: list[int]
     saved: list[Saved]
     numbers: list[int]
     tangents: list[TensorMeta]

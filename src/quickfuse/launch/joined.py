@@ -18,21 +18,28 @@ from typing import Any
 
 import torch
 
+from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored, outer_tracer
 from ..ir.values import TensorMeta
 from .replayed import Replayed
+from .several_results import SavedForGroups, keep_hooks_from_nothing
+
+#: Inputs of up to this size are held until backward has run, where backward itself does not need them: to differentiate
+#: the gradients (`create_graph=True`) takes all inputs. Larger ones are not, as eager does not: logits can be most of the
+#: memory.
+HELD_BYTES = 1 << 26
 
 
 class CompiledGraph:
     """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
-    `make_check` makes one for plain tensors of this layout."""
+    `make_check` makes one for plain tensors of this layout. `used` are the saved tensors (by number) that backward reads."""
 
     def __init__(
         self, function: Callable[..., Any], check: Any, make_check: Callable[..., Any], placer: Any, kernels: int,
-        metas: list[TensorMeta],
+        metas: list[TensorMeta], used: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.function = function
         self.check = check
@@ -42,6 +49,7 @@ class CompiledGraph:
         self.replayed = function if isinstance(function, Replayed) else None
         self.kernels = kernels
         self.metas = metas
+        self.used = used
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
@@ -108,6 +116,8 @@ class JoinedCall:
         #: How often outputs of forward were changed in place, by their numbers.
         self.changed: list[tuple[int, int]] = []
         self.unfit = False
+        #: The graphs, "forward" or "backward", of which it was said that eager runs instead.
+        self.noted: set[str] = set()
         self.early = early
         #: Whether all operators of forward have returned what they should.
         self.proven = False
@@ -117,6 +127,9 @@ class JoinedCall:
         self.mutated = frozenset(made.mutated)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
+        self.groups = made.groups
+        #: Whether backward from some outputs leaves to others what is saved for them.
+        self.apart = len({*made.groups}) > 1 and forward.replayed is None
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -130,6 +143,7 @@ class JoinedCall:
         self.number_index = {k: n for n, k in enumerate([k for k, number in enumerate(is_number) if number])}
         self.numbers = [self.number_index[k] for k in made.numbers]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
+        self.held = [k for k in self.weak if (k, True) not in self.saved]
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path for r in made.results
@@ -164,6 +178,7 @@ class JoinedCall:
                 _set_random_state(random_state, self.devices)
             outputs = self.run(*self._all_inputs(tensors, numbers))
             self.unfit = True  # eager raises nothing either: what was compiled is no good
+            self.note_unfit("forward", Unfit())
             return outputs
         for function, settings in self.modes:
             function(*settings)
@@ -214,6 +229,13 @@ class JoinedCall:
             self.backwards[absent] = known
         return None if isinstance(known, str) else known
 
+    def note_unfit(self, name: str, unfit: Unfit) -> None:
+        """Say once that eager runs instead of what was compiled."""
+        if name not in self.noted and not isinstance(unfit, Refused):
+            self.noted.add(name)
+            reason = "an operator returned another shape, type or device than PyTorch says, or a number is too large"
+            logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {reason}")
+
     # in eager ---------------------------------------------------------------------------------------------------
 
     def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
@@ -225,7 +247,8 @@ class JoinedCall:
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
             for index in {self.tensor_index[k] for k in self.mutated}:
                 tensors[index] = tensors[index].detach().clone()
-            outputs = self.run(*self._all_inputs(tensors, node.numbers))
+            with _outside_batches():
+                outputs = self.run(*self._all_inputs(tensors, node.numbers))
             given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
             found = torch.autograd.grad(
                 [self._base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
@@ -288,19 +311,28 @@ class _Joined(torch.autograd.Function):
         call.count_changes(made)
         ctx.call = call
         ctx.numbers = numbers
-        ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
+        if call.apart:  # a result, which will refer to the node, must not be referred to by it: an alias counts its changes
+            saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
+            ctx.shared = SavedForGroups(saved, call.groups)
+        else:
+            ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
         ctx.set_materialize_grads(False)
         if call.fixed:
             ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
         ctx.strong = [tensors[k] for k in call.strong]
         ctx.weak = [_ref(tensors[k]) for k in call.weak]
+        ctx.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
         ctx.versions = _versions(tensors)
         return tuple(made[: call.outputs])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call: JoinedCall = ctx.call
-        tensors = [*ctx.saved_tensors]
+        shared: SavedForGroups | None = ctx.shared if call.apart else None
+        tensors = [*ctx.saved_tensors] if shared is None else []
+        held = ctx.held
+        if held and not _graph_is_retained():
+            ctx.held = None
         given = [gradients[k] for k in call.differentiable]
         for number, message in call.used_up.items():
             if given[number] is not None:
@@ -308,16 +340,33 @@ class _Joined(torch.autograd.Function):
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))
+        if shared is not None:
+            tensors = shared.take(absent, _graph_is_retained())
         if not torch.is_grad_enabled() and not _are_watched(given):
             backward = call.compiled_backward(absent)
             if backward is not None:
+                if shared is not None:
+                    shared.check(tensors, backward.used)
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
                 tensors += [g for g in given if g is not None]
-                with contextlib.suppress(Unfit):
+                try:
                     found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
-                    return (*_NOTHING, *[found[k] for k in call.edges])
+                    return _results(ctx, found)
+                except Unfit as unfit:
+                    call.note_unfit("backward", unfit)
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
-        return (*_NOTHING, *[found[k] for k in call.edges])
+        del held
+        return _results(ctx, found)
+
+
+def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
+    """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
+    call: JoinedCall = node.call
+    if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
+        for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
+            if index in absent:
+                keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
+    return (*_NOTHING, *[found[k] for k in call.edges])
 
 
 def _are_watched(gradients: list[Any]) -> bool:
@@ -365,6 +414,7 @@ _ref = weakref.ref
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 _version = operator.attrgetter("_version")
+_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 #: `_Joined.apply`, without what it does for transforms of torch.func: guards see to it that none is active.
 keep_peer_out(_Joined.backward)
@@ -404,6 +454,19 @@ def _inputs(node: Any, call: JoinedCall) -> list[Any]:
                 f"of the compiled function, of shape {list(tensor.shape)}"
             )
     return tensors
+
+
+@contextlib.contextmanager
+def _outside_batches() -> Iterator[None]:
+    """Run operators as outside of `is_grads_batched=True`, within which PyTorch refuses to draw random numbers."""
+    depth = torch._C._vmapmode_increment_nesting()
+    for _ in range(depth):
+        torch._C._vmapmode_decrement_nesting()
+    try:
+        yield
+    finally:
+        for _ in range(depth - 1):
+            torch._C._vmapmode_increment_nesting()
 
 
 def _current_random_state(devices: list[int]) -> Any:

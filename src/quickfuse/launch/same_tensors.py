@@ -30,27 +30,32 @@ from .bulk_reads import TENSOR_TYPES
 from .same_tensors_ir import (
     BLOCK_WORDS,
     COLLECTED,
+    COUNTING_THREADS,
     GRAD,
     HITS,
-    KIND,
+    IMPL,
     NEEDS,
-    OBJECT,
     OWN_WORDS,
     RECORD_WORDS,
     STORAGE,
     STORAGE_WORDS,
     TEMPLATE,
+    THREADS,
     collect_ir,
     count_ir,
     scan_ir,
 )
 from .tensor_check import UNCHANGED, NativeTensorCheck, key_included_function
 from .tensor_layout import FIRST_WORDS, MOST_DIMENSIONS, OBJECT_MASK, TensorLayout, tensor_layout
+from .thread_choice import ThreadChoice
 
 _TYPE_VERSION = 384
 
 #: After how many calls words are written down again that were hardly of use, at most.
 _LONGEST_WAIT = 4096
+
+#: From so many tensors on, several threads may be faster.
+_WORTH_THREADS = 512
 
 _NAME = "quickfuse_same_tensors"
 
@@ -80,7 +85,9 @@ class SameTensors:
         self._grads = [(k, h.number) for k, h in enumerate(self._holders) if h.kind == "grad"]
         self.block = (ctypes.c_int64 * BLOCK_WORDS)()
         self._kept: list[Any] = []  # the memory that the block refers to
-        self.holds = builtin.one_argument(_NAME, _native()[0], ctypes.addressof(self.block))
+        self.holds: Callable[[Any], Any] = builtin.one_argument(_NAME, _native()[0], ctypes.addressof(self.block))
+        if len(self._holders) >= _WORTH_THREADS:
+            self.holds = ThreadChoice(self.holds, self.block, (THREADS, COUNTING_THREADS))
         self.count = builtin.no_argument(f"{_NAME}_count", _native()[2], np.frombuffer(self.block, dtype=np.int64))
         self._number = 0
         self._wait = 1
@@ -121,10 +128,11 @@ class SameTensors:
         versions = words[self._changed, layout.version - layout.first]
         if not self._stand_alone(found, words, layout) or (versions == 0).any():
             return
-        counts = np.stack([versions + layout.counter, self._times], axis=1)
+        places, numbers = np.unique(versions + layout.counter, return_inverse=True)  # views share theirs with what they view
+        times = np.bincount(numbers, self._times, len(places)).astype(np.int64)
+        counts = np.stack([places, times], axis=1)
         self._kept = [note]
-        first, second = self._records(found, words, self._masks(layout, tensors))
-        self._use(note, held, tensors, first, second, counts)
+        self._use(note, held, tensors, self._shares(found, words, self._masks(layout, tensors)), counts)
 
     def _stand_alone(self, found: np.ndarray, words: np.ndarray, layout: TensorLayout) -> bool:
         """Whether each is a leaf whose C++ object belongs to the Python object, and gradients are those of their tensors."""
@@ -134,43 +142,48 @@ class SameTensors:
         autograd = words[:, layout.autograd - layout.first]
         return all(grad[parent] == impl[k] and autograd[parent] for k, parent in self._grads)
 
-    def _records(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The records of all tensors but gradients, and those of gradients."""
+    def _shares(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray) -> list[np.ndarray]:
+        """All tensors but gradients, and gradients."""
         rows = np.concatenate([found[:, 7:8], masks[:, FIRST_WORDS:], (words & masks)[:, FIRST_WORDS:]], axis=1)
         numbers: dict[bytes, int] = {}
         which = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
         templates = np.frombuffer(b"".join(numbers), dtype=np.int64).copy()
         records = np.empty((len(found), RECORD_WORDS), dtype=np.int64)
-        records[:, OBJECT] = found[:, 0]
         records[:, TEMPLATE] = templates.ctypes.data + 8 * rows.shape[1] * which
-        records[:, KIND : KIND + 2] = found[:, 1:3]
+        records[:, IMPL] = found[:, 2]
         records[:, OWN_WORDS : OWN_WORDS + FIRST_WORDS] = words[:, :FIRST_WORDS]
         records[:, STORAGE : STORAGE + STORAGE_WORDS] = found[:, 3:7]
         parents = {parent for _, parent in self._grads}
         records[:, GRAD] = np.where([k in parents for k in range(len(found))], found[:, 8], 0)
         records[:, NEEDS] = found[:, 10]
         grads = {k for k, _ in self._grads}
-        first = np.ascontiguousarray(records[[k for k in range(len(found)) if k not in grads]])
-        second = np.ascontiguousarray(records[sorted(grads)])
-        self._kept += [templates, first, second]
-        return first, second
+        self._kept.append(templates)
+        return [
+            self._share(records[chosen], found[chosen, :3])
+            for chosen in ([k for k in range(len(found)) if k not in grads], sorted(grads))
+        ]
+
+    def _share(self, records: np.ndarray, objects: np.ndarray) -> np.ndarray:
+        records, objects = in_cache_lines(records), np.ascontiguousarray(objects)
+        share = np.array([records.ctypes.data, 0, 0, len(records), objects.ctypes.data], dtype=np.int64)
+        self._kept += [records, objects]
+        return share
 
     def _use(
-        self, note: Any, held: list[Any], tensors: list[Any], first: np.ndarray, second: np.ndarray, counts: np.ndarray
+        self, note: Any, held: list[Any], tensors: list[Any], shares: list[np.ndarray], counts: np.ndarray
     ) -> None:
-        """Let the scan compare these records from now on. `counts`: where versions are, and how often they change."""
+        """Let the scan compare these tensors from now on. `counts`: where versions are, and how often they change."""
         heads = np.array([(id(kind) + _TYPE_VERSION, _type_version(kind)) for kind in {*map(type, tensors)}], dtype=np.int64)
         ids = np.array([id(t) for t in held[self._roots :]], dtype=np.int64)
-        pair = np.array([len(counts), counts.ctypes.data], dtype=np.int64)
+        pair = np.array([counts.ctypes.data, 0, len(counts)], dtype=np.int64)
         objects = np.array([*map(id, tensors)], dtype=np.int64)
-        shares = [np.array([records.ctypes.data, 0, 0, len(records)], dtype=np.int64) for records in (first, second)]
         self._kept += [heads, ids, counts, pair, objects, *shares]
         walk_block = self._walk.block_address if self._walk is not None else 0
         results = note.results.ctypes.data if note is not None else 0
         self._number = next(_numbers)
         self.block[1:] = [
             walk_block, results, self._roots, len(ids), ids.ctypes.data, len(heads), heads.ctypes.data,
-            shares[0].ctypes.data, shares[1].ctypes.data, pair.ctypes.data, len(objects), objects.ctypes.data, 0, 1,
+            shares[0].ctypes.data, shares[1].ctypes.data, pair.ctypes.data, len(objects), objects.ctypes.data, 0, 1, 1,
         ]  # fmt: skip
         self.block[0] = self._number
 
@@ -189,6 +202,15 @@ class SameTensors:
             for place in layout.unused(ndim):
                 masks[ndims == ndim, place - layout.first] = 0
         return masks
+
+
+def in_cache_lines(rows: np.ndarray) -> np.ndarray:
+    """A copy of int64 rows that begins where a cache line of 64 bytes does."""
+    memory = np.empty(rows.size + 8, dtype=np.int64)
+    first = -memory.ctypes.data % 64 // 8
+    aligned = memory[first : first + rows.size].reshape(rows.shape)
+    aligned[:] = rows
+    return aligned
 
 
 def _type_version(kind: type) -> int:

@@ -10,15 +10,20 @@ from .tensor_layout import OBJECT_MASK, TensorLayout
 _TYPE = 8
 _LIST_SIZE, _LIST_ITEMS = 16, 24
 
-#: Words of the block that the scan reads: which of them counts how often everything was the same, and how many threads read.
-BLOCK_WORDS = 15
+#: Words of the block that the scan reads: which of them counts how often everything was the same, and with how many threads
+#: to compare, and to count changes.
+BLOCK_WORDS = 16
 HITS = 13
 THREADS = 14
-#: A share of the work for several threads: where records are, whether one of them was found changed, 0, and how many.
-SHARE_WORDS = 4
-#: A tensor's record: its object, its template, its type, its C++ object, the first words of this, the words of its storage
-#: from the address of the data on, its gradient, and the flags of autograd.
-OBJECT, TEMPLATE, KIND, OWN_WORDS = 0, 1, 2, 4
+COUNTING_THREADS = 15
+#: Some tensors: where their records are, whether one of them was found changed, 0, how many there are, and where the rows
+#: of their objects are.
+SHARE_WORDS = 5
+#: A tensor's row among the objects: the Python object, its type, and the C++ object that it points to.
+OBJECT_WORDS = 3
+#: A tensor's record, two cache lines: its template, its C++ object, the first words of this, those of its storage from the
+#: address of the data on, its gradient, and the flags of autograd.
+TEMPLATE, IMPL, OWN_WORDS = 0, 1, 2
 STORAGE = OWN_WORDS + LANES
 STORAGE_WORDS = 4
 GRAD = STORAGE + STORAGE_WORDS
@@ -101,7 +106,9 @@ def scan_ir(name: str, layout: TensorLayout) -> str:
     """LLVM IR of the scan: the walk's words, what the caller holds, the classes, the tensors. It gives the list of these, or
     None."""
     fields = "\n".join(_load(f"f{k}", "block", 8 * k) for k in range(BLOCK_WORDS))
-    passes = f"{_pass_ir(name, 'a', 'first', '%f8', 'second')}\n{_pass_ir(name, 'b', 'second', '%f9', 'collect')}"
+    first = [_objects_ir("oa", "first", "%f8", "a.threads"), _threads_ir(name, "a", "%f8", "second")]
+    second = [_threads_ir(name, "b", "%f9", "b.objects", "second"), _objects_ir("ob", "b.objects", "%f9", "collect")]
+    passes = "\n".join([*first, *second])
     find = unchanged.find_address()
     included = key_included_function()
     assert included is not None  # see `same_tensors.available`
@@ -111,8 +118,7 @@ declare i64 @llvm.vector.reduce.or.v2i64(<2 x i64>)
 declare i64 @llvm.vector.reduce.or.v4i64(<4 x i64>)
 declare i64 @llvm.vector.reduce.or.v8i64(<8 x i64>)
 declare void @quickfuse_run(ptr, i64, i64, ptr, ptr, i64, ptr, i64)
-{_records_ir(f"{name}_a", layout, object_first=True)}
-{_records_ir(f"{name}_b", layout, object_first=False)}
+{_records_ir(name, layout)}
 define ptr @{name}(ptr %list, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
@@ -176,18 +182,13 @@ changed:
 def count_ir(name: str) -> str:
     """LLVM IR that counts the changes of tensors which the scan has found the same, and gives 0."""
     return f"""
-define i64 @{name}(ptr %nothing, i64 %block.i) {{
+define internal void @{name}_some(ptr %row, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
 entry:
-  %block = inttoptr i64 %block.i to ptr
-  %counts.p = getelementptr i64, ptr %block, i64 10
-  %counts = load ptr, ptr %counts.p
-{_load("count.size", "counts", 0)}
-  %count.places.p = getelementptr i64, ptr %counts, i64 1
-  %count.places = load ptr, ptr %count.places.p
+  %count.places = load ptr, ptr %row
   br label %count.head
 count.head:
-  %c = phi i64 [ 0, %entry ], [ %c.next, %count.body ]
-  %count.done = icmp sge i64 %c, %count.size
+  %c = phi i64 [ %first, %entry ], [ %c.next, %count.body ]
+  %count.done = icmp sge i64 %c, %past
   br i1 %count.done, label %exit, label %count.body
 count.body:
   %count.pair = getelementptr {{ i64, i64 }}, ptr %count.places, i64 %c
@@ -201,30 +202,80 @@ count.body:
   %c.next = add i64 %c, 1
   br label %count.head
 exit:
+  ret void
+}}
+define i64 @{name}(ptr %nothing, i64 %block.i) {{
+entry:
+  %block = inttoptr i64 %block.i to ptr
+  %counts.p = getelementptr i64, ptr %block, i64 10
+  %counts = load ptr, ptr %counts.p
+  %threads.p = getelementptr i64, ptr %block, i64 {COUNTING_THREADS}
+  %threads = load i64, ptr %threads.p
+  %starts = getelementptr i64, ptr %counts, i64 1
+  call void @quickfuse_run(ptr @{name}_some, i64 1, i64 1, ptr %counts, ptr %starts, i64 1, ptr null, i64 %threads)
   ret i64 0
 }}
 """
 
 
-def _pass_ir(name: str, x: str, label: str, share: str, after: str) -> str:
-    """IR of the block `label`, in which threads go through the records of a share by the function `name_x`."""
+def _objects_ir(x: str, label: str, share: str, after: str) -> str:
+    """IR of the block `label`, in which this thread compares the types of Python objects, and what they point to."""
     return f"""{label}:
+  %{x}.share = inttoptr i64 {share} to ptr
+{_load(f"{x}.count", f"{x}.share", 24)}
+{_load(f"{x}.rows.i", f"{x}.share", 32)}
+  %{x}.rows = inttoptr i64 %{x}.rows.i to ptr
+  %{x}.final = sub i64 %{x}.count, 1
+  br label %{x}.head
+{x}.head:
+  %{x}.k = phi i64 [ 0, %{label} ], [ %{x}.k.next, %{x}.body ]
+  %{x}.bits = phi <2 x i64> [ zeroinitializer, %{label} ], [ %{x}.bits.next, %{x}.body ]
+  %{x}.done = icmp sge i64 %{x}.k, %{x}.count
+  br i1 %{x}.done, label %{x}.exit, label %{x}.body
+{x}.body:
+  %{x}.ahead = add i64 %{x}.k, {2 * _AHEAD}
+  %{x}.inside = icmp slt i64 %{x}.ahead, %{x}.final
+  %{x}.then = select i1 %{x}.inside, i64 %{x}.ahead, i64 %{x}.final
+  %{x}.then.at = mul i64 %{x}.then, {OBJECT_WORDS}
+  %{x}.then.p = getelementptr i64, ptr %{x}.rows, i64 %{x}.then.at
+  %{x}.then.object = load ptr, ptr %{x}.then.p
+  call void @llvm.prefetch.p0(ptr %{x}.then.object, i32 0, i32 3, i32 1)
+  %{x}.at = mul i64 %{x}.k, {OBJECT_WORDS}
+  %{x}.row = getelementptr i64, ptr %{x}.rows, i64 %{x}.at
+  %{x}.object = load ptr, ptr %{x}.row
+  %{x}.now.p = getelementptr i8, ptr %{x}.object, i64 {_TYPE}
+  %{x}.now = load <2 x i64>, ptr %{x}.now.p, align 8
+  %{x}.want.p = getelementptr i64, ptr %{x}.row, i64 1
+  %{x}.want = load <2 x i64>, ptr %{x}.want.p, align 8
+  %{x}.xor = xor <2 x i64> %{x}.now, %{x}.want
+  %{x}.bits.next = or <2 x i64> %{x}.bits, %{x}.xor
+  %{x}.k.next = add i64 %{x}.k, 1
+  br label %{x}.head
+{x}.exit:
+  %{x}.any = call i64 @llvm.vector.reduce.or.v2i64(<2 x i64> %{x}.bits)
+  %{x}.none = icmp eq i64 %{x}.any, 0
+  br i1 %{x}.none, label %{after}, label %changed"""
+
+
+def _threads_ir(name: str, x: str, share: str, after: str, label: str = "") -> str:
+    """IR of the block `label`, in which threads compare the records of some tensors."""
+    return f"""{label or f"{x}.threads"}:
   %{x}.share = inttoptr i64 {share} to ptr
   %{x}.any.p = getelementptr i64, ptr %{x}.share, i64 1
   %{x}.starts = getelementptr i64, ptr %{x}.share, i64 2
   store i64 0, ptr %{x}.any.p
-  call void @quickfuse_run(ptr @{name}_{x}, i64 {SHARE_WORDS}, i64 1, ptr %{x}.share, ptr %{x}.starts, i64 1, ptr null,
+  call void @quickfuse_run(ptr @{name}_records, i64 {SHARE_WORDS}, i64 1, ptr %{x}.share, ptr %{x}.starts, i64 1, ptr null,
     i64 %f{THREADS})
   %{x}.any = load i64, ptr %{x}.any.p
   %{x}.none = icmp eq i64 %{x}.any, 0
   br i1 %{x}.none, label %{after}, label %changed"""
 
 
-def _records_ir(name: str, layout: TensorLayout, *, object_first: bool) -> str:
+def _records_ir(name: str, layout: TensorLayout) -> str:
     """IR of a function that compares the words of some tensors, a range of those of a share, and says there if they are
-    others. `object_first`: the Python object is known to be alive, and otherwise the C++ object."""
+    others. Their C++ objects are known to be alive."""
     x = "t"
-    pointers = {"object": OBJECT, "template": TEMPLATE, "impl": KIND + 1, "storage": OWN_WORDS,
+    pointers = {"template": TEMPLATE, "impl": IMPL, "storage": OWN_WORDS,
                 "autograd": OWN_WORDS + layout.autograd - layout.first}  # fmt: skip
     loads = [
         line
@@ -234,11 +285,9 @@ def _records_ir(name: str, layout: TensorLayout, *, object_first: bool) -> str:
             f"  %{x}.{name} = load ptr, ptr %{x}.{name}.p",
         )
     ]
-    object_test = _same_words(x, "kind", "object", _TYPE, 2, [("record", 8 * KIND)])
-    tests = [object_test, _impl_ir(x, layout)] if object_first else [_impl_ir(x, layout), object_test]
     assert layout.handle == _TYPE + 8
     return f"""
-define internal void @{name}(ptr %share, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
+define internal void @{name}_records(ptr %share, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
 entry:
   %{x}.records = load ptr, ptr %share
   %{x}.final = sub i64 %past, 1
@@ -252,8 +301,7 @@ entry:
   %{x}.record = getelementptr i64, ptr %{x}.records, i64 %{x}.at
 {_ahead_ir(x, layout)}
 {chr(10).join(loads)}
-{tests[0]}
-{tests[1]}
+{_impl_ir(x, layout)}
 {_same_words(x, "data", "storage", 8 * layout.data, STORAGE_WORDS, [("record", 8 * STORAGE)])}
 {_load(f"{x}.flag.now", f"{x}.storage", 8 * layout.storage_flag)}
 {_load(f"{x}.flag", f"{x}.template", 0)}
@@ -338,7 +386,7 @@ def _ahead_ir(x: str, layout: TensorLayout) -> str:
         f"  %{x}.then.record = getelementptr i64, ptr %{x}.records, i64 %{x}.then.at",
     ]
     autograd = OWN_WORDS + layout.autograd - layout.first
-    lines_of = {OBJECT: (_TYPE,), KIND + 1: (8 * layout.first, 8 * layout.first + 64, 8 * layout.last),
+    lines_of = {IMPL: (8 * layout.first, 8 * layout.first + 64, 8 * layout.last),
                 OWN_WORDS: (8 * layout.data,), autograd: (8 * layout.grad, 8 * layout.flags)}  # fmt: skip
     for word, offsets in lines_of.items():
         lines += [f"  %{x}.then{word}.p = getelementptr i64, ptr %{x}.then.record, i64 {word}",

@@ -10,18 +10,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..frame import GeneratorValue
-from .callable import NativeHandler, SuperProxy
-from .constant import PLAIN_TYPES, is_constant
-from .container import CONTAINERS, ContainerMethod, ShadowContainer
-from .dictionary import DICTS, ShadowDict, key_value, stored_key
-from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
-from .from_outside import FromOutside, Place
-from .made import Made, MadeException, MadeTraceback
-from .mapping_proxy import MappingProxy, dictionary_behind, opened
-from .missing import ABSENT, DELETED, LAZY
-from .number import Symbol
-from .tensor import TENSOR_TYPES, TensorMethod, TensorProxy, tensors_among
-from .variable import Assigned
+from .containers import (
+    CONTAINERS,
+    DICTS,
+    ContainerMethod,
+    MappingProxy,
+    ShadowContainer,
+    ShadowDict,
+    dictionary_behind,
+    key_value,
+    opened,
+    stored_key,
+)
+from .graph_values import TENSOR_TYPES, Symbol, TensorMethod, TensorProxy, tensors_among
+from .made import ABSENT, DELETED, LAZY, Assigned, Made, MadeException, MadeTraceback, NativeHandler, SuperProxy
+from .outside import (
+    PLAIN_TYPES,
+    ForeignObject,
+    ForeignScalar,
+    FromOutside,
+    Place,
+    Unread,
+    is_constant,
+    is_numpy,
+    numpy_class,
+    scalar_class,
+)
 
 
 def contains_symbolic(value: Any) -> bool:

@@ -6,7 +6,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ...ir.segment import Call, Constant, Existing, Recipe
-from .. import native_methods, torch_calls
+from .. import torch_calls
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..iterators import ITERATORS
@@ -57,7 +57,8 @@ class ContainerMethodKind(ObjectKind):
     def call(
         self, i: Interpreter, function: ContainerMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
     ) -> None:
-        then(native_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
+        shadow = function.shadow
+        then(i.kind_of(shadow).method(i, getattr(shadow.cls, function.name), shadow, args, kwargs))
 
     def rebuild(self, book: RecipeBook, value: ContainerMethod) -> Recipe:
         return Call(getattr, [Existing(value.shadow.source), Constant(value.name)])

@@ -25,13 +25,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..context_changes import ContextToken
+from ..changes import ContextToken
 from ..frame import GeneratorValue
-from ..getters import KINDS as GETTERS
 from ..iterators import ITERATORS
 from ..kinds import VIEW_TYPES
 from ..library import CatchWarnings
-from ..peer import PeerModule
 from ..symbolic import (
     PLAIN_TYPES,
     ContainerMethod,
@@ -47,8 +45,9 @@ from ..symbolic import (
     TensorProxy,
     Unread,
 )
+from ..variables import PeerModule
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
-from .callable import GetterKind, HandlerKind, PartialKind, SuperKind
+from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind
 from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
@@ -63,7 +62,7 @@ from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
-from .sequence import ByteArrayKind, DequeKind, ListKind, TextKind, TupleKind
+from .sequence import ByteArrayKind, DequeKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
 
@@ -83,7 +82,7 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys((GenericAlias, UnionType, CodeType), AliasKind()),
     **{cls: TextKind(cls) for cls in (str, bytes, range)},
     # containers
-    list: ListKind(), tuple: TupleKind(), torch.Size: TupleKind(), collections.deque: DequeKind(), dict: DictKind(),
+    list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), collections.deque: DequeKind(), dict: DictKind(),
     bytearray: ByteArrayKind(), **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
     **dict.fromkeys(ITERATORS, _ITERATOR),
     # code
