@@ -96,7 +96,8 @@ class CostModel:
     # --- products and convolutions (oneDNN and BLAS; DenseNet-121, GPT, LSTM of cells) ---
 
     #: With more multiplications a product is worth the longer way to oneDNN, and the memory that it takes on the way; and
-    #: with more than the second one with an activation after it.
+    #: with more than the second one with an activation after it, or where BLAS is slow (AMD EPYC with MKL: twice the time
+    #: from 64 x 256 x 256 on).
     most_for_blas: int = 1 << 25
     most_before_activation: int = 1 << 21
     #: A product that sums over so many rows is large enough not to be put together with others, and so is one that has as
