@@ -176,8 +176,8 @@ class CudaRecording:
 def allocate_at(address: int, nbytes: int, allocate: Callable[[int], torch.Tensor]) -> torch.Tensor | None:
     """Memory at an address that was just freed; None if `allocate(nbytes)` does not come to give it.
 
-    The allocator joins what is freed with free memory beside it, and gives out the beginning of the smallest free block: what
-    lies before the address in that block is taken first, or else smaller blocks elsewhere.
+    The allocator joins what is freed with free memory beside it, and gives out the beginning of the smallest free block.
+    What lies before the address in its block is taken first, and all of smaller blocks.
     """
     small = nbytes <= _SMALL
     taken: list[torch.Tensor] = []
@@ -186,11 +186,15 @@ def allocate_at(address: int, nbytes: int, allocate: Callable[[int], torch.Tenso
         at = found.data_ptr()
         if at == address:
             return found
-        if 0 < address - at < 2 * _SMALL if small else _SMALL < address - at <= _MOST_TAKEN:
+        before = address - at
+        if 0 < before < 2 * _SMALL if small else _SMALL < before <= _MOST_TAKEN:
             del found
-            found = allocate(min(address - at, _SMALL) if small else address - at)
-            if found.data_ptr() != at and address - at >= nbytes:  # the address is in another block than what begins there
+            found = allocate(size := min(before, _SMALL) if small else before)
+            if found.data_ptr() != at and before >= nbytes:  # the address is not in the block that begins there
                 taken.append(allocate(nbytes))
+            if 0 <= address - found.data_ptr() < size:
+                del found
+                continue
         taken.append(found)
     return None
 
