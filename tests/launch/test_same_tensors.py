@@ -347,6 +347,10 @@ def _usual(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
 
 
 def _transposed(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.shape, (1, like.shape[0])).copy_(_tensor(chance, like))
+
+
+def _view(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
     return _tensor(chance, like).t()
 
 
@@ -378,8 +382,9 @@ def _the_parameter(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("usual", [_usual, _transposed])
 @pytest.mark.parametrize(
     "one",
-    [_usual, _transposed, _part_of_a_bucket, _with_history, _of_a_subclass, _lazily_copied, _negated, _the_parameter],
-)
+    [_usual, _transposed, _view, _part_of_a_bucket, _with_history, _of_a_subclass, _lazily_copied, _negated,
+     _the_parameter],
+)  # fmt: skip
 def test_gradients_that_are_new_in_each_step(usual: Any, one: Any) -> None:
     """They need not be the same tensors, but of the same kind. Now and then one is of another kind."""
     twins = [Twin(3, adam), Twin(3, adam)]

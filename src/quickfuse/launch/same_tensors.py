@@ -28,12 +28,10 @@ import torch
 from ..ir.walk import MOVED, Holder
 from . import builtin, cpu, unchanged
 from .bulk_reads import TENSOR_TYPES
-from .same_tensors_ir import (
-    BLOCK_WORDS,
-    COLLECTED,
-    COUNTING_THREADS,
+from .object_layout import TYPE_VERSION, version_of_type
+from .same_tensors_ir import BLOCK_WORDS, COLLECTED, COUNTING_THREADS, HITS, THREADS, collect_ir, count_ir, scan_ir
+from .same_words_ir import (
     GRADIENT_WORDS,
-    HITS,
     IMPL,
     NEEDS,
     OWN_WORDS,
@@ -41,16 +39,10 @@ from .same_tensors_ir import (
     STORAGE,
     STORAGE_WORDS,
     TEMPLATE,
-    THREADS,
-    collect_ir,
-    count_ir,
-    scan_ir,
 )
 from .tensor_check import UNCHANGED, NativeTensorCheck, key_included_function
 from .tensor_layout import FIRST_WORDS, MOST_DIMENSIONS, OBJECT_MASK, TensorLayout, tensor_layout
 from .thread_choice import ThreadChoice
-
-_TYPE_VERSION = 384
 
 #: After how many calls words are written down again that were hardly of use, at most.
 _LONGEST_WAIT = 4096
@@ -148,9 +140,7 @@ class SameTensors:
         autograd = words[:, layout.autograd - layout.first]
         return all(grad[parent] == impl[k] and autograd[parent] for k, parent in self._grads)
 
-    def _shares(
-        self, found: np.ndarray, words: np.ndarray, masks: np.ndarray, objects: np.ndarray
-    ) -> list[np.ndarray]:
+    def _shares(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray, objects: np.ndarray) -> list[np.ndarray]:
         """All tensors but gradients, and gradients."""
         rows = np.concatenate([found[:, 7:8], masks[:, FIRST_WORDS:], (words & masks)[:, FIRST_WORDS:]], axis=1)
         numbers: dict[bytes, int] = {}
@@ -198,7 +188,9 @@ class SameTensors:
         counts: np.ndarray,
     ) -> None:  # fmt: skip
         """Let the scan compare these tensors from now on. `counts`: where versions are, and how often they change."""
-        heads = np.array([(id(kind) + _TYPE_VERSION, _type_version(kind)) for kind in {*map(type, tensors)}], dtype=np.int64)
+        heads = np.array(
+            [(id(kind) + TYPE_VERSION, version_of_type(kind)) for kind in {*map(type, tensors)}], dtype=np.int64
+        )
         ids = np.array([id(t) for t in held[self._roots :]], dtype=np.int64)
         pair = np.array([counts.ctypes.data, 0, len(counts)], dtype=np.int64)
         parents = np.zeros(len(tensors), dtype=np.int64)
@@ -240,11 +232,6 @@ def in_cache_lines(rows: np.ndarray) -> np.ndarray:
     aligned = memory[first : first + rows.size].reshape(rows.shape)
     aligned[:] = rows
     return aligned
-
-
-def _type_version(kind: type) -> int:
-    getattr(kind, "__init__", None)
-    return ctypes.c_int64.from_address(id(kind) + _TYPE_VERSION).value
 
 
 #: Numbers of what is known, from 1 on.
