@@ -60,6 +60,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     tensors = [a for a in args if type(a) is TensorProxy]
     needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
     operators, mutated = i.graph.operators, len(i.graph.mutated)
+    i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
     last = next(iter(reversed(i.graph.graph.nodes)), None)
     effects = i.outside.effect_count()
     context = i.mark_created(InlinedContext())
@@ -72,6 +73,9 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     outputs = result if isinstance(result, tuple) else (result,)
     if not needed:
         i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
+        if i.graph.grad_enabled:
+            for tensor in tensors:
+                i.outside.guard_requires_grad(tensor)
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result

@@ -212,7 +212,9 @@ class Tracing:
     def _is_leaf_input(self, tensor: TracedTensor) -> bool:
         """Whether it is an input that needs gradients itself, not a leaf that the graph made, which may share its memory."""
         position = tensor.memory.input
-        return position is not None and tensor is self.traced_inputs[position] and self.inputs[position].meta["val"].requires_grad
+        if position is None or tensor is not self.traced_inputs[position]:
+            return False
+        return bool(self.inputs[position].meta["val"].requires_grad)
 
     def check_numbers(self, node: Node, differentiated: bool) -> None:
         """Refuse numbers that change where they are no plain operands."""

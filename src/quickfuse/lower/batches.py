@@ -29,7 +29,7 @@ from quickfuse.ir.reindex import replace_parts, rewrite_accesses
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .products import Activation, LinearCall
+from .products import Activation, LinearCall, is_summed_by_one_dnn
 from .step_order import Order, StepReads, in_order
 from .symbolic import whole_load
 
@@ -251,7 +251,10 @@ class _Sums:
         right = self.stacks.of([p.right for p in chunk])
         out = Buffer(f"sum_{chunk[0].out}", chunk[0].out.meta, "temp")
         depth, rows = left.meta.shape
-        self.added[out] = Extern(torch.mm, (View(left, (rows, depth), (1, rows), 0), right), {}, [out])
+        first = View(left, (rows, depth), (1, rows), 0)
+        self.added[out] = Extern(torch.mm, (first, right), {}, [out])
+        if out.meta.dtype is torch.float32 and is_summed_by_one_dnn(rows, out.meta.shape[1], depth):
+            self.added[out] = Extern(LinearCall(Activation()), (first, as_view(right).transposed, None), {}, [out])
         self.gone.update(id(p.step) for p in chunk)
         return out
 

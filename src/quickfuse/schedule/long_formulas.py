@@ -1,22 +1,23 @@
 """Formulas that are too long for one kernel are cut: values on the way are stored, and what follows is in a later kernel.
 
-A chain of pointwise operators is one formula, however long. LLVM takes more than the time of each half to translate the
-whole, while one more store and load for each thousand operations costs next to nothing.
+A chain of pointwise operators is one formula, however long, and so is the sum of all gradients of an unrolled network's
+weight. LLVM takes more than the time of each half to translate the whole, Triton far more, while one more store and load for
+each thousand operations, or dozens of loads, costs next to nothing.
 """
 
 from __future__ import annotations
 
 from quickfuse import logs
-from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Previous, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
 from quickfuse.ir.reindex import with_arguments
+from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta
 
 
 def cut_long_formulas(program: Program) -> frozenset[Buffer]:
-    """Store values on the way, where operations follow one after the other in more than `COSTS.longest_formula` steps.
-    Returns the buffers whose readers are to be in later kernels."""
+    """Store values on the way, where operations follow one after the other in more than `longest_formula` steps, or read
+    more than `most_loads` elements. Returns the buffers whose readers are to be in later kernels."""
     cut: list[Buffer] = []
     steps: list[Loop | Extern] = []
     for step in program.steps:
@@ -25,7 +26,7 @@ def cut_long_formulas(program: Program) -> frozenset[Buffer]:
         steps.append(step)
     if cut:
         program.steps = steps
-        logs.emit("loops", f"formulas of more than {COSTS.longest_formula} operations in a row: cut in {len(cut)} places")
+        logs.emit("loops", f"formulas too long for one kernel: cut in {len(cut)} places")
     return frozenset(cut)
 
 
@@ -35,27 +36,41 @@ class _Cutting:
     def __init__(self, loop: Loop, cut: list[Buffer]) -> None:
         self.loop = loop
         self.cut = cut
+        self.costs = costs_on(loop.device)
         self.before: list[Loop] = []
         #: What each node becomes, by its id; how many operations come one after the other since the last cut; and whether
         #: it may be cut.
         self.known: dict[int, tuple[Expr, int, bool]] = {}
+        #: How many loads there are below a node since the last cut. What several nodes have below counts for one of them.
+        self.loads: dict[int, int] = {}
 
     def run(self) -> list[Loop]:
         """Shorten the loop's formulas. Returns the loops that store values for it."""
         nodes = walk(*[root for store in self.loop.stores for root in store.roots])
-        for node in nodes if len(nodes) > COSTS.longest_formula else ():
-            is_operation = isinstance(node, Op)
-            self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
+        if len(nodes) <= self.costs.longest_formula and self._loads_in(nodes) <= self.costs.most_loads:
+            return []
+        for node in nodes:
+            if isinstance(node, Op):
+                self.known[id(node)] = self._operation(node)
+            else:
+                self.known[id(node)] = (node, 0, not isinstance(node, Previous))
+                self.loads[id(node)] = self._loads_in([node])
         if self.before:
             self.loop.stores = [store.rewritten(lambda root: self.known[id(root)][0]) for store in self.loop.stores]
         return self.before
+
+    @staticmethod
+    def _loads_in(nodes: list[Expr]) -> int:
+        return sum(isinstance(node, Load) for node in nodes)
 
     def _operation(self, node: Op) -> tuple[Expr, int, bool]:
         args = [self.known[id(arg)] for arg in node.args]
         made = with_arguments(node, tuple([arg for arg, _, _ in args]))
         length, may_be_cut = 1 + max([length for _, length, _ in args]), all(free for _, _, free in args)
-        if length < COSTS.longest_formula or not may_be_cut:
+        loads = self.loads[id(node)] = sum(self.loads.pop(id(arg), 0) for arg in node.args)
+        if not may_be_cut or (length < self.costs.longest_formula and loads < self.costs.most_loads):
             return made, length, may_be_cut
+        self.loads[id(node)] = 1
         return self._stored(made), 0, True
 
     def _stored(self, value: Op) -> Load:
