@@ -1,5 +1,7 @@
 """Sizes that come in small tensors of whole numbers: guards hold what shapes depend on, and nothing else."""
 
+import random
+
 import pytest
 import torch
 
@@ -221,3 +223,27 @@ def test_buffers_decide():
         for length in (2, 5, 9):
             x = torch.arange(2.0 * length).view(1, 2, length)
             torch.testing.assert_close(compiled(x), eager(x))
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, n: x.repeat_interleave(torch.tensor(n), 0),
+    lambda x, n: x.repeat(n, 1),
+    lambda x, n: torch.nn.functional.pad(x, (n, torch.as_tensor(n))),
+    lambda x, n: x[:, : n % 2] * n,
+    lambda x, n: x * 2 if torch.tensor(n) > 2 else x,
+])  # fmt: skip
+def test_random_numbers_are_not_held(use):
+    def f(x):
+        return use(x, random.randint(1, 4))
+
+    compiled = quickfuse.compile(f)
+    for seed in range(6):
+        random.seed(seed)
+        wanted = f(x0())
+        random.seed(seed)
+        torch.testing.assert_close(compiled(x0()), wanted)
+
+
+def test_export_refuses():
+    with pytest.raises(quickfuse.errors.ExportError, match="the numbers in a tensor"):
+        quickfuse.export(lambda x, n: x.repeat_interleave(n, 0), (x0(), torch.tensor([1, 2])))

@@ -31,7 +31,7 @@ CO_GENERATOR = 0x20
 CO_COROUTINES = 0x80 | 0x100 | 0x200
 
 #: How many instructions a loop of the user's may take without touching a tensor before it is left to CPython.
-LONGEST_PLAIN_LOOP = 2_500
+LONGEST_PLAIN_LOOP = 4_000
 
 #: The modules that have a function for each bytecode instruction.
 _OPERATIONS = (opcodes, opcodes_building, opcodes_flow)

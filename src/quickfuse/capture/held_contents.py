@@ -26,6 +26,9 @@ from .symbolic import Symbol, TensorProxy, symbolic_leaves
 _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
+#: The label of tensors that hold what is known.
+_CONSTANT = "held"
+
 #: Operators all of whose operands but the first are numbers.
 _TAKE_LENGTHS = frozenset(
     "pad interpolate repeat tile expand narrow split chunk tensor_split roll unflatten topk adaptive_avg_pool1d "
@@ -87,8 +90,8 @@ def _may_hold(i: Interpreter, source: Source, tensor: Any) -> bool:
     """Whether the numbers in a tensor from outside may be held by a guard."""
     if not i.begins_call or type(tensor) not in _CLASSES or tensor.device.type != "cpu" or tensor.dtype not in _DTYPES:
         return False
-    if source.kind == "constant":
-        return True
+    if source.kind == "constant":  # what random numbers are drawn into is another one
+        return bool(source.key == _CONSTANT)
     return tensor.numel() <= MOST_NUMBERS and not i.outside.keeps_changing(source.numbers()) and len(numbers_in(tensor)) > 0
 
 
@@ -220,7 +223,7 @@ def _computed(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def constant(i: Interpreter, tensor: torch.Tensor) -> TensorProxy:
     """A tensor that holds what this one does, new in each call."""
-    source = i.outside.roots.constant("held", tensor.clone())
+    source = i.outside.roots.constant(_CONSTANT, tensor.clone())
     return i.graph.call("call_method", "clone", (i.outside.wrap(source.owner, source),), {})
 
 
