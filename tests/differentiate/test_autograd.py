@@ -475,6 +475,20 @@ def test_a_leaf_made_inside() -> None:
     both(function, use, leaf(3))
 
 
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_leaf_made_of_a_part_of_an_input(grad) -> None:
+    def function(x):
+        w = x[0].detach().requires_grad_()
+        return x.sin(), w.exp(), w
+
+    def use(run, x):
+        first, second, w = run(x)
+        second.sum().backward()
+        return first, w.grad, x.grad is None, w.is_leaf
+
+    both(function, use, leaf(3, 4, grad=grad))
+
+
 def test_a_leaf_made_of_what_a_custom_function_or_a_checkpoint_returns() -> None:
     class Square(torch.autograd.Function):
         @staticmethod
