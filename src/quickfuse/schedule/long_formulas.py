@@ -1,7 +1,8 @@
 """Formulas that are too long for one kernel are cut: values on the way are stored, and what follows is in a later kernel.
 
 A chain of pointwise operators is one formula, however long. LLVM takes more than the time of each half to translate the
-whole, while one more store and load for each thousand operations costs next to nothing.
+whole, while one more store and load for each thousand operations costs next to nothing. A sum of many reductions, such as
+the gradient of a bias in a network that goes through time, is a kernel with a loop for each of them: it is cut the sooner.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from quickfuse import logs
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Load, Op, Previous, walk
-from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import with_arguments
 from quickfuse.ir.values import TensorMeta
 
@@ -19,9 +20,11 @@ def cut_long_formulas(program: Program) -> frozenset[Buffer]:
     Returns the buffers whose readers are to be in later kernels."""
     cut: list[Buffer] = []
     steps: list[Loop | Extern] = []
+    reduced: set[Buffer] = set()
     for step in program.steps:
         if isinstance(step, Loop):
-            steps += _Cutting(step, cut).run()
+            steps += _Cutting(step, cut, reduced).run()
+            reduced.update([store.access.buffer for store in step.stores if store.kind is StoreKind.REDUCE])
         steps.append(step)
     if cut:
         program.steps = steps
@@ -32,9 +35,9 @@ def cut_long_formulas(program: Program) -> frozenset[Buffer]:
 class _Cutting:
     """The formulas of one loop."""
 
-    def __init__(self, loop: Loop, cut: list[Buffer]) -> None:
+    def __init__(self, loop: Loop, cut: list[Buffer], reduced: set[Buffer]) -> None:
         self.loop = loop
-        self.cut = cut
+        self.cut, self.reduced = cut, reduced
         self.before: list[Loop] = []
         #: What each node becomes, by its id; how many operations come one after the other since the last cut; and whether
         #: it may be cut.
@@ -43,17 +46,23 @@ class _Cutting:
     def run(self) -> list[Loop]:
         """Shorten the loop's formulas. Returns the loops that store values for it."""
         nodes = walk(*[root for store in self.loop.stores for root in store.roots])
-        for node in nodes if len(nodes) > COSTS.longest_formula else ():
-            is_operation = isinstance(node, Op)
-            self.known[id(node)] = self._operation(node) if is_operation else (node, 0, not isinstance(node, Previous))
+        reductions = sum([isinstance(node, Load) and node.access.buffer in self.reduced for node in nodes])
+        for node in nodes if len(nodes) + reductions * COSTS.of_reduction > COSTS.longest_formula else ():
+            self.known[id(node)] = self._operation(node) if isinstance(node, Op) else self._leaf(node)
         if self.before:
             self.loop.stores = [store.rewritten(lambda root: self.known[id(root)][0]) for store in self.loop.stores]
         return self.before
 
+    def _leaf(self, node: Expr) -> tuple[Expr, int, bool]:
+        is_reduction = isinstance(node, Load) and node.access.buffer in self.reduced
+        return node, COSTS.of_reduction if is_reduction else 0, not isinstance(node, Previous)
+
     def _operation(self, node: Op) -> tuple[Expr, int, bool]:
         args = [self.known[id(arg)] for arg in node.args]
         made = with_arguments(node, tuple([arg for arg, _, _ in args]))
-        length, may_be_cut = 1 + max([length for _, length, _ in args]), all(free for _, _, free in args)
+        *others, longest = sorted([length for _, length, _ in args])
+        length = 1 + longest + sum([COSTS.of_reduction for other in others if other >= COSTS.of_reduction])
+        may_be_cut = all(free for _, _, free in args)
         if length < COSTS.longest_formula or not may_be_cut:
             return made, length, may_be_cut
         return self._stored(made), 0, True
