@@ -159,6 +159,8 @@ class _Sums:
         #: The products of what is stacked, by their results.
         self.added: dict[Buffer, Extern] = {}
         self.gone: set[int] = set()
+        #: The loops whose sums are parts of one in which there was nothing to be gained.
+        self.tried: set[int] = set()
 
     def batch(self) -> None:
         """Rewrite the program."""
@@ -178,12 +180,12 @@ class _Sums:
         inner = _inner_sums(nodes)
         replaced: dict[int, Expr] = {}
         for node in nodes:
-            if _is_sum(node) and id(node) not in inner:
+            if _is_sum(node) and id(node) not in inner and not (node is value and id(loop) in self.tried):
                 terms, partial = self._terms(node, loop, inner)
                 made = self._summed(terms)
+                (self.tried if made is None else self.gone).update(map(id, partial))
                 if made is not None:
                     replaced[id(node)] = made
-                    self.gone.update(map(id, partial))
         if replaced:
             loop.stores = [replace(loop.stores[0], value=replace_parts(value, replaced))]
             self.reads.forget(loop)
