@@ -281,7 +281,8 @@ def test_grid_says_which_program_has_which_block_of_equal_members(fake: FakeDriv
     many = 70_000
     cases = [([300] * 3, (3, 3)), ([300, 257], (3, 2)), ([300, 256], (5, 1)), ([9] * many, (many, 1))]
     for sizes, grid in cases:
-        CudaKernelCall(kernel_call(body, [(size,) for size in sizes]), emit(body, "kernel"), shape=LaunchShape(128, 2)).run(0, 1.0, True)
+        call = kernel_call(body, [(size,) for size in sizes])
+        CudaKernelCall(call, emit(body, "kernel"), shape=LaunchShape(128, 2)).run(0, 1.0, True)
         launch = fake.launches[-1]
         assert launch.grid == (*grid, 1)
         assert bool(launch.arguments[2]) == (grid[1] == 1)
