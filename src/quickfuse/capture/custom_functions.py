@@ -13,6 +13,7 @@ import torch
 
 from ..errors import Unsupported
 from .class_attributes import lookup_class
+from .contents import owners
 from .interpreter import Interpreter
 from .symbolic import Symbol, TensorProxy, is_constant
 
@@ -125,17 +126,17 @@ class Application:
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
         last = next(iter(reversed(graph.graph.nodes)), None)
-        before = graph.operators, len(graph.mutated), i.outside.effect_count(), graph.grad_enabled
+        before = graph.operators, set(graph.mutated), i.outside.effect_count(), graph.grad_enabled
         graph.grad_enabled = False
         try:
             gradients = tuple([graph.call("call_function", torch.zeros_like, (output,), {}) for output in self.outputs])
             found = i.call_now(backward, (self.context, *gradients))
         finally:
             graph.grad_enabled = before[3]
-        if (len(graph.mutated), i.outside.effect_count()) != before[1:3]:
+        if i.outside.effect_count() != before[2] or _changes_others(i, last, before[1]):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which has side effects")
         _take_out(i, last)
-        graph.operators, graph.emitted_grad = before[0], before[3]
+        graph.operators, graph.mutated, graph.emitted_grad = before[0], before[1], before[3]
         found = found if isinstance(found, tuple) else (found,)
         if len(found) < len(self.args):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which gives too few gradients")
@@ -147,6 +148,19 @@ def _static(cls: Any, name: str) -> Any:
     """A static method that a class defines."""
     found = lookup_class(cls, name)[1]
     return found.__func__ if isinstance(found, staticmethod) else found
+
+
+def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
+    """Whether operators after a node changed tensors that they did not make; `mutated` are those changed before."""
+    made: dict[torch.fx.Node, None] = {}
+    for node in reversed(list(i.graph.graph.nodes)):
+        if node is last:
+            break
+        if node.op != "placeholder":
+            made[node] = None
+    changed = [node for node in made if node.name in i.graph.mutated]
+    others = i.graph.mutated - mutated - {node.name for node in changed}
+    return bool(others) or any(owner not in made for node in changed for owner in owners(node))
 
 
 def _take_out(i: Interpreter, last: Any) -> None:

@@ -97,8 +97,7 @@ class Prologue:
         }
         self._types = guarded_types(guards) if types is None else types
         self._lists = {g.source for g in guards if g.kind == "type" and g.value is list}
-        self._wanted = list(wanted)
-        for source in self._sources():
+        for source in [*(source for guard in guards for source in guard.sources()), *wanted]:
             self._place(source)
         #: What guards want of the members of families, by their indices.
         self._facts: dict[Together, dict[int, Any]] = {}
@@ -111,11 +110,6 @@ class Prologue:
             self.walk = Walk(guards, self._relatives, changing)
 
     # families ---------------------------------------------------------------------------------------------------
-
-    def _sources(self) -> Iterable[Source]:
-        for guard in self.guards:
-            yield from guard.sources()
-        yield from self._wanted
 
     def _place(self, source: Source) -> tuple[Family, int] | None:
         """The family that a source belongs to and its index there; None for a source of its own."""

@@ -1,8 +1,10 @@
 """Reductions of many elements to few rows are done in two stages, as whole rows would leave threads idle.
 
 The first stage reduces each part of a row, the second one combines the parts. An axis is cut into parts of equal length;
-what is left at its end is one part more. So are rows that lie in memory in short pieces between those of others, as groups of
-channels do in images with channels last: each channel is a part.
+what is left at its end is one part more.
+
+So are reductions of rows of which only a few elements lie together in memory, as those of groups of channels in images with
+channels last: each channel is a part.
 """
 
 from __future__ import annotations
