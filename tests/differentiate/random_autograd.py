@@ -49,7 +49,8 @@ class Rounded(torch.autograd.Function):
 PLAIN = [
     "{a} * {b}", "({a} * k).sin()", "{a}.exp() / (1 + {b}.exp())", "lin({a}).tanh()", "{a}.softmax(-1)", "F.gelu({a})",
     "torch.where({a} > 0, {a}, {b})", "{a}.cumsum(0)", "{a}[[2, 0, 1]]", "{a} + {b}.detach()",
-    "{a}.detach().requires_grad_()", "torch.cat([{a}, {b}], 1)[:, ::2]", "{a}.norm(dim=1, keepdim=True) * {b}", "F.dropout({a}, 0.2)",
+    "{a}.detach().requires_grad_()", "torch.cat([{a}, {b}], 1)[:, ::2]", "{a}.norm(dim=1, keepdim=True) * {b}",
+    "F.dropout({a}, 0.2)",
 ]  # fmt: skip
 FEATURES = [
     "Scaled.apply({a}, k)", "Rounded.apply({a}) * {b}", "checkpoint(lin, {a}, use_reentrant=False)",
