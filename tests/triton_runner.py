@@ -25,7 +25,7 @@ from quickfuse.differentiate.expand import expand
 from quickfuse.emit.triton import emit
 from quickfuse.ir.kernel import Form, KernelBody, KernelCall, Schedule, row_template
 from quickfuse.launch.cuda_compile import CompiledCubin, LaunchShape, argument_types, compile_kernel, unaligned_step
-from quickfuse.launch.cuda_shapes import choose, program_table
+from quickfuse.launch.cuda_shapes import choose, program_grid, program_table
 from quickfuse.lower import lower
 from schedule_interpreter import Interpreter, assert_same, fused
 from trace_helper import copy_inputs, flatten, on_gpu, trace
@@ -89,6 +89,16 @@ def constants(body: KernelBody, shape: LaunchShape) -> dict[str, Any]:
     return {"BLOCK": shape.block, **tail, **({"INDEX": "int32"} if body.ndim > 1 else {})}
 
 
+def work_and_grid(call: KernelCall, shape: LaunchShape) -> tuple[Any, tuple[int, ...]]:
+    """What says which program does what: the number of members where bodies have no axes, a null pointer, or a table."""
+    if call.body.ndim == 0:
+        return len(call.members), (-(-len(call.members) // shape.block),)
+    if grid := program_grid(call.body, call.members, shape):
+        return 0, grid
+    table = program_table(call.body, call.members, shape)
+    return table, (len(table),)
+
+
 class Emitted(Interpreter):
     """Runs the kernels that are emitted for a GPU, with the launch shapes that `change` makes of the usual ones."""
 
@@ -120,7 +130,7 @@ class Emitted(Interpreter):
                 place = (memory.storage_offset() + offset) * memory.itemsize
                 addresses.append((m, body.slot_word(k), number, place))
         everything = [torch.empty(0, dtype=U8).set_(memory.untyped_storage()) for _, memory in memories.values()]
-        table = program_table(body, call.members, shape) if body.ndim else len(call.members)
+        work, grid = work_and_grid(call, shape)
         types = [kind for name, kind in argument_types(body).items() if name[0] == "a"]
         out = child().run(
             source=emit(body, "kernel", shape.form),
@@ -131,8 +141,8 @@ class Emitted(Interpreter):
             ),
             addresses=addresses,
             values=values,
-            work=table,
-            programs=len(table) if isinstance(table, np.ndarray) else -(-len(call.members) // shape.block),
+            work=work,
+            grid=grid,
             scalars=list(zip(types, [self.numbers[s.name] for s in call.scalars], strict=True)),
             constants=constants(body, shape),
         )

@@ -28,6 +28,7 @@ from .launch.joined import CompiledGraph, JoinedCall
 from .report import save_report
 from .signals import handlers_heard
 
+
 def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_source.Body, int]:
     """The body of a segment that needs gradients, and how many kernels its forward graph has. `run` is the graph in eager.
 
@@ -46,9 +47,7 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
     return _joined(segment, checked, run, differentiate(segment.graph, whole=True))
 
 
-def _joined(
-    segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated
-) -> tuple[glue_source.Body, int]:
+def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated) -> tuple[glue_source.Body, int]:
     if not segment.only_eager and not made.differentiable and not any(r.with_grad and r.of_input for r in made.results):
         raise NothingToDifferentiate("no output has a gradient")
     if logs.enabled("joint"):

@@ -177,6 +177,50 @@ def test_second_derivative_of_an_input_that_only_the_graph_has() -> None:
     both(lambda x: x.exp().sin(), use, leaf(3, 4))
 
 
+def changed_through_an_alias(x):
+    x.detach().mul_(1.1)
+    return x.exp()
+
+
+def changed_after_its_use(x):
+    y = x.exp()
+    with torch.no_grad():
+        x.mul_(1.1)
+    return y * 2
+
+
+def changed_by_less_than_it_was(x):
+    y = x.exp()
+    x.detach().mul_(1.1)
+    return y * x
+
+
+@pytest.mark.parametrize("function", [changed_through_an_alias, changed_after_its_use, changed_by_less_than_it_was])
+def test_second_derivative_of_an_input_that_the_graph_changes(function) -> None:
+    def use(run, x):
+        inner = x * 1
+        (first,) = torch.autograd.grad(run(inner).sum(), x, create_graph=True)
+        return first, torch.autograd.grad(first.square().sum(), x), inner
+
+    both(function, use, leaf(3, 4))
+
+
+@pytest.mark.parametrize("norm", [torch.nn.utils.spectral_norm, torch.nn.utils.parametrizations.spectral_norm])
+def test_penalty_on_gradients_of_a_module_that_updates_buffers(norm) -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(norm(torch.nn.Linear(4, 4)), torch.nn.BatchNorm1d(4), torch.nn.Tanh())
+    found = []
+    for run in (lambda module: module, compiled):
+        module = torch.nn.Sequential(norm(torch.nn.Linear(4, 4)), torch.nn.BatchNorm1d(4), torch.nn.Tanh())
+        module.load_state_dict(plain.state_dict())
+        twin, x = run(module), leaf(5, 4)
+        for _ in range(2):
+            (gradient,) = torch.autograd.grad(twin(x).square().sum(), x, create_graph=True)
+            gradient.norm().backward()
+        found.append([*module.state_dict().values(), x.grad, *[p.grad for p in module.parameters()]])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
 def test_inputs_are_freed_after_backward_and_those_that_are_large_before(monkeypatch) -> None:
     twin = compiled(lambda x: x.exp().sin())
     for limit, freed in ((1 << 26, False), (10, True)):
@@ -429,6 +473,20 @@ def test_a_leaf_made_inside() -> None:
         return x.grad, w.grad, w.is_leaf
 
     both(function, use, leaf(3))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_leaf_made_of_a_part_of_an_input(grad) -> None:
+    def function(x):
+        w = x[0].detach().requires_grad_()
+        return x.sin(), w.exp(), w
+
+    def use(run, x):
+        first, second, w = run(x)
+        second.sum().backward()
+        return first, w.grad, x.grad is None, w.is_leaf
+
+    both(function, use, leaf(3, 4, grad=grad))
 
 
 def test_a_leaf_made_of_what_a_custom_function_or_a_checkpoint_returns() -> None:

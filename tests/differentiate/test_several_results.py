@@ -86,7 +86,11 @@ def differentiated_twice(nets: Networks, results: tuple[torch.Tensor, ...]) -> A
     results[1].sum().backward()
 
 
-USES = [one_after_the_other, in_the_other_order, one_twice, updated_between, changed_what_is_needed, hooked, differentiated_twice]
+USES = [one_after_the_other, in_the_other_order, one_twice, updated_between, changed_what_is_needed, hooked,
+        differentiated_twice]  # fmt: skip
+
+#: Of two faults eager names the other; and it frees for second derivatives what the compiled graph computes again.
+OTHERWISE = {(sharing_a_layer, changed_what_is_needed), (sharing_a_layer, differentiated_twice)}
 
 
 def outcome(function: Callable[..., Any], use: Callable[..., Any], nets: Networks) -> Any:
@@ -103,7 +107,7 @@ def test_backward_from_one_result(function: Callable[..., Any], use: Callable[..
     nets = Networks()
     expected, found = [outcome(f, use, copy.deepcopy(nets)) for f in (function, compiled(function))]
     if isinstance(expected[0], str):  # eager has added up some gradients before it raises
-        assert found[0] == expected[0] or use is differentiated_twice
+        assert found[0] == expected[0] or (function, use) in OTHERWISE
         return
     torch.testing.assert_close(found[0], expected[0])
     assert [g is None for g in found[1]] == [g is None for g in expected[1]]

@@ -145,7 +145,7 @@ class Case:
             addresses=addresses,
             values=values,
             work=blocks if body.ndim else len(self.members),
-            programs=len(blocks) if body.ndim else -(-len(self.members) // self.block),
+            grid=(len(blocks) if body.ndim else -(-len(self.members) // self.block),),
             scalars=list(zip([t for n, t in argument_types(body).items() if n[0] == "a"], self.scalars, strict=True)),
             constants={
                 "BLOCK": self.block,

@@ -105,6 +105,15 @@ def test_cross_entropy() -> None:
     same(lambda x, t: F.nll_loss(x, t), R(13, 37), whole(37, 13))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_log_probabilities_of_a_loss_are_not_stored(dtype: torch.dtype) -> None:
+    """Only those of the targets are computed, in types that are rounded, too."""
+    x, target = R(13, 37).to(dtype), whole(37, 13)
+    schedule, _ = gpu_schedule(F.cross_entropy, x, target)
+    assert all(x.shape != buffer.meta.shape for buffer in schedule.temps)
+    same(lambda x, t: F.cross_entropy(x, t), x, target)
+
+
 def test_statistics_that_change_in_place() -> None:
     same(lambda x, m: m.lerp_(x.mean(0), 0.1), R(13, 37), R(37), launches=1)
 

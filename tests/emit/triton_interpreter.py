@@ -86,7 +86,7 @@ def run(job: dict) -> list[np.ndarray]:
             module["libdevice"] = Libdevice()
     blocks = job["work"]
     constants = {name: getattr(tl, value) if name == "INDEX" else value for name, value in job["constants"].items()}
-    kernel[(job["programs"],)](
+    kernel[job["grid"]](
         torch.from_numpy(rows),
         torch.from_numpy(job["values"]),
         torch.from_numpy(blocks) if isinstance(blocks, np.ndarray) else blocks,

@@ -318,6 +318,28 @@ def forward_mode_inside(x, v):
     return primal, tangent, x + 1
 
 
+@case((leaf(3), 2.0), (leaf(3, seed=1), 3.0))
+def custom_function_in_a_block_without_inference_mode(x, scale):
+    with torch.inference_mode(False):
+        y = Cube.apply(x, scale)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = Cube.apply(x, 2.0)
+    return y.sum(), z
+
+
+@case((t(3), 2.0), (leaf(3), 2.0), (leaf(3, seed=1), 3.0))
+def custom_function_of_what_later_needs_gradients(x, scale):
+    y = StraightThrough.apply(x)
+    return y.sum()
+
+
+@case((t(3),), (leaf(3),), (leaf(3, seed=1),))
+def custom_function_before_a_break_of_what_later_needs_gradients(x):
+    y = Cube.apply(x, 2.0)
+    print("between")
+    return (y * x).sum()
+
+
 @setup(steady="later")
 def accumulation_over_micro_batches():
     model = torch.nn.Linear(4, 1)

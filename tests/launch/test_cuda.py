@@ -275,6 +275,16 @@ def test_call(fake: FakeDriver) -> None:
     assert fake.copies == [48, 16, 16]
 
 
+def test_grid_says_which_program_has_which_block_of_equal_members(fake: FakeDriver) -> None:
+    """A program waits for no table then. There is one where members differ, or are too many for a grid."""
+    body = scaled_add()
+    for sizes, grid in (([(300,)] * 3, (3, 3)), ([(300,), (257,)], (3, 2)), ([(300,), (256,)], (5, 1)), ([(9,)] * 70_000, (70_000, 1))):
+        CudaKernelCall(kernel_call(body, sizes), emit(body, "kernel"), shape=LaunchShape(128, 2)).run(0, 1.0, True)
+        launch = fake.launches[-1]
+        assert launch.grid == (*grid, 1)
+        assert bool(launch.arguments[2]) == (grid[1] == 1)
+
+
 def test_rows_are_uploaded_when_they_changed_on_each_stream(fake: FakeDriver) -> None:
     body = scaled_add()
     call = CudaKernelCall(kernel_call(body, [(300,)]), emit(body, "kernel"))

@@ -20,12 +20,11 @@ from .mutation import name_of
 from .symbolic import (
     ABSENT,
     TENSOR_TYPES,
-    ContainerMethod,
+    BuiltinMethod,
     FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
-    TensorMethod,
     TensorProxy,
     is_constant,
     type_of,
@@ -227,7 +226,7 @@ def _is_native_method(value: Any) -> bool:
     """Whether a value is a method of a builtin class that is bound to an object, which is made anew when it is read."""
     if isinstance(value, types.BuiltinFunctionType):
         return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
-    return type(value) in (ContainerMethod, TensorMethod)
+    return type(value) is BuiltinMethod
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

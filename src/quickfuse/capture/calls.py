@@ -158,7 +158,7 @@ def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs:
     try:
         with outside_inference_mode():
             result = run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled, result_device(tensors))
-    except OperatorFailed as error:
+    except (OperatorFailed, Unsupported) as error:
         raise Unsupported(f"{what} does not run on tensors without data: {error}") from error
     if result.written or result.changed:
         raise Unsupported(f"{what} changes its arguments")

@@ -42,6 +42,9 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 #: Operators that give a view of a one-element tensor, which holds the same number at any time.
 _SAME_NUMBER = frozenset("squeeze unsqueeze view reshape detach flatten".split())
 
+#: Operators that give the number in a one-element tensor in a new tensor.
+_OF_ALL = frozenset("min max amin amax clone".split())
+
 
 class Known(NamedTuple):
     """A number: how to compute it before the graph runs, and its value now."""
@@ -190,11 +193,17 @@ class Contents:
         meta = node.meta.get("val")
         if not isinstance(meta, TensorMeta) or meta.numel != 1:
             return None
-        if name in _SAME_NUMBER and isinstance(node.args[0], torch.fx.Node):
+        if (name in _SAME_NUMBER or self._is_only_element(node, name)) and isinstance(node.args[0], torch.fx.Node):
             return self._of_node(node.args[0], at)
         if name in ("tensor", "scalar_tensor") and node.args and type(node.args[0]) in (int, float):
             return _stored(Known(node.args[0], node.args[0]), meta.dtype)
         return None
+
+    def _is_only_element(self, node: torch.fx.Node, name: str) -> bool:
+        """Whether a node takes the number out of a tensor that is never changed."""
+        if name not in _OF_ALL or len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], torch.fx.Node):
+            return False
+        return not any(self.is_written(owner) for owner in owners(node.args[0], _is_new))
 
     def _note_read(self, source: Source, tensor: Any, at: int) -> None:
         """A tensor is read when `at` calls had changed tensors."""

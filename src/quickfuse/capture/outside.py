@@ -43,7 +43,7 @@ from .results import meta_of
 from .symbolic import (
     PLAIN_TYPES,
     TENSOR_TYPES,
-    ContainerMethod,
+    BuiltinMethod,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -55,7 +55,6 @@ from .symbolic import (
     ShadowContainer,
     ShadowDict,
     Symbol,
-    TensorMethod,
     TensorProxy,
     Unread,
     dictionary_behind,
@@ -333,10 +332,8 @@ class Outside(Changes):
         self.guard("equal", source.attr("__name__"), name)
         owner = self.wrap(method.__self__, source.attr("__self__"))
         made: Any = None
-        if type(owner) in (ShadowDict, ShadowContainer):
-            made = ContainerMethod(owner, name)
-        elif type(owner) is TensorProxy:
-            made = TensorMethod(owner, name)
+        if type(owner) in (ShadowDict, ShadowContainer, TensorProxy):
+            made = BuiltinMethod(owner, name)
         elif is_constant(owner) or type(owner) is ForeignScalar:
             made = getattr(self.concrete(owner), name)
         if made is not None:

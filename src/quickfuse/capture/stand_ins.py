@@ -291,6 +291,11 @@ DATA_DEPENDENT: dict[str, tuple[str, str]] = {
 }
 
 
+def is_of_values(reason: str) -> bool:
+    """Whether a reason says that a tensor's values decide."""
+    return reason.endswith(("a tensor's values", "depends on its values"))
+
+
 def reason_of(function: Callable[..., Any], error: Exception) -> tuple[str, str]:
     """Why `function` could not run without data, and what to write instead."""
     name = str(getattr(function, "__name__", function))

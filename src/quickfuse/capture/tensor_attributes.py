@@ -17,7 +17,7 @@ from .kinds import is_trusted_module
 from .raising import raise_in_program
 from .results import View
 from .stand_ins import is_leaf
-from .symbolic import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
+from .symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy
 from .tensor_subclasses import is_function_class, own_member
 
 #: Attributes that follow from the metadata that is guarded anyway.
@@ -104,7 +104,7 @@ def _method(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any],
     if isinstance(raw, FunctionType) and not is_trusted_module(raw.__module__):
         then(MethodType(raw, proxy))
         return
-    then(TensorMethod(proxy, name))
+    then(BuiltinMethod(proxy, name))
 
 
 def _is_own(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
@@ -115,7 +115,7 @@ def _seen_by_class(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
     """A method; attributes go through `__torch_function__` as well."""
     if not callable(getattr(torch.Tensor, name, None)):
         raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
-    then(TensorMethod(proxy, name))
+    then(BuiltinMethod(proxy, name))
 
 
 def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
@@ -177,7 +177,7 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
         i.outside.set_attribute(proxy, name, value)
         return
     if name == "requires_grad" and (proxy.source is None or proxy.real is None):
-        i.call_now(TensorMethod(proxy, "requires_grad_"), (value,))
+        i.call_now(BuiltinMethod(proxy, "requires_grad_"), (value,))
         return
     if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")

@@ -24,9 +24,9 @@ _AS_REAL = torch.ops.aten.view_as_real.default
 
 
 class OutputPlan:
-    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, and `groups` has a
-    number for each of these: those of different groups have no node of autograd's graph in common. `numbers` are the nodes of numbers out of tensors, which forward returns after the tensors;
-    `results` has an entry for each output of the captured graph."""
+    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, and `groups` has a number for
+    each of these: those of different groups have no node of autograd's graph in common. `numbers` are the nodes of numbers
+    out of tensors, which forward returns after the tensors; `results` has an entry for each output of the captured graph."""
 
     def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
         """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""

@@ -4,7 +4,8 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
 
     rows      pointer to the row table: int64, `row_words` a member
     values    pointer to the value table: int64, `value_words` a member; float64 values as their bits
-    blocks    pointer to int32 pairs, one a program: its member, and which block of that member it handles
+    blocks    pointer to int32 pairs, one a program: its member, and which block of that member it handles; or null, where
+              the program's place in the grid says both: the block along x, the member along y
               (bodies without axes have `members`, the number of members as an int32, in its place)
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
     BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
@@ -33,6 +34,7 @@ from quickfuse.emit.triton_text import (
     index_lines,
     is_aligned,
     offset,
+    program_lines,
     scalars,
     value_lines,
     word_names,
@@ -106,9 +108,8 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
         return [indent + line for line in wrapped(f"{name}_elements({', '.join([*passed, *rest, *index])})")]
 
     kernel = [
-        "program = tl.program_id(0)",
-        "member = tl.load(blocks + 2 * program).to(tl.int64)",
-        "start = tl.load(blocks + 2 * program + 1).to(tl.int64) * BLOCK",
+        *program_lines(),
+        "start = block.to(tl.int64) * BLOCK",
         f"row = rows + member * {body.row_words}",
         *(f"{word_name} = tl.load(row + {word})" for word, word_name in words.items()),
         *value_lines(body),

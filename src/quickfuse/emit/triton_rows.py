@@ -23,6 +23,7 @@ from quickfuse.emit.triton_text import (
     index_lines,
     is_aligned,
     offset,
+    program_lines,
     scalars,
     value_lines,
     word_names,
@@ -44,25 +45,23 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     passed = [*names.values(), *numbers, *scalars(body), *place]
     sizes = ["BLOCK", "COLUMNS", "INDEX"]
     kernel = [
-        "program = tl.program_id(0)",
-        "member = tl.load(blocks + 2 * program).to(tl.int64)",
-        "block = tl.load(blocks + 2 * program + 1).to(tl.int64)",
+        *program_lines(),
         f"row = rows + member * {body.row_words}",
         *(f"{word_name} = tl.load(row + {word})" for word, word_name in names.items()),
         *value_lines(body),
     ]
     if form is Form.SPREAD:
         kernel += [
-            f"tiles = tl.cdiv({_product(body.column_axes)}, COLUMNS)",
-            "first, start = block // tiles * BLOCK, block % tiles * COLUMNS",
+            f"tiles = tl.cdiv({_product(body.column_axes)}, COLUMNS).to(tl.int32)",  # divisions of 64 bits are slow
+            "first, start = (block // tiles).to(tl.int64) * BLOCK, (block % tiles).to(tl.int64) * COLUMNS",
         ]
     elif outer:
         kernel += [
-            f"tiles = tl.cdiv({_product(body.row_axes[-1:])}, BLOCK)",
-            "outer, first = block // tiles, block % tiles * BLOCK",
+            f"tiles = tl.cdiv({_product(body.row_axes[-1:])}, BLOCK).to(tl.int32)",
+            "outer, first = block // tiles, (block % tiles).to(tl.int64) * BLOCK",
         ]
     else:
-        kernel.append("first = block * BLOCK")
+        kernel.append("first = block.to(tl.int64) * BLOCK")
 
     def call(indent: str, aligned: str) -> list[str]:
         return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, aligned, *sizes])})")]

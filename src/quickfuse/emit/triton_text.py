@@ -27,6 +27,21 @@ def value_lines(body: KernelBody, mask: str = "") -> list[str]:
     return lines
 
 
+def program_lines() -> list[str]:
+    """Statements that find which `member` a program has, and which `block` of it, an int32.
+
+    Where all members have as many programs, the launch's grid says so: a program that had to read it in a table would wait
+    for memory once more before its first load.
+    """
+    return [
+        "member, block = tl.program_id(1), tl.program_id(0)",
+        "if blocks.to(tl.int64) != 0:",
+        "    entry = blocks + 2 * block",
+        "    member, block = tl.load(entry), tl.load(entry + 1)",
+        "member = member.to(tl.int64)",
+    ]
+
+
 def word_names(body: KernelBody) -> dict[int, str]:
     """The name of each word of a row: sizes n0 .., addresses p0 .., dynamic strides p0_stride0 .."""
     names = {axis: f"n{axis}" for axis in range(body.ndim)}

@@ -174,8 +174,10 @@ class CostModel:
 
     #: A formula of more operations in a row is cut: LLVM translates 1,280 in 0.33 s, 5,000 in 2.1 s.
     longest_formula: int = 1000
-    #: A reduction that a formula reads counts as so many: LLVM translates a kernel of 40 in 0.1 s, one of 640 in 5 s.
-    of_reduction: int = 30
+    #: So is one that reads more elements. Triton takes 1.3 s for 32 operands, in tiles, and 7 s for 64.
+    most_loads: int = 1 << 20
+    #: A reduction that it reads counts as so many: LLVM translates a kernel of 40 in 0.1 s, one of 640 in 5 s.
+    loads_of_reduction: int = 1 << 15
 
     #: Groups are only merged for the sake of common loads as long as a loop has no more than so many stores, and one is
     #: tried with no more than so many others that load the same elements.
@@ -202,5 +204,5 @@ COSTS = CostModel()
 GPU_COSTS = replace(
     COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
     aligned_bytes=16, least_chunked=1 << 28, least_rematerialised=1 << 23, most_again_in_row=2,
-    least_alike=2,
+    least_alike=2, most_loads=32, loads_of_reduction=1,
 )  # fmt: skip

@@ -83,6 +83,7 @@ class Differentiated:
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
     backward graph for given differentiable outputs (by their number among these) without a gradient; `backward` takes none
     for those in `used_up`, whose gradients the graph has taken itself: it has the message of what backward raises for them.
+    `mutated` are the inputs that the graph changes, `read_before` those of them on whose old contents gradients depend.
     `has_tail`: forward ends with operators as they were captured, which change tensors in place.
     """
 
@@ -104,6 +105,7 @@ class Differentiated:
     used_up: dict[int, str] = field(default_factory=dict)
     has_tail: bool = False
     order: list[int] = field(default_factory=list)
+    read_before: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)

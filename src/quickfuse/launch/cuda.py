@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from quickfuse.ir.kernel import KernelCall, row_template
 
 from . import cuda_driver
 from .cuda_compile import CompiledCubin, LaunchShape, compile_kernel
-from .cuda_shapes import device_index, launch_shape, needs_wide_index, program_table
+from .cuda_shapes import device_index, launch_shape, needs_wide_index, program_grid, program_table
 
 #: Streams belong to a device; with more than one of them it has to be the current one.
 _several_devices = functools.cache(lambda: torch.cuda.device_count() > 1)
@@ -79,10 +80,12 @@ class CudaKernelCall:
         self._function = _load(self.compiled, self._device)
         self._blocks: torch.Tensor | None = None
         if body.ndim == 0:
-            self.programs = -(-len(call.members) // self.shape.block)
+            self.grid = (-(-len(call.members) // self.shape.block), 1)
+        elif grid := program_grid(body, call.members, self.shape):
+            self.grid = grid
         else:
             table = program_table(body, call.members, self.shape)
-            self.programs = len(table)
+            self.grid = (len(table), 1)
             # This copy ends before it returns, so every stream may read the table from now on.
             self._blocks = device_table(table.shape, torch.int32, self._device)
             self._blocks.copy_(torch.from_numpy(table))
@@ -114,7 +117,7 @@ class CudaKernelCall:
                 return self._run_on_device(stream, *scalars)
         tables = self._streams.get(stream)
         if tables is None:
-            if not self.programs:
+            if not math.prod(self.grid):
                 return
             cuda_driver.bind_context(self._device)
             tables = self._streams[stream] = _StreamTables(self, stream)
@@ -224,15 +227,15 @@ def _prepared(
 ) -> tuple[Callable[[], int], list[Any]]:
     """What launches a kernel on a stream, and the arguments, which it needs to be kept."""
     work: Any
-    if call._blocks is None:
+    if call.body.ndim == 0:
         work = ctypes.c_int32(len(call.rows))
     else:
-        work = ctypes.c_uint64(call._blocks.data_ptr())
+        work = ctypes.c_uint64(0 if call._blocks is None else call._blocks.data_ptr())
     arguments = [ctypes.c_uint64(rows), ctypes.c_uint64(values), work, *passed, *call._null_params()]
     addresses = [ctypes.addressof(argument) for argument in arguments]
     params = (ctypes.c_void_p * len(addresses))(*addresses)
     launch = cuda_driver.prepare_launch(
-        call._function, call.programs, call.shape.threads, call.compiled.shared_bytes, stream,
+        call._function, call.grid, call.shape.threads, call.compiled.shared_bytes, stream,
         params, copies,
     )  # fmt: skip
     return launch, [*arguments, params]

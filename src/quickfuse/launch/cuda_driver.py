@@ -116,20 +116,20 @@ def staged(target: int, source: int, size: int) -> list[Copy]:
 
 
 def prepare_launch(
-    function: int, programs: int, threads: int, shared_bytes: int, stream: int, params: ctypes.Array[ctypes.c_void_p],
-    copies: Sequence[Copy] = (),
+    function: int, grid: tuple[int, int], threads: int, shared_bytes: int, stream: int,
+    params: ctypes.Array[ctypes.c_void_p], copies: Sequence[Copy] = (),
 ) -> Callable[[], int]:  # fmt: skip
-    """A function that makes copies and launches a kernel on a one-dimensional grid, with everything converted beforehand.
+    """A function that makes copies and launches a kernel on a grid of two dimensions, with everything converted beforehand.
 
     `params` are the addresses of the arguments; the arguments are read at each launch, before it returns. It gives the
     launch's status, or that of a copy that failed, negated: see `check_launch`.
     """
     library = libcuda()
     if isinstance(library, ctypes.CDLL) and builtin.layout_holds():
-        return _native_launch(library, [function, programs, threads, shared_bytes, stream, ctypes.addressof(params)], copies)
+        return _native_launch(library, [function, *grid, threads, shared_bytes, stream, ctypes.addressof(params)], copies)
     one = ctypes.c_uint(1)
     launch = functools.partial(
-        library.cuLaunchKernel, ctypes.c_void_p(function), ctypes.c_uint(programs), one, one, ctypes.c_uint(threads),
+        library.cuLaunchKernel, ctypes.c_void_p(function), *map(ctypes.c_uint, grid), one, ctypes.c_uint(threads),
         one, one, ctypes.c_uint(shared_bytes), ctypes.c_void_p(stream), params, ctypes.c_void_p(None),
     )  # fmt: skip
     uploads = prepare_upload(copies, stream)
@@ -166,7 +166,7 @@ def prepare_upload(copies: Sequence[Copy], stream: int) -> list[Callable[[], int
 
 _LAUNCH = "quickfuse_cuda_launch"
 #: Words of the block before the copies.
-_LAUNCH_WORDS = 9
+_LAUNCH_WORDS = 10
 
 
 def _native_launch(library: ctypes.CDLL, words: list[int], copies: Sequence[Copy]) -> Callable[[], int]:
@@ -197,16 +197,17 @@ entry:
   %launch = inttoptr i64 %f0 to ptr
   %copy = inttoptr i64 %f1 to ptr
   %function = inttoptr i64 %f2 to ptr
-  %programs = trunc i64 %f3 to i32
-  %threads = trunc i64 %f4 to i32
-  %shared = trunc i64 %f5 to i32
-  %stream = inttoptr i64 %f6 to ptr
-  %params = inttoptr i64 %f7 to ptr
+  %grid.x = trunc i64 %f3 to i32
+  %grid.y = trunc i64 %f4 to i32
+  %threads = trunc i64 %f5 to i32
+  %shared = trunc i64 %f6 to i32
+  %stream = inttoptr i64 %f7 to ptr
+  %params = inttoptr i64 %f8 to ptr
   %state = call ptr {builtin.api("PyEval_SaveThread")}()
   br label %head
 head:
   %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
-  %done = icmp sge i64 %k, %f8
+  %done = icmp sge i64 %k, %f9
   br i1 %done, label %start, label %body
 body:
   %at = mul i64 %k, 3
@@ -227,7 +228,7 @@ failed:
   %negated = sub i32 0, %copied
   br label %exit
 start:
-  %launched = call i32 %launch(ptr %function, i32 %programs, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 %shared,
+  %launched = call i32 %launch(ptr %function, i32 %grid.x, i32 %grid.y, i32 1, i32 %threads, i32 1, i32 1, i32 %shared,
     ptr %stream, ptr %params, ptr null)
   br label %exit
 exit:

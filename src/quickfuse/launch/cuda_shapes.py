@@ -17,6 +17,8 @@ from quickfuse.ir.target import CUDA
 from .cuda_compile import LaunchShape
 
 _INT32_MAX = 2**31 - 1
+#: The limit of a grid's second dimension.
+_MOST_GRID_ROWS = 65535
 
 
 def launch_shape(call: KernelCall) -> LaunchShape:
@@ -190,6 +192,14 @@ def covered_elements(body: KernelBody, members: Sequence[Member], shape: LaunchS
 def program_count(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> int:
     """How many programs a call has."""
     return sum(_programs_of_members(body, members, shape))
+
+
+def program_grid(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> tuple[int, int] | None:
+    """How many programs each member has, and how many members there are, where a grid of both says all that the table of
+    programs would; None where members have different numbers of programs, or there are too many."""
+    counts = set(_programs_of_members(body, members, shape))
+    fits = len(counts) == 1 and len(members) <= _MOST_GRID_ROWS and max(counts) <= _INT32_MAX
+    return (counts.pop(), len(members)) if fits else None
 
 
 def program_table(body: KernelBody, members: Sequence[Member], shape: LaunchShape) -> npt.NDArray[np.int32]:

@@ -9,11 +9,10 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +24,14 @@ from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored, outer_tracer
 from ..ir.values import TensorMeta
 from .replayed import Replayed
+from .rerun import (
+    WithContents,
+    current_random_state,
+    outside_batches,
+    random_state_of_forward,
+    set_random_state,
+    small_copy,
+)  # fmt: skip
 from .several_results import SavedForGroups, keep_hooks_from_nothing
 
 #: Inputs of up to this size are held until backward has run, where backward itself does not need them: to differentiate
@@ -142,6 +149,7 @@ class JoinedCall:
         self.leading = [self.wanted[k] for k in self.edges]
         self.number_index = {k: n for n, k in enumerate([k for k, number in enumerate(is_number) if number])}
         self.numbers = [self.number_index[k] for k in made.numbers]
+        self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
         self.held = [k for k in self.weak if (k, True) not in self.saved]
         self.results = made.results
@@ -155,7 +163,7 @@ class JoinedCall:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
         if self.unfit:
             return self.run(*self._all_inputs(tensors, numbers))
-        random_state = _current_random_state(self.devices) if self.draws else None
+        random_state = current_random_state(self.devices) if self.draws else None
         before = None if self.proven else [(tensors[k], tensors[k].detach().clone()) for k in self.early]
         try:
             made = self._run_compiled(tensors, numbers, random_state)
@@ -175,7 +183,7 @@ class JoinedCall:
             return self(tensors, numbers)
         if made is None:  # what eager raises has nothing to do with the exception above
             if random_state is not None:
-                _set_random_state(random_state, self.devices)
+                set_random_state(random_state, self.devices)
             outputs = self.run(*self._all_inputs(tensors, numbers))
             self.unfit = True  # eager raises nothing either: what was compiled is no good
             self.note_unfit("forward", Unfit())
@@ -242,12 +250,18 @@ class JoinedCall:
         """The gradients, by running the captured graph once more, with autograd."""
         tensors = _inputs(node, self)
         aliases: dict[int, Any] = {}
-        with modes_restored(), torch.enable_grad(), _random_state(node.random_state, self.devices):
+        with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state, self.devices):
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
             for index in {self.tensor_index[k] for k in self.mutated}:
-                tensors[index] = tensors[index].detach().clone()
-            with _outside_batches():
+                contents = node.contents.get(index, tensors[index])
+                if contents is None:
+                    raise RuntimeError(
+                        "these gradients have to be computed from the inputs of the compiled function, which has changed "
+                        f"one of shape {list(tensors[index].shape)}. Call the function without compiling it"
+                    )
+                tensors[index] = WithContents.apply(tensors[index], contents)
+            with outside_batches():
                 outputs = self.run(*self._all_inputs(tensors, node.numbers))
             given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
             found = torch.autograd.grad(
@@ -307,6 +321,7 @@ class _Joined(torch.autograd.Function):
         ctx: Any, call: JoinedCall, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any
     ) -> Any:
         ctx.random_state = random_state
+        ctx.contents = {k: small_copy(tensors[k]) for k in call.read_before}
         made = call.compiled_forward.function(tensors, *numbers)
         call.count_changes(made)
         ctx.call = call
@@ -454,37 +469,3 @@ def _inputs(node: Any, call: JoinedCall) -> list[Any]:
                 f"of the compiled function, of shape {list(tensor.shape)}"
             )
     return tensors
-
-
-@contextlib.contextmanager
-def _outside_batches() -> Iterator[None]:
-    """Run operators as outside of `is_grads_batched=True`, within which PyTorch refuses to draw random numbers."""
-    depth = torch._C._vmapmode_increment_nesting()
-    for _ in range(depth):
-        torch._C._vmapmode_decrement_nesting()
-    try:
-        yield
-    finally:
-        for _ in range(depth - 1):
-            torch._C._vmapmode_increment_nesting()
-
-
-def _current_random_state(devices: list[int]) -> Any:
-    return torch.get_rng_state(), [torch.cuda.get_rng_state(k) for k in devices]
-
-
-def _set_random_state(state: Any, devices: list[int]) -> None:
-    torch.set_rng_state(state[0])
-    for device, one in zip(devices, state[1], strict=True):
-        torch.cuda.set_rng_state(one, device)
-
-
-@contextlib.contextmanager
-def _random_state(state: Any, devices: list[int]) -> Iterator[None]:
-    """Draw the random numbers again that were drawn from this state."""
-    if state is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=devices):
-        _set_random_state(state, devices)
-        yield

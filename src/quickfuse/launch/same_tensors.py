@@ -23,16 +23,15 @@ from operator import call
 from typing import Any
 
 import numpy as np
+import torch
 
-from ..ir.walk import Holder
+from ..ir.walk import MOVED, Holder
 from . import builtin, cpu, unchanged
 from .bulk_reads import TENSOR_TYPES
-from .same_tensors_ir import (
-    BLOCK_WORDS,
-    COLLECTED,
-    COUNTING_THREADS,
-    GRAD,
-    HITS,
+from .object_layout import TYPE_VERSION, version_of_type
+from .same_tensors_ir import BLOCK_WORDS, COLLECTED, COUNTING_THREADS, HITS, THREADS, collect_ir, count_ir, scan_ir
+from .same_words_ir import (
+    GRADIENT_WORDS,
     IMPL,
     NEEDS,
     OWN_WORDS,
@@ -40,16 +39,10 @@ from .same_tensors_ir import (
     STORAGE,
     STORAGE_WORDS,
     TEMPLATE,
-    THREADS,
-    collect_ir,
-    count_ir,
-    scan_ir,
 )
 from .tensor_check import UNCHANGED, NativeTensorCheck, key_included_function
 from .tensor_layout import FIRST_WORDS, MOST_DIMENSIONS, OBJECT_MASK, TensorLayout, tensor_layout
 from .thread_choice import ThreadChoice
-
-_TYPE_VERSION = 384
 
 #: After how many calls words are written down again that were hardly of use, at most.
 _LONGEST_WAIT = 4096
@@ -66,14 +59,18 @@ class SameTensors:
     `holds(held)` gives the list of the tensors if nothing has changed, or else None. `held` begins with the roots of the
     walk, then come the tensors that the caller holds. After that, `count()` counts the changes of kernels for autograd. What
     is known has a number, `block[0]`, which is 0 where nothing is.
+
+    Gradients may be other tensors than before, of the same kind: then their addresses are written to those of the check, and
+    `block[MOVED]` is 1 until the caller has made use of them.
     """
 
     def __init__(
         self, check: NativeTensorCheck, walk: unchanged.Unchanged | None, roots: int, holders: Sequence[Holder],
-        changes: Mapping[int, int],
+        changes: Mapping[int, int], strict: bool = False,
     ) -> None:  # fmt: skip
         """`holders` tell of each tensor of the check what holds it. `changes`: how often the program changes some, by their
-        positions; kernels do that without telling autograd."""
+        positions; kernels do that without telling autograd. `strict`: no gradient may be at another address."""
+        self._strict = strict
         self._check = check
         self._walk = walk
         self._roots = roots
@@ -132,7 +129,8 @@ class SameTensors:
         times = np.bincount(numbers, self._times, len(places)).astype(np.int64)
         counts = np.stack([places, times], axis=1)
         self._kept = [note]
-        self._use(note, held, tensors, self._shares(found, words, self._masks(layout, tensors)), counts)
+        objects = found[:, 0].copy()
+        self._use(note, held, tensors, objects, self._shares(found, words, self._masks(layout, tensors), objects), counts)
 
     def _stand_alone(self, found: np.ndarray, words: np.ndarray, layout: TensorLayout) -> bool:
         """Whether each is a leaf whose C++ object belongs to the Python object, and gradients are those of their tensors."""
@@ -142,7 +140,7 @@ class SameTensors:
         autograd = words[:, layout.autograd - layout.first]
         return all(grad[parent] == impl[k] and autograd[parent] for k, parent in self._grads)
 
-    def _shares(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray) -> list[np.ndarray]:
+    def _shares(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray, objects: np.ndarray) -> list[np.ndarray]:
         """All tensors but gradients, and gradients."""
         rows = np.concatenate([found[:, 7:8], masks[:, FIRST_WORDS:], (words & masks)[:, FIRST_WORDS:]], axis=1)
         numbers: dict[bytes, int] = {}
@@ -153,37 +151,59 @@ class SameTensors:
         records[:, IMPL] = found[:, 2]
         records[:, OWN_WORDS : OWN_WORDS + FIRST_WORDS] = words[:, :FIRST_WORDS]
         records[:, STORAGE : STORAGE + STORAGE_WORDS] = found[:, 3:7]
-        parents = {parent for _, parent in self._grads}
-        records[:, GRAD] = np.where([k in parents for k in range(len(found))], found[:, 8], 0)
         records[:, NEEDS] = found[:, 10]
-        grads = {k for k, _ in self._grads}
-        self._kept.append(templates)
+        grads = [k for k, _ in self._grads]
+        others = np.setdiff1d(np.arange(len(found)), grads)
+        gradients = self._gradient_rows(found, words, objects)
+        self._kept += [templates, gradients]
+        moved = ctypes.addressof(self.block) + 8 * MOVED
         return [
-            self._share(records[chosen], found[chosen, :3])
-            for chosen in ([k for k in range(len(found)) if k not in grads], sorted(grads))
+            self._share(records[others], found[others, :3], 0, 0, 0),
+            self._share(records[grads], found[grads, :3], gradients.ctypes.data, moved, int(self._strict)),
         ]
 
-    def _share(self, records: np.ndarray, objects: np.ndarray) -> np.ndarray:
+    def _share(self, records: np.ndarray, objects: np.ndarray, *rest: int) -> np.ndarray:
         records, objects = in_cache_lines(records), np.ascontiguousarray(objects)
-        share = np.array([records.ctypes.data, 0, 0, len(records), objects.ctypes.data], dtype=np.int64)
+        share = np.array([records.ctypes.data, 0, 0, len(records), objects.ctypes.data, *rest], dtype=np.int64)
         self._kept += [records, objects]
         return share
 
+    def _gradient_rows(self, found: np.ndarray, words: np.ndarray, objects: np.ndarray) -> np.ndarray:
+        """A row of each gradient. One that is changed, or takes part in autograd, has to be the tensor that it was."""
+        layout = tensor_layout()
+        assert layout is not None
+        grads, parents = (np.array(part, dtype=np.int64) for part in zip(*self._grads, strict=True) or ((), ()))
+        addresses = self._check.addresses
+        rows = np.empty((len(self._grads), GRADIENT_WORDS), dtype=np.int64)
+        autograd = words[:, layout.autograd - layout.first]
+        rows[:, 0] = autograd[parents] + 8 * layout.grad
+        rows[:, 1] = addresses.ctypes.data + 8 * grads
+        rows[:, 2] = addresses[grads] - found[grads, 3]
+        rows[:, 3] = (autograd[grads] == 0) & (found[grads, 1] == id(torch.Tensor)) & ~np.isin(grads, self._changed)
+        rows[:, 4] = objects.ctypes.data + 8 * grads
+        return rows
+
     def _use(
-        self, note: Any, held: list[Any], tensors: list[Any], shares: list[np.ndarray], counts: np.ndarray
-    ) -> None:
+        self, note: Any, held: list[Any], tensors: list[Any], objects: np.ndarray, shares: list[np.ndarray],
+        counts: np.ndarray,
+    ) -> None:  # fmt: skip
         """Let the scan compare these tensors from now on. `counts`: where versions are, and how often they change."""
-        heads = np.array([(id(kind) + _TYPE_VERSION, _type_version(kind)) for kind in {*map(type, tensors)}], dtype=np.int64)
+        heads = np.array(
+            [(id(kind) + TYPE_VERSION, version_of_type(kind)) for kind in {*map(type, tensors)}], dtype=np.int64
+        )
         ids = np.array([id(t) for t in held[self._roots :]], dtype=np.int64)
         pair = np.array([counts.ctypes.data, 0, len(counts)], dtype=np.int64)
-        objects = np.array([*map(id, tensors)], dtype=np.int64)
-        self._kept += [heads, ids, counts, pair, objects, *shares]
+        parents = np.zeros(len(tensors), dtype=np.int64)
+        for k, parent in self._grads:
+            parents[k] = id(tensors[parent])
+        self._kept += [heads, ids, counts, pair, objects, parents, *shares]
         walk_block = self._walk.block_address if self._walk is not None else 0
         results = note.results.ctypes.data if note is not None else 0
         self._number = next(_numbers)
         self.block[1:] = [
             walk_block, results, self._roots, len(ids), ids.ctypes.data, len(heads), heads.ctypes.data,
             shares[0].ctypes.data, shares[1].ctypes.data, pair.ctypes.data, len(objects), objects.ctypes.data, 0, 1, 1,
+            0, parents.ctypes.data,
         ]  # fmt: skip
         self.block[0] = self._number
 
@@ -201,6 +221,7 @@ class SameTensors:
         for ndim in range(MOST_DIMENSIONS):
             for place in layout.unused(ndim):
                 masks[ndims == ndim, place - layout.first] = 0
+        masks[[k for k, _ in self._grads], layout.types - layout.first] = (1 << 56) - 1  # they may be other tensors
         return masks
 
 
@@ -211,11 +232,6 @@ def in_cache_lines(rows: np.ndarray) -> np.ndarray:
     aligned = memory[first : first + rows.size].reshape(rows.shape)
     aligned[:] = rows
     return aligned
-
-
-def _type_version(kind: type) -> int:
-    getattr(kind, "__init__", None)
-    return ctypes.c_int64.from_address(id(kind) + _TYPE_VERSION).value
 
 
 #: Numbers of what is known, from 1 on.

@@ -1,8 +1,8 @@
 """Several results of one node of autograd's graph, some of which backward does not begin from.
 
-A compiled graph is one node, where eager has many. So autograd frees what the node saved after the first backward from any of
-its results, and passes on None for the inputs that those in question do not depend on. In eager, results that have nothing in
-common are differentiated one after the other, and nothing that they do not depend on notices.
+A compiled graph is one node, where eager has many. So autograd frees what the node saved after the first backward from any
+of its results, and passes on None for the inputs that those in question do not depend on. In eager, results that have
+nothing in common are differentiated one after the other, and nothing that they do not depend on notices.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 
 #: PyTorch's message.
 _SECOND_TIME = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
-    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after "
+    "calling backward."
 )
 
 
@@ -58,9 +59,9 @@ class SavedForGroups:
             if tensor._version != version:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                    f"[{tensor.type()} {[*tensor.shape]}] is at version {tensor._version}; expected version {version} instead. "
-                    "Hint: enable anomaly detection to find the operation that failed to compute its gradient, with "
-                    "torch.autograd.set_detect_anomaly(True)."
+                    f"[{tensor.type()} {[*tensor.shape]}] is at version {tensor._version}; expected version {version} "
+                    "instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+                    "with torch.autograd.set_detect_anomaly(True)."
                 )
 
 

@@ -64,7 +64,7 @@ class Space:
         value = self.ctx.formula_behind(value, self.shape)
         while isinstance(value, Op) and value.name == "cast" and is_float(value.dtype):
             casts.append(value.dtype)
-            value = self.ctx.formula_behind(value.args[0], self.shape)
+            value = value.args[0]
         if len(self.axes) != 1 or not (isinstance(value, Op) and value.name == "where"):
             return None
         condition, there, elsewhere = value.args

@@ -13,7 +13,6 @@ from ..frame import GeneratorValue
 from .containers import (
     CONTAINERS,
     DICTS,
-    ContainerMethod,
     MappingProxy,
     ShadowContainer,
     ShadowDict,
@@ -22,8 +21,19 @@ from .containers import (
     opened,
     stored_key,
 )
-from .graph_values import TENSOR_TYPES, Symbol, TensorMethod, TensorProxy, tensors_among
-from .made import ABSENT, DELETED, LAZY, Assigned, Made, MadeException, MadeTraceback, NativeHandler, SuperProxy
+from .graph_values import TENSOR_TYPES, Symbol, TensorProxy, tensors_among
+from .made import (
+    ABSENT,
+    DELETED,
+    LAZY,
+    Assigned,
+    BuiltinMethod,
+    Made,
+    MadeException,
+    MadeTraceback,
+    NativeHandler,
+    SuperProxy,
+)
 from .outside import (
     PLAIN_TYPES,
     ForeignObject,
@@ -74,16 +84,16 @@ def type_of(value: Any) -> type:
         return type(value.real)
     if kind is GeneratorValue:
         return type(x for x in ())
-    if kind is TensorMethod or kind is ContainerMethod:
+    if kind is BuiltinMethod:
         return type([].append)
     return kind
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "ContainerMethod",
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
     "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
     "MappingProxy", "NativeHandler", "Place",
-    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
     "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "key_value", "numpy_class", "opened",
     "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

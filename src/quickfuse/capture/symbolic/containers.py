@@ -173,16 +173,6 @@ class ShadowContainer(FromOutside):
         return list(map(id, self.items)) != list(map(id, self.original))
 
 
-class ContainerMethod:
-    """`c.name` for a `ShadowDict` or `ShadowContainer`, not yet called."""
-
-    __slots__ = ("name", "shadow")
-
-    def __init__(self, shadow: ShadowDict | ShadowContainer, name: str) -> None:
-        self.shadow = shadow
-        self.name = name
-
-
 class MappingProxy(ForeignObject):
     """A view of the user's; `behind` stands for the dictionary that it shows."""
 

@@ -41,16 +41,6 @@ class TensorProxy:
         return f"TensorProxy({self.source or self.node}: {self.meta})"
 
 
-class TensorMethod:
-    """`x.name` for a tensor of the graph, not yet called."""
-
-    __slots__ = ("name", "proxy")
-
-    def __init__(self, proxy: TensorProxy, name: str) -> None:
-        self.proxy = proxy
-        self.name = name
-
-
 #: The classes of tensors that need no thought.
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 

@@ -65,6 +65,16 @@ class SuperProxy:
         self.instance = instance
 
 
+class BuiltinMethod:
+    """`base.name`, a method of the builtin class of a graph's tensor or of a container of the user's, not yet called."""
+
+    __slots__ = ("base", "name")
+
+    def __init__(self, base: Any, name: str) -> None:
+        self.base = base
+        self.name = name
+
+
 class NativeHandler:
     """A callable made by capture itself: `run(interpreter, *args, **kwargs)`. `made_by`, if it has a counterpart in the
     program: the function that makes it, its first argument, and the others by name."""

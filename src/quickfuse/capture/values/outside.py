@@ -20,7 +20,7 @@ from ..raising import call_handler, raise_in_program
 from ..symbolic import (
     CONTAINERS,
     DICTS,
-    ContainerMethod,
+    BuiltinMethod,
     ForeignObject,
     FromOutside,
     ShadowContainer,
@@ -41,7 +41,7 @@ class OutsideKind(ObjectKind):
         elif name == "__class__":
             then(type_of(base))
         elif callable(lookup_class(type(base.real), name)[1]):
-            then(ContainerMethod(base, name))  # type: ignore[arg-type]
+            then(BuiltinMethod(base, name))  # type: ignore[arg-type]
         else:
             i.read(getattr, base.real, name)
             raise Unsupported(f"the attribute {name} of a {type(base.real).__name__}")

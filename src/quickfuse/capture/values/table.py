@@ -32,7 +32,7 @@ from ..kinds import VIEW_TYPES
 from ..library import CatchWarnings
 from ..symbolic import (
     PLAIN_TYPES,
-    ContainerMethod,
+    BuiltinMethod,
     ForeignObject,
     ForeignScalar,
     MappingProxy,
@@ -41,7 +41,6 @@ from ..symbolic import (
     ShadowDict,
     SuperProxy,
     Symbol,
-    TensorMethod,
     TensorProxy,
     Unread,
 )
@@ -57,7 +56,7 @@ from .frame_values import CellKind, FiltersKind, NamespaceKind, RandomKind, Toke
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
-from .method import ContainerMethodKind, MethodKind, TensorMethodKind
+from .method import BuiltinMethodKind, MethodKind
 from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
@@ -74,8 +73,8 @@ KINDS: dict[type, Kind] = {
     # what the symbolic stack holds in place of real values
     TensorProxy: TensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(), ForeignObject: ForeignKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
-    Unread: UnreadKind(), GeneratorValue: GeneratorKind(), TensorMethod: TensorMethodKind(),
-    ContainerMethod: ContainerMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
+    Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
+    BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
     ContextToken: TokenKind(),
     # constants
     **dict.fromkeys(PLAIN_TYPES, _CONSTANT), np.generic: _CONSTANT, enum.Enum: EnumKind(), slice: SliceKind(),
