@@ -61,8 +61,8 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     else:
         kernel.append("first = block.to(tl.int64) * BLOCK")
 
-    def call(indent: str, aligned: str) -> list[str]:
-        return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, aligned, *sizes])})")]
+    def call(indent: str, aligned: bool, split: bool) -> list[str]:
+        return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, str(aligned), str(split), *sizes])})")]
 
     words = [names[word] for word in body.aligned_words(form)]
     if words:
@@ -71,15 +71,15 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
         kernel += [
             "if ALIGN:",
             f"    if (({' | '.join(words)}) % 16 == 0) & {full}:",
-            *call("        ", "True"),
+            *call("        ", True, True),
             "    else:",
-            *call("        ", "False"),
+            *call("        ", False, False),
             "else:",
-            *call("    ", "False"),
+            *call("    ", False, True),
         ]
     else:
-        kernel += call("", "False")
-    parameters = [*passed, *(f"{x}: tl.constexpr" for x in ("ALIGNED", *sizes))]
+        kernel += call("", False, True)
+    parameters = [*passed, *(f"{x}: tl.constexpr" for x in ("ALIGNED", "SPLIT", *sizes))]
     constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "COLUMNS", "ALIGN", "INDEX")]
     return [
         function(f"{name}_rows", parameters, _rows(body, form)),
@@ -93,7 +93,8 @@ def _tile_rows(body: KernelBody, form: Form) -> tuple[int, ...]:
 
 
 def _rows(body: KernelBody, form: Form) -> list[str]:
-    """The statements of the function that handles BLOCK rows from `first` on. With ALIGNED there are all of them."""
+    """The statements of the function that handles BLOCK rows from `first` on. With ALIGNED there are all of them. With SPLIT
+    there is a loop for full tiles, which need no masks along their rows, before that for what is left of a row."""
     names = word_names(body)
     kept = [f"p{k} = p{k}.to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)]
     pointers = {f"p{k}" for k, _ in in_memory(body)}
@@ -269,7 +270,7 @@ class RowsBuilder(TritonBuilder):
             for mask in (_everywhere("[1, COLUMNS]"), "r < length")
         )
         self.scope.lines += [
-            "if ALIGNED:",
+            "if SPLIT:",
             "    full = length // COLUMNS * COLUMNS",
             "    for begin in range(0, full, COLUMNS):",
             *(f"    {line}" for line in full),
