@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from . import config, errors, logs
 from .capture import capture, may_be_handled, resume, user_function
+from .capture.assertions import UNUSUAL
 from .capture.failing import is_in_try
 from .control import disabled
 from .drive.driver import NO_SEGMENT, Driver
@@ -43,6 +44,8 @@ FEWEST_INSTRUCTIONS = 6
 VOLATILE_AFTER = 4
 #: The same where a program goes on after a break, where numbers count iterations.
 VOLATILE_AFTER_BREAK = 2
+#: How often a branch may have another outcome than usual, before segments end there.
+UNUSUAL_AFTER = 3
 
 
 class Compiled:
@@ -74,6 +77,7 @@ class Compiled:
         self.captures = 0
         #: How many of the next calls are plain Python.
         self.native_calls = 0
+        self._recovers = self.settings.backend.name in ("quickfuse", "eager")
         self.trial = Trial() if self._may_be_native() else None
         self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
 
@@ -107,8 +111,9 @@ class Compiled:
         except RunNatively as request:
             failure, result = request.__cause__, None
         except Interrupted as halt:
+            self._note_unusual(self.entry)
             plain: Any = self._plain
-            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n), plain, args, kwargs)
+            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n, recovers=True), plain, args, kwargs)
         if result is not None:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
@@ -180,11 +185,25 @@ class Compiled:
         result = self._native(args, kwargs)
         if isinstance(failure, errors.GraphBreak):
             raise failure
+        if isinstance(failure, Exception) and self._note_unusual(self.entry):
+            return result
         if isinstance(failure, Exception) and not any(may_be_handled(s.segment) for s in self.entry.specialisations):
             if self._raise_internal_errors():
                 raise failure
             self._report_internal_error(failure)
         return result
+
+    def _note_unusual(self, point: Point) -> bool:
+        """A segment failed. Whether a branch may have had another outcome than usual; if so, that is not expected again for
+        long."""
+        if not any(s.segment.expects for s in point.specialisations):
+            return False
+        point.unusual += 1
+        if point.unusual >= UNUSUAL_AFTER and not self.settings.fullgraph:
+            with self._lock:
+                point.volatile |= {UNUSUAL}
+                point.specialisations = [s for s in point.specialisations if not s.segment.expects]
+        return True
 
     def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
         """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
@@ -203,10 +222,9 @@ class Compiled:
             elif (other := outer_tracer()) is not None:
                 self._refuse_or_log(other)
             elif not added and self.native_reason is None and self._may_compile(self.entry, args):
-                plain, whole = self._plain, self.settings.fullgraph
-                specialisation = self._specialise(
-                    self.entry, args, kwargs, lambda volatile: capture(plain, args, kwargs, whole=whole, volatile=volatile)
-                )
+                given = {"whole": self.settings.fullgraph, "recovers": self._recovers}
+                begin = functools.partial(capture, self._plain, args, kwargs, **given)
+                specialisation = self._specialise(self.entry, args, kwargs, lambda volatile: begin(volatile=volatile))
         for made_elsewhere in added:
             result = made_elsewhere.run(*args, **kwargs)
             if result is not MISS:
@@ -245,7 +263,8 @@ class Compiled:
             with self._lock:
                 added, made = _others(point, tried), None
                 if not added and point.capturable and outer_tracer() is None and self._may_compile(point, (), frames[-1]):
-                    made = self._specialise(point, (frames,), {}, lambda volatile: resume(frames, volatile))
+                    begin = functools.partial(resume, frames, recovers=self._recovers)
+                    made = self._specialise(point, (frames,), {}, lambda volatile: begin(volatile=volatile))
             if added:
                 return self._run_segment(key, frames)
             if made is None:
@@ -253,9 +272,11 @@ class Compiled:
             with logs.stage("first run"):
                 result = made.run(frames)
         except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
+            self._note_unusual(point)
             return NO_SEGMENT
         except Interrupted as halt:
-            return suspended(halt, lambda n: resume(frames, stop_at=n), self._plain, (frames,), {})
+            self._note_unusual(point)
+            return suspended(halt, lambda n: resume(frames, stop_at=n, recovers=True), self._plain, (frames,), {})
         if result is MISS:
             self._log_at("a guard that does not hold right after capture", frames[-1])
             return NO_SEGMENT

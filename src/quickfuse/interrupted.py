@@ -64,7 +64,7 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     if not _is_what_ran(segment, halt.segment, failed):
         return None
     segment.draws.clear()  # they came before the graph that was interrupted
-    outputs = [values[node.name] for node in outputs_of(segment.graph)]
+    outputs = [_value(node, values, failed) for node in outputs_of(segment.graph)]
     _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
     return run(*args, **kwargs)
 
@@ -96,6 +96,25 @@ def _in_graph(segment: Segment, module: GraphModule, frame: FrameType, line: int
     return captured[number], values
 
 
+def _value(node: Node, values: dict[str, Any], failed: Node) -> Any:
+    """What a node gave before `failed`: a condition that only this one needed is known from it.
+
+    Raises:
+        KeyError: where it is not known any more.
+    """
+    if node.name not in values and failed.target is torch._assert_async:
+        asked = failed.args[0]
+        if _is_item(node):
+            return _value(node.args[0], values, failed).item()  # type: ignore[arg-type]
+        if isinstance(asked, Node) and asked.target == "logical_not" and asked.args[0].name == node.name:  # type: ignore[union-attr]
+            return values[asked.name].logical_not()
+    return values[node.name]
+
+
+def _is_item(node: Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
 def _is_what_ran(prefix: Segment, whole: Segment, failed: Node) -> bool:
     """Whether a segment is what ran before an operator failed. Behind it, nothing may have been changed."""
     if not prefix.frames or prefix.inference or whole.inference:
@@ -106,6 +125,8 @@ def _is_what_ran(prefix: Segment, whole: Segment, failed: Node) -> bool:
         if node.op == "output" or node.target is torch._C._set_grad_enabled:
             continue
         known = begun.get(node.name)
+        if known is None and _is_item(node):  # of a condition, which the whole graph asks without reading it
+            continue
         if known is None or known.op != node.op or not _alike(known.target, node.target) or node.target in _SETTINGS:
             return False
         if node.op != "placeholder" and ran.pop(node.name, None) is None:

@@ -47,9 +47,7 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
     return _joined(segment, checked, run, differentiate(segment.graph, whole=True))
 
 
-def _joined(
-    segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated
-) -> tuple[glue_source.Body, int]:
+def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated) -> tuple[glue_source.Body, int]:
     if not segment.only_eager and not made.differentiable and not any(r.with_grad and r.of_input for r in made.results):
         raise NothingToDifferentiate("no output has a gradient")
     if logs.enabled("joint"):
@@ -191,8 +189,9 @@ def _compiled_backward(
             node.meta["lies"] = lying
     metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
     positions = [*range(len(metas))]
+    used = [k for k, node in enumerate(placeholders[: len(kept)]) if node.users]
     replay = Replay(copied=positions[len(kept) :], consumes=True) if recorded else None
     function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay, tuned=tuned)
     classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
     check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
-    return CompiledGraph(function, check, tensor_check, placer, kernels, metas)
+    return CompiledGraph(function, check, tensor_check, placer, kernels, metas, used)

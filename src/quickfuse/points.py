@@ -15,7 +15,8 @@ class Point:
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     """
 
-    __slots__ = ("capturable", "failed_guards", "failures", "frames", "general", "specialisations", "useful", "volatile")
+    __slots__ = ("capturable", "failed_guards", "failures", "frames", "general", "specialisations", "unusual", "useful",
+                 "volatile")  # fmt: skip
 
     def __init__(self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset()) -> None:
         self.specialisations: list[Specialisation] = []
@@ -23,6 +24,7 @@ class Point:
         self.capturable = True
         self.failures = 0
         self.useful = False
+        self.unusual = 0  # how often a branch had another outcome than usual
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
         self.frames = codes  # keeps the code objects alive whose identities name this place

@@ -23,7 +23,7 @@ from .ir.gradients import NothingToDifferentiate, UnsupportedAt
 from .ir.guard import Guard, float32
 from .ir.kernel import Schedule
 from .ir.launching import Launch
-from .ir.modes import in_inference_mode, preserving_modes
+from .ir.modes import drawing_again, in_inference_mode, preserving_modes
 from .ir.nodes import is_fused_update, outputs_of
 from .ir.segment import Segment
 from .ir.values import TensorMeta
@@ -155,6 +155,7 @@ def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
     run = in_inference_mode(run) if segment.inference else run
+    run = drawing_again(run) if segment.expects and not segment.mutated else run  # which goes on where it failed
     return preserving_modes(run) if segment.changes_modes else run
 
 

@@ -270,3 +270,22 @@ def test_numbers_on_a_gpu_are_told_apart() -> None:
     far, near = (Symbol(float, None, None, from_tensor=True, tensor=tensor) for tensor in (elsewhere, here))
     assert is_on_gpu((1.0, far)) and not is_on_gpu((near, 2, 1.0))
     assert is_on_gpu((Symbol(float, None, None, operation=(operator.add, (1.0, far)), from_tensor=True), 2))
+
+
+def test_the_only_element() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if x.view(1).min() > -1 and x.view(1).clone().max() < 1:
+            return y * 5
+        return y + 1
+
+    assert check(f, with_values(*VALUES)).graph_count == 3
+
+
+def test_the_only_element_before_a_change() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        before, copied = x.view(1).min(), x.clone()
+        x.add_(1)
+        copied.sub_(1)
+        return y * 5 if before > 0.5 else y * 2 if copied > 1 else y + 1
+
+    check(f, with_values(0.0, 1.0, 2.5, -0.25, 0.7), fullgraph=False)

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 import quickfuse
 from differentiate.twins import check, compiled, joined, leaf
 from quickfuse import joining
+from quickfuse.launch import joined as joining_of_calls
 
 
 def model(x, w):
@@ -167,6 +169,73 @@ def test_third_derivative() -> None:
     both(lambda x: x.sin() * x.exp(), use, leaf(5))
 
 
+def test_second_derivative_of_an_input_that_only_the_graph_has() -> None:
+    def use(run, x):
+        (first,) = torch.autograd.grad(run(x * 2).sum(), x, create_graph=True)
+        return first, torch.autograd.grad(first.square().sum(), x)
+
+    both(lambda x: x.exp().sin(), use, leaf(3, 4))
+
+
+def changed_through_an_alias(x):
+    x.detach().mul_(1.1)
+    return x.exp()
+
+
+def changed_after_its_use(x):
+    y = x.exp()
+    with torch.no_grad():
+        x.mul_(1.1)
+    return y * 2
+
+
+def changed_by_less_than_it_was(x):
+    y = x.exp()
+    x.detach().mul_(1.1)
+    return y * x
+
+
+@pytest.mark.parametrize("function", [changed_through_an_alias, changed_after_its_use, changed_by_less_than_it_was])
+def test_second_derivative_of_an_input_that_the_graph_changes(function) -> None:
+    def use(run, x):
+        inner = x * 1
+        (first,) = torch.autograd.grad(run(inner).sum(), x, create_graph=True)
+        return first, torch.autograd.grad(first.square().sum(), x), inner
+
+    both(function, use, leaf(3, 4))
+
+
+@pytest.mark.parametrize("norm", [torch.nn.utils.spectral_norm, torch.nn.utils.parametrizations.spectral_norm])
+def test_penalty_on_gradients_of_a_module_that_updates_buffers(norm) -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(norm(torch.nn.Linear(4, 4)), torch.nn.BatchNorm1d(4), torch.nn.Tanh())
+    found = []
+    for run in (lambda module: module, compiled):
+        module = torch.nn.Sequential(norm(torch.nn.Linear(4, 4)), torch.nn.BatchNorm1d(4), torch.nn.Tanh())
+        module.load_state_dict(plain.state_dict())
+        twin, x = run(module), leaf(5, 4)
+        for _ in range(2):
+            (gradient,) = torch.autograd.grad(twin(x).square().sum(), x, create_graph=True)
+            gradient.norm().backward()
+        found.append([*module.state_dict().values(), x.grad, *[p.grad for p in module.parameters()]])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_are_freed_after_backward_and_those_that_are_large_before(monkeypatch) -> None:
+    twin = compiled(lambda x: x.exp().sin())
+    for limit, freed in ((1 << 26, False), (10, True)):
+        monkeypatch.setattr(joining_of_calls, "HELD_BYTES", limit)
+        inner = leaf(3, 4) * 2
+        ref = weakref.ref(inner)
+        y = twin(inner)
+        del inner
+        gc.collect()
+        assert (ref() is None) == freed
+        y.sum().backward()
+        gc.collect()
+        assert ref() is None
+
+
 def test_second_derivative_with_dropout_and_batch_norm() -> None:
     norm = torch.nn.BatchNorm1d(4)
 
@@ -252,6 +321,24 @@ def test_vectorized_jacobian_and_hessian() -> None:
         return [*rows, *(h for row in hessian(run, (x, w), vectorize=True) for h in row)]
 
     both(lambda x, w: model(x, w).sum(), use, leaf(3, 4), leaf(4, 5))
+
+
+def test_several_gradients_at_once_of_a_function_that_draws() -> None:
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 3
+
+    def use(run, x):
+        torch.manual_seed(0)
+        y = run(x)
+        return torch.autograd.grad(y, x, torch.stack([torch.ones_like(y), torch.zeros_like(y)]), is_grads_batched=True)
+
+    both(lambda x: Scaled.apply(F.dropout(x.sin(), 0.5)) * x, use, leaf(3, 4))
 
 
 def test_gradients_of_other_layouts() -> None:
@@ -386,6 +473,45 @@ def test_a_leaf_made_inside() -> None:
         return x.grad, w.grad, w.is_leaf
 
     both(function, use, leaf(3))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_leaf_made_of_a_part_of_an_input(grad) -> None:
+    def function(x):
+        w = x[0].detach().requires_grad_()
+        return x.sin(), w.exp(), w
+
+    def use(run, x):
+        first, second, w = run(x)
+        second.sum().backward()
+        return first, w.grad, x.grad is None, w.is_leaf
+
+    both(function, use, leaf(3, 4, grad=grad))
+
+
+def test_a_leaf_made_of_what_a_custom_function_or_a_checkpoint_returns() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient * ctx.saved_tensors[0]
+
+    def use(run, x):
+        w, y = run(x)
+        y.backward()
+        return x.grad, w.grad, w.requires_grad, w.is_leaf
+
+    for inner in (Square.apply, lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)):
+
+        def function(x, inner=inner):
+            w = inner(x).detach().requires_grad_()
+            return w, (w * x).sum()
+
+        both(function, use, leaf(3))
 
 
 def test_dropout_draws_eagers_numbers() -> None:

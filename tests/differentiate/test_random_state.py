@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import quickfuse
+from operator_cases import breaks
 from quickfuse.differentiate.shapes import spec_of
 from quickfuse.differentiate.traced import Memory, make_traced
 from quickfuse.emit.recordable import why_not_recorded
@@ -30,12 +31,8 @@ def _on_gpu(*shape: int) -> Any:
 
 def test_which_results() -> None:
     efficient, whole = aten._efficient_attention_forward, aten._scaled_dot_product_efficient_attention
-    rest = (None, None, None, None, None)
-    assert results_on_cpu(efficient, (0, 0, 0, *rest, 0.5, 1), {}) == (2, 3)
-    assert results_on_cpu(efficient.default, (0, 0, 0, *rest, 0.0, 1), {}) == ()
-    assert results_on_cpu(whole.default, (0, 0, 0, None, True), {}) == ()
-    assert results_on_cpu(whole.default, (0, 0, 0, None, True), {"dropout_p": 0.1}) == (2, 3)
-    assert results_on_cpu(torch.relu, (0,), {}) == ()
+    assert results_on_cpu(efficient) == results_on_cpu(efficient.default) == results_on_cpu(whole.default) == (2, 3)
+    assert results_on_cpu(torch.relu) == ()
     assert uses_random_state(efficient) and uses_random_state(aten._efficient_attention_backward.default)
 
 
@@ -44,7 +41,7 @@ def test_trace(dropout: float) -> None:
     q, k = _on_gpu(2, 3, 16, 8), _on_gpu(2, 3, 24, 8)
     found = spec_of(aten._scaled_dot_product_efficient_attention.default, (q, k, k, None, True, dropout), {})
     devices = [out.meta.device.type for out in found]
-    assert devices == ["cuda", "cuda", *["cpu" if dropout else "cuda"] * 2]
+    assert devices == ["cuda", "cuda", "cpu", "cpu"]
 
 
 def test_saved_tensors_stay_on_their_device() -> None:
@@ -90,12 +87,15 @@ def test_backward_outside(direct: bool, dropout: float, mode: str) -> None:
         return result.transpose(1, 2)
 
     compiled = quickfuse.compile(attend, mode=mode, options={"raise_internal_errors": True})
-    runs = []
+    runs: list[Any] = []
+    reasons: list[str] = []
     for function in (attend, compiled):
         torch.cuda.manual_seed(3)
-        for _ in range(4):
-            q.grad = k.grad = None
-            out = function(q, k)
-            out.square().sum().backward()
+        with breaks(reasons):
+            for _ in range(4):
+                q.grad = k.grad = None
+                out = function(q, k)
+                out.square().sum().backward()
         runs.append([out.detach(), q.grad, k.grad])
+    assert not any("operator by operator" in reason for reason in reasons)
     torch.testing.assert_close(runs[1], runs[0])

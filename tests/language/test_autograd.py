@@ -310,6 +310,36 @@ def grad_is_assigned(x, g):
     return y
 
 
+@case((t(3), t(3, seed=1)), (t(4), t(4, seed=2)))
+def forward_mode_inside(x, v):
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x * 2, v)
+        primal, tangent = torch.autograd.forward_ad.unpack_dual(dual.sin() * x)
+    return primal, tangent, x + 1
+
+
+@case((leaf(3), 2.0), (leaf(3, seed=1), 3.0))
+def custom_function_in_a_block_without_inference_mode(x, scale):
+    with torch.inference_mode(False):
+        y = Cube.apply(x, scale)
+    with torch.autocast("cpu", torch.bfloat16):
+        z = Cube.apply(x, 2.0)
+    return y.sum(), z
+
+
+@case((t(3), 2.0), (leaf(3), 2.0), (leaf(3, seed=1), 3.0))
+def custom_function_of_what_later_needs_gradients(x, scale):
+    y = StraightThrough.apply(x)
+    return y.sum()
+
+
+@case((t(3),), (leaf(3),), (leaf(3, seed=1),))
+def custom_function_before_a_break_of_what_later_needs_gradients(x):
+    y = Cube.apply(x, 2.0)
+    print("between")
+    return (y * x).sum()
+
+
 @setup(steady="later")
 def accumulation_over_micro_batches():
     model = torch.nn.Linear(4, 1)

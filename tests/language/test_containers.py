@@ -265,6 +265,38 @@ def unpacking_into_containers(x, values):
     return x * table["first"] + len(table["rest"]), table, values
 
 
+class Defaults(dict):
+    def __missing__(self, key):
+        return len(key)
+
+
+@case((t(3), "ab"), (t(3), "cde"), graphs=1)
+def dictionary_made_inside_says_what_is_missing(x, key):
+    table = Defaults(known=1)
+    try:
+        return x + table[key] + table["known"], len(table)
+    except KeyError:
+        return x
+
+
+@case((t(3), 1), (t(3), 2), (t(3), -2), graphs=1)
+def index_searches_from_a_position(x, start):
+    values, several = [2, 1, 2, 1], (1, 3, 2, 1)
+    return x + values.index(1, start) * 10 + several.index(1, start), values.index(2, 1, 3)
+
+
+@case((t(3), "ab c"), (t(3), "ab d"), graphs=1)
+def text_is_compared_by_the_method_of_its_class(x, text):
+    return x + str.__eq__("".join(["ab", " ", "c"]), text), str.__len__(text), int.__add__(2, len(text))
+
+
+@case((t(3), {"a": 1, "b": 2}), (t(3), {"b": 1, "c": 2}), graphs=1)
+def dictionary_methods_by_their_class(x, table):
+    made = {"b": x}
+    both = dict.__or__(made, table)
+    return dict.get(made, "b") + dict.get(table, "b"), list(both), dict.__eq__(made, table), made.keys().isdisjoint(["a"])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_containers(name, backend):

@@ -476,6 +476,34 @@ def format_index_and_reversed(x, n):
     return x + sum(reversed(number)), f"{number:>>}", list(range(10))[number], hex(number), x.expand(number, 3).sum(0)
 
 
+class Scaled:
+    def __init__(self, value, scale):
+        self.value = value
+        self.scale = scale
+
+    def __rmul__(self, factor):
+        return Scaled(self.value * factor, self.scale)
+
+    def __eq__(self, other):
+        return isinstance(other, Scaled) and self.scale == other.scale
+
+    def __ne__(self, other):
+        return super().__ne__(other)
+
+
+@case((t(3), 2), (t(3), 3), graphs=1)
+def number_times_an_object(x, n):
+    try:
+        return (2 * Scaled(x, 1)).value + (n * Scaled(x, 1)).value
+    except TypeError:
+        return x
+
+
+@case((t(3), 1), (t(3), 2), graphs=1)
+def unequal_is_not_equal(x, scale):
+    return x + 1 if Scaled(x, scale) != Scaled(x, 1) else x - 1
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_protocols(name, backend):

@@ -278,11 +278,11 @@ def test_call(fake: FakeDriver) -> None:
 def test_grid_says_which_program_has_which_block_of_equal_members(fake: FakeDriver) -> None:
     """A program waits for no table then. There is one where members differ, or are too many for a grid."""
     body = scaled_add()
-    cases: dict[tuple[int, int], list[tuple[int, ...]]] = {
-        (3, 3): [(300,)] * 3, (3, 2): [(300,), (257,)], (5, 1): [(300,), (256,)], (70_000, 1): [(9,)] * 70_000,
-    }  # fmt: skip
-    for grid, sizes in cases.items():
-        CudaKernelCall(kernel_call(body, sizes), emit(body, "kernel"), shape=LaunchShape(128, 2)).run(0, 1.0, True)
+    many = 70_000
+    cases = [([300] * 3, (3, 3)), ([300, 257], (3, 2)), ([300, 256], (5, 1)), ([9] * many, (many, 1))]
+    for sizes, grid in cases:
+        call = kernel_call(body, [(size,) for size in sizes])
+        CudaKernelCall(call, emit(body, "kernel"), shape=LaunchShape(128, 2)).run(0, 1.0, True)
         launch = fake.launches[-1]
         assert launch.grid == (*grid, 1)
         assert bool(launch.arguments[2]) == (grid[1] == 1)

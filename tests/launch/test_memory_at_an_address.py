@@ -65,6 +65,16 @@ def test_large() -> None:
     assert found is not None and found.data_ptr() == 6 * MB
 
 
+def test_beside_small_blocks() -> None:
+    """The smallest blocks lie before the address, and are not joined with its block."""
+    small = [(k * 2048, 1024) for k in range(20)]
+    allocator = Allocator(*small, (MB + 1536, MB), (8 * MB, MB), (10 * MB, 2 * MB))
+    found = allocate_at(MB + 1536, 320, allocator)
+    assert found is not None and found.data_ptr() == MB + 1536
+    del found
+    assert sorted(allocator.free) == sorted([*small, (MB + 1536, MB), (8 * MB, MB), (10 * MB, 2 * MB)])
+
+
 def test_not_to_be_had() -> None:
     allocator = Allocator((0, 2 * MB))
     assert allocate_at(1 << 35, 640, allocator) is None

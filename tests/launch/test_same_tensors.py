@@ -16,6 +16,7 @@ import quickfuse
 from quickfuse import kernels
 from quickfuse.launch import replayed, same_tensors, unchanged
 from quickfuse.launch.replayed import Recorder
+from quickfuse.launch.same_tensors_ir import COUNTING_THREADS, THREADS
 from quickfuse.launch.tensor_layout import tensor_layout
 
 COUNT, SIZE = 14, 4
@@ -298,6 +299,25 @@ def test_each_change_is_seen(change: Change) -> None:
     assert versions[0] == versions[1] or change in (another_parameter, a_parameter_less)
 
 
+@pytest.mark.parametrize("change", [other_gradient, other_data, other_strides, swapped_inside, loaded_state])
+def test_each_change_is_seen_by_several_threads(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads go through shares of the tensors: none is left out."""
+
+    class ByThreads(Watched):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            watched = self.holds
+
+            def holds(held: list[Any]) -> Any:
+                self.block[THREADS] = self.block[COUNTING_THREADS] = 3
+                return watched(held)
+
+            self.holds = holds
+
+    monkeypatch.setattr(same_tensors, "helpers", lambda: {"same_tensors": ByThreads})
+    test_each_change_is_seen(change)
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("optimizer", [sgd, adam, adam_in_lists])
 def test_random_changes(seed: int, optimizer: Any) -> None:
@@ -315,6 +335,84 @@ def test_random_changes(seed: int, optimizer: Any) -> None:
         step()
         twins[1].optimizer.step()
         check(*(twin.everything() for twin in twins))
+    assert Watched.found > 5
+
+
+class Marked(torch.Tensor):
+    """Has a class of its own, and nothing else."""
+
+
+def _usual(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return _tensor(chance, like)
+
+
+def _transposed(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.shape, (1, like.shape[0])).copy_(_tensor(chance, like))
+
+
+def _view(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return _tensor(chance, like).t()
+
+
+def _part_of_a_bucket(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    first = chance.randrange(9)
+    return torch.cat([torch.zeros(first), _tensor(chance, like).flatten()])[first:].view(like.shape)
+
+
+def _with_history(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return _tensor(chance, like).requires_grad_()
+
+
+def _of_a_subclass(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return _tensor(chance, like).as_subclass(Marked)
+
+
+def _lazily_copied(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return torch._lazy_clone(_tensor(chance, like))
+
+
+def _negated(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return torch._neg_view(_tensor(chance, like))
+
+
+def _the_parameter(chance: random.Random, like: torch.Tensor) -> torch.Tensor:
+    return like.detach()
+
+
+@pytest.mark.parametrize("usual", [_usual, _transposed])
+@pytest.mark.parametrize(
+    "one",
+    [_usual, _transposed, _view, _part_of_a_bucket, _with_history, _of_a_subclass, _lazily_copied, _negated,
+     _the_parameter],
+)  # fmt: skip
+def test_gradients_that_are_new_in_each_step(usual: Any, one: Any) -> None:
+    """They need not be the same tensors, but of the same kind. Now and then one is of another kind."""
+    twins = [Twin(3, adam), Twin(3, adam)]
+    step = step_of(twins[0])
+    for number in range(24):
+        for twin in twins:
+            for k, parameter in enumerate(twin.parameters):
+                chance = random.Random(100 * number + k)
+                make = one if number >= 12 and number % 3 == 0 and k == 5 else usual
+                parameter.grad = make(chance, parameter)
+        step()
+        twins[1].optimizer.step()
+        check(*(twin.everything() for twin in twins))
+        assert number != 11 or Watched.found > 5
+
+
+def test_gradients_of_backward() -> None:
+    """They have no Python objects."""
+    twins = [Twin(3, adam), Twin(3, adam)]
+    step = step_of(twins[0])
+    x = torch.randn(SIZE)
+    for number in range(16):
+        for twin in twins:
+            twin.optimizer.zero_grad()
+            sum((p * x * (number + k)).square().sum() for k, p in enumerate(twin.parameters)).backward()
+        step()
+        twins[1].optimizer.step()
+        check(*(twin.parameters for twin in twins))
     assert Watched.found > 5
 
 

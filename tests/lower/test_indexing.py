@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import quickfuse
+from quickfuse.bench.traffic import kernel_work, on_gpu
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import Compiled, RunInEager, check, compile_for_test
 
@@ -151,3 +152,15 @@ def test_a_mask_beside_a_tensor_of_indices(name: str, others: list[int]) -> None
         else:
             with pytest.raises((IndexError, RuntimeError)):
                 compiled(x, mask, i)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_elements_of_a_formula_are_computed_in_any_type(dtype: torch.dtype) -> None:
+    """Cross entropy reads the logarithm of one probability of each row: it is not stored for all classes."""
+
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(x, target)
+
+    x, target = torch.randn(64, 3000).to(dtype), torch.arange(64)
+    (schedule,) = on_gpu(loss, x, target)
+    assert sum(work.moved for work in kernel_work(schedule)) < 1.1 * x.nbytes

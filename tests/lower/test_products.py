@@ -11,6 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import quickfuse
+from quickfuse.ir.loop import Extern
+from quickfuse.lower import products
 from quickfuse.lower.products import LinearCall
 from schedule_interpreter import compile_for_test
 
@@ -55,7 +57,8 @@ OTHERS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_left_to_blas(name: str) -> None:
+def test_what_is_left_to_blas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "blas_is_narrow", lambda: False)
     function = OTHERS[name]
     schedule, _ = compile_for_test(function, X, W, B)
     assert not any(isinstance(getattr(step, "target", None), LinearCall) for step in schedule.steps)
@@ -63,7 +66,29 @@ def test_what_is_left_to_blas(name: str) -> None:
         torch.testing.assert_close(quickfuse.compile(function)(X, W, B), function(X, W, B), rtol=1e-4, atol=1e-4)
 
 
-def test_gradients() -> None:
+SLOW_BLAS: dict[str, Callable[..., Any]] = {
+    "few rows": lambda x, w, b: F.linear(x[0, :128], w, b),
+    "sums over rows": OTHERS["sums over rows"],
+    "products of them": lambda x, w, b: torch.mm(torch.mm(x.flatten(0, 1), w.t()).t(), x.flatten(0, 1) * 2),
+    "an operator of Python": lambda x, w, b: x.flatten(0, 1) @ w.t() + b,
+    "sums of products": lambda x, w, b: sum((x[k].t() @ (x[k] * 2) for k in range(1, 8)), x[0].t() @ x[0]),
+}
+
+
+@pytest.mark.parametrize("name", SLOW_BLAS)
+def test_where_blas_is_slow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "blas_is_narrow", lambda: True)
+    function = SLOW_BLAS[name]
+    schedule, _ = compile_for_test(function, X, W, B)
+    calls = [step.target for step in schedule.steps if isinstance(step, Extern) and step.target is not torch.cat]
+    assert calls and all(isinstance(call, LinearCall) for call in calls)
+    with torch.no_grad():
+        torch.testing.assert_close(quickfuse.compile(function)(X, W, B), function(X, W, B), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_gradients(is_narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "blas_is_narrow", lambda: is_narrow)
     model = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 64))
     x = X.clone().requires_grad_()
     compiled = quickfuse.compile(model, fullgraph=True)

@@ -1,5 +1,7 @@
 """Sizes that come in small tensors of whole numbers: guards hold what shapes depend on, and nothing else."""
 
+import random
+
 import pytest
 import torch
 
@@ -160,3 +162,88 @@ def test_other_kinds_of_arguments_are_no_surprise():
         torch.testing.assert_close(compiled(x0(), counts), x0().repeat_interleave(counts, 0))
     with pytest.raises(RuntimeError):
         compiled(x0(), torch.tensor([1, 2, 3]))
+
+
+def padded(x, n):
+    return torch.nn.functional.pad(x, (n, n + 1)) + 1
+
+
+def resized(x, n):
+    return torch.nn.functional.interpolate(x[None, None], size=(n, n * 2)).reshape(-1) + 1
+
+
+def repeated(x, n):
+    return x.repeat(n, 1) + 1
+
+
+def rolled(x, n):
+    return x.roll(n, 1) + x.narrow(0, n - 1, 1).sum(n - 1)
+
+
+@pytest.mark.parametrize("function", [padded, resized, repeated, rolled])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("computed", [False, True])
+def test_tensors_as_sizes(function, grad, computed):
+    """What is in a tensor that an operator takes for a number decides about shapes, be it known or not."""
+
+    def f(x, n):
+        return function(x, (n.double() * 1.0).exp().log().round().long() if computed else n)
+
+    compiled = quickfuse.compile(f)
+    for size in (1, 2, 1):
+        x = x0().requires_grad_(grad)
+        torch.testing.assert_close(compiled(x, torch.tensor(size)), f(x, torch.tensor(size)))
+
+
+class Convolution(torch.nn.Module):
+    """Its sizes are buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.stride = torch.nn.Buffer(torch.tensor(2))
+        self.size = torch.nn.Buffer(torch.tensor(3))
+        self.total = torch.nn.Buffer(torch.tensor(3) - torch.tensor(2))
+
+    def forward(self, x):
+        length = x.shape[-1]
+        frames = torch.ceil((length - self.size + self.total) / self.stride + 1).to(torch.int64) - 1
+        right = self.total // 2
+        left, right = self.total - right, right + frames * self.stride + self.size - self.total - length
+        if length <= max(left, right):
+            x = torch.nn.functional.pad(x, (0, max(left, right) - length + 1))
+        return torch.nn.functional.pad(x, (left, right), "constant") * 2
+
+
+def test_buffers_decide():
+    ours, eager = Convolution(), Convolution()
+    compiled = quickfuse.compile(ours, fullgraph=True)
+    for size in (3, 5):
+        for module in (ours, eager):
+            module.size.fill_(size)
+        for length in (2, 5, 9):
+            x = torch.arange(2.0 * length).view(1, 2, length)
+            torch.testing.assert_close(compiled(x), eager(x))
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, n: x.repeat_interleave(torch.tensor(n), 0),
+    lambda x, n: x.repeat(n, 1),
+    lambda x, n: torch.nn.functional.pad(x, (n, torch.as_tensor(n))),
+    lambda x, n: x[:, : n % 2] * n,
+    lambda x, n: x * 2 if torch.tensor(n) > 2 else x,
+])  # fmt: skip
+def test_random_numbers_are_not_held(use):
+    def f(x):
+        return use(x, random.randint(1, 4))
+
+    compiled = quickfuse.compile(f)
+    for seed in range(6):
+        random.seed(seed)
+        wanted = f(x0())
+        random.seed(seed)
+        torch.testing.assert_close(compiled(x0()), wanted)
+
+
+def test_export_refuses():
+    with pytest.raises(quickfuse.errors.ExportError, match="the numbers in a tensor"):
+        quickfuse.export(lambda x, n: x.repeat_interleave(n, 0), (x0(), torch.tensor([1, 2])))

@@ -51,3 +51,23 @@ STAY: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], int]] = {
 def test_what_stays(name: str) -> None:
     function, inputs, kernels = STAY[name]
     assert len(check(function, *inputs, emitted=True, ulps=32).steps) == kernels
+
+
+@pytest.mark.parametrize("channels", [2, 8, 24])
+def test_groups_of_channels_that_lie_last(channels: int) -> None:
+    """Kernels go along all channels of a pixel, not along those of a group, which are too few for vectors."""
+    x = torch.randn(2, 8 * channels, 32, 32).to(memory_format=torch.channels_last)
+    weight, bias = torch.randn(8 * channels), torch.randn(8 * channels)
+    schedule = check(lambda *a: F.group_norm(a[0], 8, *a[1:]), x, weight, bias, emitted=True, ulps=64)
+    large = [step for step in schedule.steps if isinstance(step, KernelCall) and step.members[0].sizes[0] == 2]
+    assert [sorted(step.members[0].sizes) for step in large] == [sorted([2, 8 * channels, 1024])] * 3
+
+
+def test_gradients_of_groups_of_channels_that_lie_last() -> None:
+    def gradients(x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> Any:
+        y, mean, scale = torch.ops.aten.native_group_norm(x, weight, None, 2, 64, 256, 8, 1e-5)
+        return torch.ops.aten.native_group_norm_backward(grad, x, mean, scale, weight, 2, 64, 256, 8, [True, True, True])
+
+    x, grad = (torch.randn(2, 64, 16, 16).to(memory_format=torch.channels_last) for _ in range(2))
+    schedule = check(gradients, x, torch.randn(64), grad, emitted=True, ulps=512)
+    assert all(max(step.members[0].sizes) >= 16 for step in schedule.steps if isinstance(step, KernelCall))

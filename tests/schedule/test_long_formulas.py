@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 import quickfuse
-from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.cost_model import COSTS, GPU_COSTS
 from quickfuse.ir.kernel import KernelCall
-from schedule_interpreter import compile_for_test
+from schedule_interpreter import check, compile_for_test
+from triton_runner import gpu_schedule
 
 
 def chain(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,3 +34,24 @@ def test_gradients_of_long_chains() -> None:
         torch.autograd.grad(f(x, x)[0].sum(), x)[0] for f in (quickfuse.compile(chain), chain)
     )  # fmt: skip
     torch.testing.assert_close(ours, eager, rtol=1e-9, atol=1e-9)
+
+
+def test_long_sums_are_cut_on_a_gpu() -> None:
+    """As the gradients of an unrolled network's weight are: Triton would take minutes."""
+
+    def total(*tensors: torch.Tensor) -> torch.Tensor:
+        return sum(tensors[1:], tensors[0].t())
+
+    schedule, _ = gpu_schedule(total, *(torch.randn(8, 8) for _ in range(200)))
+    calls = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    assert max(len(call.body.slots) for call in calls) <= GPU_COSTS.longest_formula // GPU_COSTS.of_load + 2
+    assert len(calls) <= 8
+    assert len({id(call.body) for call in calls}) <= 4
+
+
+def test_sums_of_many_reductions_are_cut_sooner() -> None:
+    """A kernel has a loop for each of its reductions, for which LLVM takes longer than for a thousand additions."""
+    tensors = [torch.randn(8, 4) for _ in range(100)]
+    schedule = check(lambda *each: sum(x.sum(0) for x in each), *tensors, emitted=True, ulps=64)
+    stores = [len(step.body.stores) for step in schedule.steps if isinstance(step, KernelCall)]
+    assert max(stores) < 50 and len(stores) <= 5

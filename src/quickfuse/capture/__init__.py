@@ -19,16 +19,16 @@ from ..ir.endings import visible_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
-from . import autocast
+from . import modes
 from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
 from .changes import ElementMatters
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .held_contents import number_of
-from .inference import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
+from .modes import SuspendedInside
 from .naming import label_arguments, user_function
 from .raising import Raised
 from .symbolic import Unread
@@ -45,11 +45,13 @@ def capture(
     whole: bool = False,
     volatile: frozenset[str] = frozenset(),
     stop_at: int = -1,
+    recovers: bool = False,
 ) -> Segment:
     """The first segment of a call of `function`, without touching any object of the user's.
 
     `whole` asks for the whole call, `stop_at` for no more than so many instructions. `volatile` names sources of numbers
-    whose values keep changing: see `Outside`.
+    whose values keep changing: see `Outside`. `recovers`: where a graph fails, the program goes on in Python, also after
+    tensors were changed.
 
     Raises:
         Unsupported: where the function does something that has to happen in Python, and the call cannot be suspended
@@ -62,11 +64,13 @@ def capture(
         _begin_call(i, function, args, kwargs)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        return _segment(begin, function.__code__, whole, volatile, stop_at)
+        return _segment(begin, function.__code__, whole, volatile, stop_at, recovers)
 
 
-def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1) -> Segment:
-    """The segment that begins with these suspended frames.
+def resume(
+    frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False
+) -> Segment:
+    """The segment that begins with these suspended frames; see `capture`.
 
     Raises:
         Unsupported: where not even the first instruction can be captured.
@@ -76,19 +80,20 @@ def resume(frames: list[FrameState], volatile: frozenset[str] = frozenset(), sto
         _begin_frames(i, frames)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        segment = _segment(begin, frames[-1].code, False, volatile, stop_at)
+        segment = _segment(begin, frames[-1].code, False, volatile, stop_at, recovers)
     segment.resumes = True
     segment.began = tuple([(frame.code, frame.position) for frame in frames])
     return segment
 
 
 def _segment(
-    begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int
+    begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int, recovers: bool
 ) -> Segment:
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
     for _ in range(_MOST_ATTEMPTS):
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
+        i.graph.recovers = recovers
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = i.outside.may_stop = True
@@ -202,6 +207,8 @@ def _variable(i: Interpreter, value: Any, source: Source) -> Any:
 def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left()
+    if i.graph.indexing_modes:
+        raise SuspendedInside(i.graph.indexing_modes[0][1], "a break in a torch function mode")
     book = RecipeBook(i)
     stopped = bool(i.frames)
     frames = [book.frame(frame) for frame in i.frames]
@@ -238,6 +245,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
         asks_compiling=i.asked_compiling,
+        expects=i.graph.expects,
         draws=[Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws],
     )
 
@@ -253,7 +261,7 @@ def _check_surroundings(i: Interpreter) -> None:
         ("torch.autograd.forward_ad._current_level", torch.autograd.forward_ad._current_level),
     ):
         i.outside.guard("state", None, (setting, value))
-    autocast.guard_surroundings(i.outside.guard)
+    modes.guard_surroundings(i.outside.guard)
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise Unsupported("an active torch function or dispatch mode")
     if torch.autograd.forward_ad._current_level >= 0:

@@ -1,13 +1,18 @@
-"""Branches on a tensor's value of which one side only raises: `assert x.max() < n`, `if not valid.all(): raise ValueError`.
+"""Branches on a tensor's value of which one side is hardly ever taken: `assert x.max() < n`, `if not valid.all(): raise`,
+`if torch.isnan(x).any()`.
 
 The graph gets an operator that fails where that side would be taken, and goes on with the other. A graph that fails runs
-again in Python, instruction by instruction, so that the program's own exception is raised, where it is raised. That is right
-only as long as the graph changed nothing of the program's.
+again in Python, instruction by instruction, so that the program's own exception is raised, where it is raised, or its other
+side taken. That is right where the graph changed nothing of the program's: kernels change it once it is known that nothing
+fails, and what runs operator by operator is taken up where it failed (see `interrupted`). Of the graphs of other backends
+nothing is known.
+
+Which side a check for numbers that are not finite takes is known beforehand. If it turns out otherwise several times, the
+branch is captured as a break (see `Compiled`).
 """
 
 from __future__ import annotations
 
-import dis
 import functools
 import operator
 from types import CodeType
@@ -16,9 +21,11 @@ from typing import Any
 import torch
 
 from ..bytecode.decoding import decode
+from .contents import plain_name
 from .failing import is_handled, is_in_try
 from .frame import Frame
 from .interpreter import Interpreter
+from .liveness import ALWAYS_JUMPS, JUMPS
 from .number_operators import is_on_gpu
 from .symbolic import Symbol, TensorProxy
 
@@ -29,8 +36,17 @@ _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq,
 #: Whole numbers up to this one are also floating-point ones.
 _EXACT = 1 << 53
 
-_JUMPS = frozenset(dis.opname[opcode] for opcode in (*dis.hasjrel, *dis.hasjabs))
-_ALWAYS_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split())
+#: What these say of finite numbers.
+_TESTS = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+#: Operators that keep the truth value of elements that all have the same.
+_KEEP = frozenset("all any view reshape flatten squeeze unsqueeze detach clone bool to cpu getitem item".split())
+_TOGETHER: dict[str, Any] = {"or": any, "logical_or": any, "bitwise_or": any, "and": all, "logical_and": all,
+                             "bitwise_and": all}  # fmt: skip
+#: How many operators may come between a test and a branch.
+_MOST_OPERATORS = 6
+#: Among what keeps changing: the outcomes of branches that are known beforehand otherwise.
+UNUSUAL = "branches on whether numbers are finite"
+
 _LEAVES = frozenset("RETURN_VALUE RETURN_CONST YIELD_VALUE RETURN_GENERATOR SEND RERAISE".split())
 
 
@@ -40,7 +56,32 @@ def truth_of_branch(i: Interpreter, f: Frame, condition: Any, if_true: int, if_f
         for outcome, other in ((True, if_false), (False, if_true)):
             if only_raises(f.code, other) and holds(i, condition, outcome):
                 return outcome
+        usual = outcome_if_finite(condition.tensor if type(condition) is Symbol else condition)
+        if usual is not None and UNUSUAL not in i.outside.volatile and holds(i, condition, usual):
+            i.graph.expects = True
+            return usual
     return i.truth(condition)
+
+
+def outcome_if_finite(condition: TensorProxy | None) -> bool | None:
+    """The truth value of a tensor that tells whether numbers are finite, where they are; None for any other tensor."""
+    return None if condition is None or condition.node is None else _if_finite(condition.node, _MOST_OPERATORS)
+
+
+def _if_finite(node: torch.fx.Node, most: int) -> bool | None:
+    if node.op not in ("call_function", "call_method") or not most:
+        return None
+    name = plain_name(node.target).rstrip("_")
+    if name in _TESTS:
+        return _TESTS[name]
+    operands = [_if_finite(operand, most - 1) for operand in node.all_input_nodes]
+    if not operands or any(operand is None for operand in operands):
+        return None
+    if name in _KEEP:
+        return operands[0]
+    if name in ("logical_not", "invert", "bitwise_not"):
+        return not operands[0]
+    return _TOGETHER[name](operands) if name in _TOGETHER else None
 
 
 def is_unknown(i: Interpreter, condition: Any) -> bool:
@@ -60,7 +101,7 @@ def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> boo
     frame = i.frames[-1]
     if is_in_try(frame.code, frame.lasti):  # it decides by exceptions: they may come often
         return False
-    if graph.nested or (graph.mutated and graph.contents.has_written_inputs()):
+    if graph.nested or (graph.mutated and graph.contents.has_written_inputs() and not _recovers(i, condition)):
         return False
     if type(condition) is Symbol:
         condition = _as_tensor(i, condition)
@@ -68,6 +109,14 @@ def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> boo
         condition = graph.call("call_method", "logical_not", (condition,), {})
     graph.call("call_function", torch._assert_async, (condition,), {})
     return True
+
+
+def _recovers(i: Interpreter, condition: TensorProxy | Symbol) -> bool:
+    """Whether the program can go on in Python where the condition turns out to be another one, after changes: it is known
+    then."""
+    if type(condition) is TensorProxy or not i.graph.goes_on_after_changes():
+        return i.graph.goes_on_after_changes()
+    return condition.kind is bool and condition.tensor is not None and _is_as_read(i, condition)
 
 
 def _as_tensor(i: Interpreter, number: Symbol) -> TensorProxy:
@@ -127,8 +176,8 @@ def only_raises(code: CodeType, position: int) -> bool:
                 return False
             raises = True
             continue
-        if instruction.name not in _ALWAYS_JUMPS:
+        if instruction.name not in ALWAYS_JUMPS:
             waiting.append(at + 1)
-        if instruction.name in _JUMPS:
+        if instruction.name in JUMPS:
             waiting.append(instruction.value)
     return raises

@@ -9,6 +9,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -17,7 +18,6 @@ from ..ir.source import Source
 from .class_attributes import (
     TUPLE_FIELD,
     bind,
-    class_value,
     descriptor,
     guard_absent,
     guard_class_attribute,
@@ -25,7 +25,7 @@ from .class_attributes import (
     lookup_class,
     special_method,
 )
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_module
 from .module_calls import MODULE_GETATTR, in_tables
 from .raising import Raised, raise_in_program
@@ -38,8 +38,6 @@ from .symbolic import (
     real_of,
     type_of,
 )
-
-Then = Callable[[Any], None]
 
 # reading attributes ---------------------------------------------------------------------------------------------
 
@@ -83,17 +81,25 @@ def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType
     """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
     special_method(i, base, "__getattribute__")
     fallback = special_method(i, base, "__getattr__")
-    if not isinstance(fallback, FunctionType):
+    if isinstance(fallback, FunctionType):
+        instead = partial(i.call, fallback, (base, name), {}, then)
+        _or_if_missing(i, instead, then, i.call, getter, (base, name), {})
+    else:
         i.call(getter, (base, name), {}, then)
-        return
+
+
+def _or_if_missing(
+    i: Interpreter, instead: Callable[[], None], then: Then, read: Callable[..., None], *operands: Any
+) -> None:
+    """`read(*operands, then)`, and `instead()` where that raises AttributeError."""
     try:
-        value = i.call_now(getter, (base, name))
+        value = i.now(read, *operands)
     except Raised as raised:
         if not isinstance(raised.exception, AttributeError):
             raise
-        i.call(fallback, (base, name), {}, then)
-        return
-    then(value)
+        instead()
+    else:
+        then(value)
 
 
 def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
@@ -116,10 +122,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         i.outside.guard("absent", source.attr("__dict__"), (name,))
     if raw is not ABSENT:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-            _with_fallback(i, base, name, raw, then, bind, i, raw, base, kind)
-        else:
-            then(class_value(i, owner, name, raw))
+        _with_fallback(i, base, name, raw, then, bind, i, owner, name, raw, base, kind)
         return
     if name == "__dict__" and instance is not None:
         then(_namespace(i, base))
@@ -165,15 +168,8 @@ def _with_fallback(
         lookup_class(type_of(base), "__getattr__")[1], FunctionType
     ):
         read(*operands, then)
-        return
-    try:
-        value = i.now(read, *operands)
-    except Raised as raised:
-        if not isinstance(raised.exception, AttributeError):
-            raise
-        _missing(i, base, name, then)
-        return
-    then(value)
+    else:
+        _or_if_missing(i, partial(_missing, i, base, name, then), then, read, *operands)
 
 
 def _is_data_descriptor(i: Interpreter, raw: Any) -> bool:
@@ -188,7 +184,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
     kind = type_of(base)
     if isinstance(raw, property):
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        bind(i, raw, base, kind, then)
+        bind(i, owner, name, raw, base, kind, then)
         return
     if name == "__dict__":
         then(_namespace(i, base))
@@ -216,7 +212,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         return
     if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is TUPLE_FIELD:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        bind(i, raw, base, kind, then)
+        bind(i, owner, name, raw, base, kind, then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
 

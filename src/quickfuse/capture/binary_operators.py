@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 import types
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from . import container_methods, containers, native_methods
+from . import containers
 from .class_attributes import lookup_class, python_method, special_method
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .mutation import name_of
 from .symbolic import (
     ABSENT,
     TENSOR_TYPES,
-    ContainerMethod,
+    BuiltinMethod,
     FromOutside,
     ShadowContainer,
     ShadowDict,
     Symbol,
-    TensorMethod,
     TensorProxy,
-    contains_symbolic,
     is_constant,
     type_of,
 )
-from .text import printable
-
-Then = Callable[[Any], None]
 
 IN_PLACE_OF = {
     operator.iadd: operator.add, operator.iand: operator.and_, operator.ifloordiv: operator.floordiv,
@@ -44,7 +39,8 @@ IN_PLACE_OF = {
 }  # fmt: skip
 
 _REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
-NATIVE_OPERANDS = (
+#: Whose operators look at what is in both operands. Those of deques are their class's.
+BUILTIN_CONTAINERS = (
     list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
     *VIEW_TYPES,
 )  # fmt: skip
@@ -60,47 +56,12 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
 
 
-def plain_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-    """A binary operator or comparison of constants, containers and objects that captured code made, or of code."""
-    left_kind, right_kind = type(left), type(right)
-    if left_kind is right_kind is FunctionType and function in (operator.eq, operator.ne):
-        then(is_same(i, left, right) ^ (function is operator.ne))
-        return
-    if (is_constant(left) and is_constant(right)) or (is_a_type(left) and is_a_type(right)) or (
-        function in (operator.eq, operator.ne) and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES)
-    ):
+def constant_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """An operator of plain values, or of classes and what annotations are made of. For others, classes answer."""
+    if (is_constant(left) and is_constant(right)) or (is_a_type(left) and is_a_type(right)):
         then(i.native(function, left, right))
-        return
-    if left_kind in (str, bytes) and function in (operator.mod, operator.imod):
-        then(i.native(operator.mod, left, _written_into_text(i, right)))
-        return
-    if torch.Size in (left_kind, right_kind) and IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
-        left, right = (_concrete_sizes(i, v) for v in (left, right))
-        then(i.native(function, left, right))
-        return
-    if torch.Size in (left_kind, right_kind) and function in COMPARISONS:  # sizes compare like the tuples that they are
-        left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
-        left_kind, right_kind = type(left), type(right)
-    repeats = function in (operator.mul, operator.imul) and (left_kind in (int, bool) or right_kind in (int, bool))
-    if (left_kind in NATIVE_OPERANDS or repeats) and (right_kind in NATIVE_OPERANDS or repeats):
-        then(_container_operator(i, function, left, right))
-        return
-    object_operator(i, function, left, right, then)
-
-
-def _written_into_text(i: Interpreter, value: Any) -> Any:
-    """What stands right of `%`, with the texts of what is in a tuple or dictionary known."""
-    if type(value) is tuple:
-        return tuple([printable(i, v) for v in value])
-    return printable(i, value)
-
-
-def _concrete_sizes(i: Interpreter, value: Any) -> Any:
-    """A size, or what may be added to one, in plain numbers."""
-    found = containers.concrete_key(i, value)
-    if not is_constant(found):
-        raise Unsupported(f"a torch.Size and a {type_of(value).__name__} of objects")
-    return found
+    else:
+        object_operator(i, function, left, right, then)
 
 
 def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
@@ -110,7 +71,7 @@ def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> boo
     beside = type(left) in (TensorProxy, Symbol) or type(right) in (TensorProxy, Symbol)
     if not any(isinstance(v, FromOutside) or (beside and i.is_created(v)) for v in (left, right)):
         return False
-    names = _operator_names(function)
+    names = [name for name in _methods_of(function) if name]
     return any(
         python_method(i, v, name) is not None
         for v in (left, right)
@@ -119,16 +80,13 @@ def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> boo
     )
 
 
-def _operator_names(function: Any) -> list[str]:
-    """The names of the methods that an operator asks for, on either side."""
-    name = f"__{name_of(function).strip('_')}__"
-    names = [name]
-    if function in IN_PLACE_OF:
-        name = f"__{name_of(IN_PLACE_OF[function]).strip('_')}__"
-        names.append(name)
-    if function in COMPARISONS:
-        return [*names, _REFLECTED_COMPARISON.get(name, name)]
-    return [*names, f"__r{name[2:]}"]
+@functools.cache
+def _methods_of(function: Any) -> tuple[str, str, str]:
+    """The names of the methods that an operator asks for: the one that works in place, if there is one, that of the left
+    operand, and that of the right one."""
+    in_place = f"__{name_of(function).strip('_')}__" if function in IN_PLACE_OF else ""
+    name = f"__{name_of(IN_PLACE_OF.get(function, function)).strip('_')}__"
+    return in_place, name, _REFLECTED_COMPARISON.get(name, name) if function in COMPARISONS else f"__r{name[2:]}"
 
 
 #: Plain values that no operator of a class of the user's can come from.
@@ -141,38 +99,13 @@ def is_a_type(value: Any) -> bool:
 
 
 #: What is no number's equal.
-UNLIKE_NUMBERS = (*NATIVE_OPERANDS, *CODE_TYPES, slice, collections.deque)
-
-
-def _container_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    if function in (operator.add, operator.iadd, operator.mul, operator.imul):
-        if function is operator.iadd and type(left) is list:
-            left.extend(right)
-            return left
-        result = i.native(IN_PLACE_OF.get(function, function), left, right)
-        return i.mark_created(result) if type(result) is list else result
-    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.or_, operator.ior):
-        if function is operator.or_:
-            return i.mark_created(i.native(function, left, right))
-        i.native(operator.ior, left, right)
-        return left
-    if isinstance(left, (list, tuple)) and type(left) is type(right) and function in COMPARISONS:
-        return _compare_sequences(i, function, left, right)
-    if isinstance(left, dict) and isinstance(right, dict) and function in (operator.eq, operator.ne):
-        ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
-        same_keys = list(left) == list(right) if ordered else left.keys() == right.keys()
-        same = same_keys and all(containers.equal(i, left[k], right[k]) for k in left)
-        return same ^ (function is operator.ne)
-    if contains_symbolic(left) or contains_symbolic(right):
-        raise Unsupported(f"{name_of(function)} of containers of tensors or numbers")
-    result = i.native(function, left, right)
-    return i.mark_created(result) if isinstance(result, (set, dict, list)) and result is not left else result
+UNLIKE_NUMBERS = (*BUILTIN_CONTAINERS, *CODE_TYPES, slice, collections.deque)
 
 
 COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 
-def _compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+def compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     """Comparison of two lists or tuples: by the first elements that differ, then by length."""
     if function in (operator.eq, operator.ne) and len(left) != len(right):
         return function is operator.ne
@@ -198,52 +131,55 @@ def _is_tensor_without(receiver: Any, method: str, operand: Any) -> bool:
 
 def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """Operator methods of Python classes, by the language's rules of precedence."""
-    name = f"__{name_of(function).strip('_')}__"
-    attempts: list[tuple[Any, str, Any]] = []
-    if function in IN_PLACE_OF:
-        attempts.append((left, name, right))
-        name = f"__{name_of(IN_PLACE_OF[function]).strip('_')}__"
-    reflected = _REFLECTED_COMPARISON.get(name, name if name in ("__eq__", "__ne__") else f"__r{name[2:]}")
-    direct, swapped = (left, name, right), (right, reflected, left)
+    in_place, direct, reflected = _methods_of(function)
+    attempts = [(left, direct, right), (right, reflected, left)]
     left_type, right_type = type_of(left), type_of(right)
-    derived = right_type is not left_type and issubclass(right_type, left_type)
-    attempts += [swapped, direct] if derived else [direct, swapped]
+    if right_type is not left_type and issubclass(right_type, left_type):
+        attempts.reverse()
+    if in_place:
+        attempts.insert(0, (left, in_place, right))
     for receiver, method, operand in attempts:
-        kind = type_of(receiver)
-        if kind in _NUMBERS or _is_tensor_without(receiver, method, operand):  # which know nothing of objects
-            continue
-        found = special_method(i, receiver, method)
-        if not isinstance(found, FunctionType):
-            if method == "__ne__" and found is object.__ne__:  # which inverts what `__eq__` says
-                equal = special_method(i, receiver, "__eq__")
-                if isinstance(equal, FunctionType):
-                    result = i.call_now(equal, (receiver, operand))
-                    if result is not NotImplemented:
-                        then(not i.truth(result))
-                        return
-                continue
-            if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
-                continue
-            if type(receiver) in (ShadowDict, ShadowContainer) and container_methods.is_container_method(receiver, method):
-                result = native_methods.call_container_method(i, receiver, method, (operand,), {})
-                if result is not NotImplemented:
-                    then(result)
-                    return
-                continue
-            if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
-                continue
-            if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in COMPARISONS:
-                then(_compare_sequences(i, function, left, right))
-                return
-            raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
-        result = i.call_now(found, (receiver, operand))
+        result = _asked(i, function, receiver, method, operand)
         if result is not NotImplemented:
             then(result)
             return
-    if function in (operator.eq, operator.ne):
-        then(is_same(i, left, right) ^ (function is operator.ne))
-        return
-    raise Unsupported(f"{name_of(function)} of a {type_of(left).__name__} and a {type_of(right).__name__}")
+    if function not in (operator.eq, operator.ne):
+        raise Unsupported(f"{name_of(function)} of a {left_type.__name__} and a {right_type.__name__}")
+    then(is_same(i, left, right) ^ (function is operator.ne))
+
+
+def _asked(i: Interpreter, function: Any, receiver: Any, method: str, operand: Any) -> Any:
+    """What an operator's method of one operand gives, NotImplemented where its class leaves it to the other one."""
+    if type_of(receiver) in _NUMBERS or _is_tensor_without(receiver, method, operand):  # which know nothing of objects
+        return NotImplemented
+    found = special_method(i, receiver, method)
+    if isinstance(found, FunctionType):
+        return i.call_now(found, (receiver, operand))
+    if method == "__ne__" and found is object.__ne__:
+        return unequal_objects(i, receiver, operand)
+    if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
+        return NotImplemented
+    if type(receiver) in (ShadowDict, ShadowContainer):
+        return i.kind_of(receiver).method(i, getattr(receiver.cls, method), receiver, (operand,), {})
+    if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
+        return NotImplemented
+    if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in COMPARISONS:
+        in_order = method == _methods_of(function)[1]
+        return compare_sequences(i, function, *((receiver, operand) if in_order else (operand, receiver)))
+    raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
+
+
+def equal_objects(i: Interpreter, value: Any, other: Any) -> Any:
+    """`object.__eq__`."""
+    return True if is_same(i, value, other) else NotImplemented
+
+
+def unequal_objects(i: Interpreter, value: Any, other: Any) -> Any:
+    """`object.__ne__`, which inverts what `__eq__` says."""
+    equal = special_method(i, value, "__eq__")
+    said = isinstance(equal, FunctionType)
+    found = i.call_now(equal, (value, other)) if said else equal_objects(i, value, other)
+    return found if found is NotImplemented else not i.truth(found)
 
 
 def _is_derived(receiver: Any, operand: Any, function: Any) -> bool:
@@ -290,7 +226,7 @@ def _is_native_method(value: Any) -> bool:
     """Whether a value is a method of a builtin class that is bound to an object, which is made anew when it is read."""
     if isinstance(value, types.BuiltinFunctionType):
         return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
-    return type(value) in (ContainerMethod, TensorMethod)
+    return type(value) is BuiltinMethod
 
 
 def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:

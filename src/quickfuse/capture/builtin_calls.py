@@ -1,11 +1,12 @@
 """Python's builtins and the standard library's helpers, as captured code sees them.
 
-`HANDLERS` maps a callable to a function `(interpreter, *args, **kwargs) -> value`. `PURE` are native functions that may
-run during capture on plain arguments.
+`HANDLERS` maps a callable to a function `(interpreter, *args, **kwargs) -> value`. Those that simply run on what they are
+given are in `native_functions.py`; methods of builtin classes are in the file of their kind in `values/`.
 """
 
 from __future__ import annotations
 
+import builtins
 import collections
 import copy
 import functools
@@ -18,19 +19,17 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.frame import UNBOUND
 from . import (
-    attributes,
+    binary_operators,
     class_checks,
     construction,
     containers,
-    context_variables,
     copying,
     function_calls,
-    inner_classes,
     messages,
+    native_functions,
     number_calls,
-    pure_calls,
     random_numbers,
-    warning_filters,
+    variables,
 )
 from .class_attributes import (
     python_method,
@@ -39,14 +38,13 @@ from .class_attributes import (
 from .containers import iterate, native_iterator
 from .held_contents import number_in
 from .interpreter import Interpreter
-from .iterators import BATCHED, FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
-from .kinds import CODE_TYPES, VIEW_TYPES
+from .iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
+from .kinds import CODE_TYPES
 from .raising import Raised, raise_in_program
 from .symbolic import (
     ABSENT,
     ForeignScalar,
     NativeHandler,
-    ShadowDict,
     SuperProxy,
     Symbol,
     TensorProxy,
@@ -83,10 +81,6 @@ def _hasattr(i: Interpreter, value: Any, name: str) -> bool:
 ABSENT_ATTRIBUTE = object()
 
 
-def _iter(i: Interpreter, value: Any) -> Any:
-    return containers.make_iterator(i, value)
-
-
 def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     found, element = containers.next_of(i, iterator)
     if found:
@@ -94,10 +88,6 @@ def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     if default is ABSENT:
         raise_in_program(StopIteration())
     return default
-
-
-def _zip(i: Interpreter, *values: Any, strict: bool = False) -> Any:
-    return zip(*(native_iterator(i, v) for v in values), strict=strict)
 
 
 def _map(i: Interpreter, function: Any, *values: Any) -> Iterator[Any]:
@@ -117,26 +107,14 @@ def _takewhile(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
 
 
 def _reversed(i: Interpreter, value: Any) -> Any:
-    if type(value) is TensorProxy:
-        return iter(containers.iterate(i, value)[::-1])
-    if (method := python_method(i, value, "__reversed__")) is not None:
-        return i.call_now(method, (value,))
-    by_index = [special_method(i, value, name) is not ABSENT for name in ("__reversed__", "__getitem__")] == [False, True]
-    if by_index and any(python_method(i, value, name) is not None for name in ("__getitem__", "__len__")):
-        return iter([_item_now(i, value, k) for k in range(i.length(value) - 1, -1, -1)])
-    if not issubclass(type_of(value), (list, tuple, str, bytes, range, dict, collections.deque, *VIEW_TYPES)):
-        raise Unsupported(f"reversed() of a {type_of(value).__name__}")
-    contents = containers.as_plain_dict(i, value) if type(value) is ShadowDict else i.outside.contents(value)
-    native = (list, tuple, str, bytes, range, dict, *VIEW_TYPES)
-    if isinstance(contents, native):
-        return i.native(reversed, contents)
-    if isinstance(contents, collections.deque):
-        return iter(list(contents)[::-1])  # past an `__iter__` of its class
-    return iter(list(iterate(i, value))[::-1])
-
-
-def _enumerate(i: Interpreter, value: Any, start: Any = 0) -> Any:
-    return enumerate(native_iterator(i, value), i.outside.concrete(start))
+    kind = i.kind_of(value)
+    if kind.asks_class:
+        if (method := python_method(i, value, "__reversed__")) is not None:
+            return i.call_now(method, (value,))
+        by_index = [special_method(i, value, name) is ABSENT for name in ("__reversed__", "__getitem__")] == [True, False]
+        if by_index and any(python_method(i, value, name) is not None for name in ("__getitem__", "__len__")):
+            return iter([i.now(i.item, value, k) for k in range(i.length(value) - 1, -1, -1)])
+    return kind.backwards(i, value)
 
 
 def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
@@ -163,14 +141,6 @@ class _Sorted:
         return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
 
 
-def _list(i: Interpreter, values: Any = ()) -> list[Any]:
-    return i.mark_created(list(iterate(i, values)))  # type: ignore[no-any-return]
-
-
-def _tuple(i: Interpreter, values: Any = ()) -> tuple[Any, ...]:
-    return tuple(iterate(i, values))
-
-
 def _set(i: Interpreter, values: Any = ()) -> set[Any]:
     return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
 
@@ -187,9 +157,7 @@ def _elements(i: Interpreter, values: Any) -> Any:
 
 
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
-    made = dict(containers.key_value_pairs(i, values))
-    made.update(kwargs)
-    return i.mark_created(made)  # type: ignore[no-any-return]
+    return i.mark_created({**dict(containers.key_value_pairs(i, values)), **kwargs})  # type: ignore[no-any-return]
 
 
 def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs: Any) -> Any:
@@ -201,18 +169,10 @@ def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs
 def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
     if containers.is_dict(values) and type_of(values) is not dict and python_method(i, values, "__getitem__") is not None:
         keys = list(iterate(i, i.call_now(i.attribute_now(values, "keys"), ())))
-        made = collections.OrderedDict({containers.hashable(i, key): _item_now(i, values, key) for key in keys})
+        made = collections.OrderedDict({containers.hashable(i, key): i.now(i.item, values, key) for key in keys})
         made.update(kwargs)
         return i.mark_created(made)
     return i.mark_created(collections.OrderedDict(_dict(i, values, **kwargs)))
-
-
-def _deque(i: Interpreter, values: Any = (), maxlen: Any = None) -> Any:
-    return i.mark_created(collections.deque(iterate(i, values), i.outside.concrete(maxlen)))
-
-
-def _range(i: Interpreter, *bounds: Any) -> range:
-    return i.native(range, *(containers.as_index(i, b) for b in bounds))  # type: ignore[no-any-return]
 
 
 def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
@@ -244,11 +204,10 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
         if not elements:
             return i.native(function, (), **default)
         keys = [e if key is None else i.call_now(key, (e,)) for e in elements]
-        if all(is_constant(k) for k in keys):
-            return elements[i.native(function, range(len(keys)), key=keys.__getitem__)]
+        better = operator.lt if function is min else operator.gt
         best = 0
         for k in range(1, len(keys)):
-            if i.truth(i.now(i.binary, operator.lt if function is min else operator.gt, keys[k], keys[best])):
+            if i.truth(i.now(i.binary, better, keys[k], keys[best])):
                 best = k
         return elements[best]
 
@@ -270,10 +229,6 @@ def _conversion(kind: type) -> Callable[..., Any]:
         return i.native(kind, value, *rest)
 
     return handler
-
-
-def _bool(i: Interpreter, value: Any = False) -> Any:
-    return number_calls.truth_as_number(i, value)
 
 
 def _str(i: Interpreter, value: Any = "") -> str:
@@ -334,22 +289,8 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
 
 
-def _abs(i: Interpreter, value: Any) -> Any:
-    if type(value) is Symbol:
-        return i.graph.number(abs, value)
-    return i.native(abs, value) if is_constant(value) else i.call_now(i.attribute_now(value, "__abs__"), ())
-
-
-def _partial(i: Interpreter, function: Any, *args: Any, **kwargs: Any) -> Any:
-    return i.mark_created(functools.partial(function, *args, **kwargs))
-
-
 def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda i, left, right: i.now(i.binary, function, left, right)
-
-
-def _item_now(i: Interpreter, base: Any, key: Any) -> Any:
-    return i.now(i.item, base, key)
 
 
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
@@ -381,78 +322,34 @@ def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[An
     return [_getattr(i, subject, name, ABSENT_ATTRIBUTE) for name in names]
 
 
-def _chain(i: Interpreter, *values: Any) -> Any:
-    return itertools.chain(*(native_iterator(i, v) for v in values))
-
-
-def _over_iterators(function: Any) -> Callable[..., Any]:
-    """A function of itertools that takes iterables and plain numbers."""
-
-    def handler(i: Interpreter, *values: Any, **options: Any) -> Any:
-        plain = [
-            i.outside.concrete(v) if v is None or type(v) in (int, Symbol) else native_iterator(i, v) for v in values
-        ]
-        return i.native(function, *plain, **{name: i.outside.concrete(v) for name, v in options.items()})
-
-    return handler
-
-
-def _from_keys(cls: type) -> Callable[..., Any]:
-    def handler(i: Interpreter, keys: Any, value: Any = None) -> Any:
-        return i.mark_created(cls.fromkeys([containers.hashable(i, key) for key in iterate(i, keys)], value))  # type: ignore[attr-defined]
-
-    return handler
-
-
-def _set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
-    attributes.set_plain(i, base, name, value)
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    type: _type, **class_checks.HANDLERS, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
-    next: _next, zip: _zip, map: _map, filter: _filter, reversed: _reversed, enumerate: _enumerate, sorted: _sorted,
-    list: _list, tuple: _tuple, set: _set, frozenset: _frozenset, dict: _dict, range: _range, sum: _sum, all: _all,
-    any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int), bool: _bool,
-    str: _str, repr: _repr, format: _format, hash: _hash,
-    super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
-    copy.deepcopy: copying.deep, dict.fromkeys: _from_keys(dict),
-    collections.OrderedDict.fromkeys: _from_keys(collections.OrderedDict),
+    **number_calls.HANDLERS,
+    **native_functions.HANDLERS,
+    type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: containers.make_iterator,
+    next: _next, map: _map, filter: _filter, reversed: _reversed, sorted: _sorted,
+    set: _set, frozenset: _frozenset, dict: _dict, sum: _sum, all: _all,
+    any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int),
+    bool: lambda i, value=False: number_calls.truth_as_number(i, value), str: _str, repr: _repr, format: _format,
+    hash: _hash, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow, copy.deepcopy: copying.deep,
     setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value),
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name),
-    object.__setattr__: _set_plain,
-    object.__new__: construction.new_object,
-    tuple.__new__: construction.new_tuple,
-    abs: _abs,
-    functools.reduce: _reduce, functools.partial: _partial, itertools.chain: _chain, itertools.starmap: _starmap,
-    itertools.takewhile: _takewhile,
-    **{
-        function: _over_iterators(function)
-        for function in (itertools.islice, itertools.cycle, itertools.product, itertools.zip_longest, itertools.pairwise,
-                         itertools.combinations, itertools.permutations, itertools.combinations_with_replacement, *BATCHED)
-    },
-    itertools.count: lambda i, *numbers: itertools.count(*map(i.outside.concrete, numbers)),
-    itertools.repeat: lambda i, value, *times: itertools.repeat(value, *map(i.outside.concrete, times)),
+    object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
+    object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
+    functools.reduce: _reduce, itertools.starmap: _starmap, itertools.takewhile: _takewhile,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
         MapIterator(i, iter, native_iterator(i, values))),
-    collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict, collections.deque: _deque,
+    collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict,
     typing.cast: lambda i, kind, value: value,
-    operator.getitem: _item_now,
+    operator.getitem: lambda i, base, key: i.now(i.item, base, key),
     **{
         getattr(operator, name): _operator(getattr(operator, name))
         for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift "
                      "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
     },
-    **number_calls.HANDLERS,
-    **pure_calls.HANDLERS,
-    **context_variables.HANDLERS,
-    **inner_classes.HANDLERS,
+    **class_checks.HANDLERS,
+    **variables.HANDLERS,
+    builtins.__build_class__: construction.build_class,
     **messages.HANDLERS,
     **random_numbers.HANDLERS,
-    **warning_filters.HANDLERS,
     **function_calls.HANDLERS,
 }  # fmt: skip
-
-#: Native functions without side effects, whose result depends on their arguments alone.
-PURE: frozenset[Any] = frozenset(
-    {round, divmod, pow, ord, chr, hex, oct, bin, ascii, sum, operator.index, operator.not_}
-)

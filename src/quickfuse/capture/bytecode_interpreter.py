@@ -16,15 +16,13 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.guard import NumberExpr
-from ..ir.source import Source
-from . import binary_operators, containers, generators, opcodes, opcodes_building, opcodes_flow
+from . import binary_operators, containers, generators, held_contents, opcodes, opcodes_building, opcodes_flow
+from .exceptions import unwind
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import VISIBLE_ENDING, Interpreter, Then
 from .raising import Raised
 from .results import OperatorFailed
 from .symbolic import Symbol, TensorProxy
-from .unwinding import unwind
 from .values.kind import Kind
 from .values.table import kind_of
 
@@ -33,7 +31,7 @@ CO_GENERATOR = 0x20
 CO_COROUTINES = 0x80 | 0x100 | 0x200
 
 #: How many instructions a loop of the user's may take without touching a tensor before it is left to CPython.
-LONGEST_PLAIN_LOOP = 2_500
+LONGEST_PLAIN_LOOP = 4_000
 
 #: The modules that have a function for each bytecode instruction.
 _OPERATIONS = (opcodes, opcodes_building, opcodes_flow)
@@ -236,12 +234,9 @@ class BytecodeInterpreter(Interpreter):
     def truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
         """A branch on a tensor's value: a guard where that can be told before the graph runs."""
         known = self.graph.contents.of(value)
+        if known is None and (outcome := held_contents.truth(self, value)) is not None:
+            return outcome
         if known is None:
             how = "" if type(value) is TensorProxy else " (through item())"
             raise Unsupported(f"a branch on a tensor's value{how}", "torch.where keeps both sides on the device")
-        outcome = bool(known.hint)
-        if isinstance(known.expr, Source):
-            self.outside.require(NumberExpr("{}", (known.expr,)), outcome)
-        elif isinstance(known.expr, NumberExpr):
-            self.outside.require(known.expr, outcome)
-        return outcome
+        return self.outside.require_truth(known.expr, known.hint)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +12,6 @@ import torch
 from ..errors import Unsupported
 from ..ir.segment import Call, Recipe
 from ..ir.source import Source
-from .context_changes import ContextChanges, FilterScope
 from .guarding import Guarding
 from .symbolic import Assigned, FromOutside, TensorProxy
 
@@ -58,7 +59,7 @@ class Changes(Guarding):
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
-        #: Calls through caches, to be made afterwards: see `lru_caches`.
+        #: Calls through caches, to be made afterwards: see `function_calls`.
         self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
         #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
@@ -66,14 +67,15 @@ class Changes(Guarding):
         self.iterators: dict[int, Advanced] = {}
         #: Whether the segment may end before the captured code does.
         self.may_stop = False
-        self.context = ContextChanges()
+        #: What it set context variables to and did not undo, the oldest first.
+        self.tokens: list[ContextToken] = []
         #: What `warnings.catch_warnings` the captured code is in.
         self.filters: list[FilterScope] = []
 
     def effect_count(self) -> int:
         """How many changes of the user's objects were noted so far."""
         contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
-        stores = sum(map(len, (self.changed_attributes, self.variables, self.context.tokens, self.filters, self.draws)))
+        stores = sum(map(len, (self.changed_attributes, self.variables, self.tokens, self.filters, self.draws)))
         taken = sum(known.taken for known in self.iterators.values())
         return stores + contents + taken + sum(len(s.changes) for s in self.dictionaries)
 
@@ -122,3 +124,20 @@ def _own_dict(owner: Any) -> Any:
         return object.__getattribute__(owner, "__dict__")
     except AttributeError:
         return None
+
+
+@dataclass(eq=False, slots=True)
+class ContextToken:
+    """What `variable.set(value)` gives in captured code."""
+
+    variable: contextvars.ContextVar[Any]
+    value: Any
+
+
+@dataclass(eq=False, slots=True)
+class FilterScope:
+    """What is between entering `warnings.catch_warnings` and leaving it: the filters, and the calls that added some."""
+
+    manager: Any
+    filters: list[Any]
+    calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)

@@ -16,8 +16,9 @@ from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .frame import Frame
 from .interpreter import Interpreter
+from .native_functions import adopt
 from .symbolic import TensorProxy
-from .transforms import Captured, capture_function, created, named, same_slots, tree
+from .transforms import Captured, capture_function, named, same_slots, tree
 
 _OPTIONS = ("determinism_check", "debug", "early_stop")
 
@@ -113,7 +114,7 @@ def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: d
         node.meta["reentrant"] = options["use_reentrant"]
     for tensor in written:
         i.graph.note_written(results, tensor)
-    return created(i, pytree.tree_unflatten(list(results), pytree.tree_structure(function.result)))
+    return adopt(i, pytree.tree_unflatten(list(results), pytree.tree_structure(function.result)))
 
 
 def _nodes_of(results: Any) -> list[torch.fx.Node]:

@@ -7,25 +7,22 @@ import collections
 import enum
 import functools
 import types
-from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
 from ..errors import Unsupported
 from ..ir.marks import CAPTURED_AS
 from ..ir.source import Source
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES, is_trusted_class
 from .raising import raise_in_program
 from .symbolic import ABSENT, is_constant, type_of
-
-Then = Callable[[Any], None]
 
 #: What reads a field of a namedtuple.
 TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
 
 #: A function behind `functools.lru_cache`.
-_CACHED: type = type(functools.lru_cache(lambda: None))
+CACHED: type = type(functools.lru_cache(lambda: None))
 
 #: Attributes of functions, classes and modules that are plain data.
 CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
@@ -92,7 +89,7 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
     elif isinstance(raw, FunctionType):
         then(MethodType(raw, cls))
     elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
-        bind(i, raw, cls, type(cls), then)
+        bind(i, owner, name, raw, cls, type(cls), then)
     elif isinstance(raw, types.GetSetDescriptorType) and is_changeable(cls) and not i.is_created(cls):
         # Data of the class itself, such as its annotations, which Python 3.14 does not keep under their name.
         found = i.native(getattr, cls, name)
@@ -193,7 +190,7 @@ _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, type
 
 def _is_read_by_identity(raw: Any) -> bool:
     """Whether a class attribute is an object that does something when it is read, or called."""
-    return type(raw) is _CACHED or _is_python_descriptor(raw)
+    return type(raw) is CACHED or _is_python_descriptor(raw)
 
 
 def descriptor(i: Interpreter, raw: Any) -> Any:
@@ -239,19 +236,16 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
         if name in owner.__dict__:
             raw = owner.__dict__[name]
             guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
-            if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-                bind(i, raw, instance, kind, then)
-            else:
-                then(class_value(i, owner, name, raw))
+            bind(i, owner, name, raw, instance, kind, then)
             return
     raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
 
 
-def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> None:
-    """What reading a class attribute through an instance gives."""
-    if isinstance(raw, FunctionType):
+def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: type, then: Then) -> None:
+    """What reading an attribute of a class, `owner`, through an instance gives."""
+    if isinstance(raw, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
         then(MethodType(raw, instance))
-    elif hasattr(type(raw), CAPTURED_AS):
+    elif type(raw) is CACHED or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(descriptor(i, raw), instance))
     elif isinstance(raw, property):
         if raw.fget is None:
@@ -261,10 +255,6 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
         then(raw.__func__)
     elif isinstance(raw, classmethod):
         then(MethodType(raw.__func__, kind))
-    elif isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        then(MethodType(raw, instance))
-    elif type(raw) is _CACHED:
-        then(MethodType(descriptor(i, raw), instance))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
         i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
@@ -275,4 +265,4 @@ def bind(i: Interpreter, raw: Any, instance: Any, kind: type, then: Then) -> Non
     elif isinstance(raw, CODE_TYPES):
         then(raw)
     else:
-        raise Unsupported(f"a class attribute that is a {type(raw).__name__}")
+        then(class_value(i, owner, name, raw))

@@ -31,9 +31,7 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
         raise Unsupported(f"isinstance() of a {kind.__name__}, which says that it is of another class")
     guard_order(i, kind)
     metaclass = type(wanted)
-    owner, check = lookup_class(metaclass, "__instancecheck__")
-    if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
-        guard_class_attribute(i, metaclass.__mro__, owner, "__instancecheck__", check)
+    if (check := _said_in_python(i, wanted, "__instancecheck__")) is not None:
         return i.truth(i.call_now(check, (wanted, value)))
     if type(value) in (TensorProxy, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
         outcome = _is_subclass_of(kind, wanted)
@@ -46,6 +44,16 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     elif metaclass is not type and isinstance(wanted, type):
         guard_absent(i, metaclass.__mro__, "__instancecheck__")
     return outcome
+
+
+def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | None:
+    """The method by which a metaclass says in Python what a check means, None where it leaves that to Python."""
+    metaclass = type(wanted)
+    owner, check = lookup_class(metaclass, name)
+    if not isinstance(check, FunctionType) or metaclass.__module__ in _NATIVE_CHECKS:
+        return None
+    guard_class_attribute(i, metaclass.__mro__, owner, name, check)
+    return check
 
 
 def _tells_its_class(kind: type) -> bool:
@@ -129,10 +137,7 @@ def check_subclass(i: Interpreter, cls: Any, kinds: Any) -> bool:
 
 
 def _is_derived(i: Interpreter, cls: type, wanted: Any) -> bool:
-    metaclass = type(wanted)
-    owner, check = lookup_class(metaclass, "__subclasscheck__")
-    if isinstance(check, FunctionType) and metaclass.__module__ not in _NATIVE_CHECKS:
-        guard_class_attribute(i, metaclass.__mro__, owner, "__subclasscheck__", check)
+    if (check := _said_in_python(i, wanted, "__subclasscheck__")) is not None:
         return i.truth(i.call_now(check, (wanted, cls)))
     guard_order(i, cls)
     outcome = bool(i.native(issubclass, cls, wanted))

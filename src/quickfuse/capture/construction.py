@@ -5,30 +5,18 @@ from __future__ import annotations
 import abc
 import enum
 import types
-from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
-import torch
-
 from ..errors import Unsupported
-from . import getters
-from .class_attributes import guard_class_attribute, lookup_class, python_method, special_method
+from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
 from .containers import iterate
-from .exception_groups import check_group
+from .exceptions import check_group
 from .frame import Constructed
-from .interpreter import Interpreter
-from .symbolic import ABSENT, ForeignScalar, ShadowContainer, contains_symbolic, is_constant, type_of
-
-Then = Callable[[Any], None]
-
-#: Classes whose instances are made by calling them on plain arguments, without a side effect.
-_PLAIN_CLASSES = frozenset(
-    {torch.Size, torch.device, torch.dtype, torch.finfo, torch.iinfo, slice, range, complex, bytes, bytearray, object}
-)
-
-#: How a builtin class reads a container.
-_OF_SEQUENCES = ("__iter__", "__len__", "__getitem__", "__bytes__", "__index__")
+from .interpreter import Interpreter, Then
+from .kinds import CODE_TYPES
+from .modes import SuspendedInside
+from .symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
 _NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}
@@ -49,21 +37,6 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
         return
     if cls is MethodType and len(args) == 2 and not kwargs:
         then(MethodType(*args))
-        return
-    if cls in getters.KINDS:
-        then(getters.make(i, cls, args, kwargs))
-        return
-    if cls is slice and any(type(a) is ForeignScalar and a.cls is not int for a in args):
-        raise Unsupported("making a slice of what is no number")
-    if cls in _PLAIN_CLASSES:
-        if any(type(a) is ShadowContainer and python_method(i, a, name) is not None for a in args for name in _OF_SEQUENCES):
-            raise Unsupported(f"making a {cls.__name__} of a container whose class says what is in it")
-        plain = tuple(i.outside.concrete(i.outside.contents(a)) for a in args)
-        if not all(is_constant(a) or type(a) is list and all(map(is_constant, a)) for a in plain) or kwargs:
-            raise Unsupported(f"making a {cls.__name__}")
-        if cls is torch.finfo and not plain:
-            i.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
-        then(i.mark_created(i.native(cls, *plain)))
         return
     metaclass = type(cls)
     if isinstance(cls, enum.EnumMeta):
@@ -141,3 +114,48 @@ def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[st
     if contains_symbolic(kwargs):
         raise Unsupported(f"a {cls.__name__} with tensors among its keywords")
     then(i.mark_created(i.read(cls, *concrete, **kwargs)))
+
+
+# classes that the captured code makes, for itself: real ones, whose functions are its own --------------------------
+
+
+_PLAIN = (TensorProxy, Symbol, list, dict, set, tuple)
+
+
+def build_class(i: Interpreter, body: Any, name: Any, *bases: Any, **keywords: Any) -> type:
+    """`__build_class__`: what a class statement calls."""
+    if keywords or type(body) is not FunctionType or not i.is_created(body) or type(name) is not str:
+        raise Unsupported("a class that is made with a metaclass or other arguments")
+    for base in bases:
+        if type(base) is not type or lookup_class(base, "__init_subclass__")[0] is not object:
+            raise Unsupported("a class whose base classes have a metaclass or an __init_subclass__")
+        guard_absent(i, base.__mro__, "__init_subclass__")
+    made_at = i.performed
+    namespace: dict[str, Any] = i.mark_created({})
+    i.run_class_body(body, namespace)
+    for value in namespace.values():
+        if not _may_be_attribute(value):
+            raise Unsupported(f"a class attribute that is a {type_of(value).__name__}")
+    made: type = i.native(type, name, bases, dict(namespace))
+    i.outside.mark_made(made)
+    i.outside.classes_made[made] = made_at
+    return made
+
+
+def _may_be_attribute(value: Any) -> bool:
+    """Whether making a class does nothing with a value, and reading it from an instance gives that value."""
+    if isinstance(value, FromOutside):
+        return not any(hasattr(type_of(value), name) for name in ("__get__", "__set_name__"))
+    return isinstance(value, (*CODE_TYPES, CellType)) or type(value) in _PLAIN or is_constant(value)
+
+
+def refuse_outside(i: Interpreter, value: Any) -> None:
+    """See to it that no class that captured code made, and no instance of one, outlives it.
+
+    Raises:
+        SuspendedInside: where one does: the segment is to end in front of the class statement.
+    """
+    if i.outside.classes_made:
+        made_at = i.outside.classes_made.get(value if isinstance(value, type) else type(value))
+        if made_at is not None:
+            raise SuspendedInside(made_at, "a class that is made inside and outlives the graph")

@@ -1,31 +1,31 @@
 """What can be done with containers, each with its own answer in `values/`: items, membership, iteration, length, equality.
 
 Containers made by captured code are real ones and are changed in place. Lists, sets and deques of the user's are
-`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s: see `container_methods` for what can be called on them.
+`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s.
 What a class says in Python about an operation comes first.
 """
 
 from __future__ import annotations
 
 import collections
+import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import GenericAlias, UnionType
 from typing import Any
 
 import torch
 
 from ..errors import Unsupported
-from . import symbolic_keys
+from ..ir.guard import NumberExpr
+from ..ir.source import Source
 from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .held_contents import size_in
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator, OutsideIterator
-from .raising import raise_in_program
 from .symbolic import (
     ABSENT,
-    DELETED,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -36,15 +36,10 @@ from .symbolic import (
     contains_symbolic,
     is_constant,
     is_numpy,
-    key_value,
     opened,
     real_of,
-    stored_key,
     type_of,
 )
-
-Then = Callable[[Any], None]
-
 
 # iteration ------------------------------------------------------------------------------------------------------
 
@@ -108,14 +103,10 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
     value = opened(value)
-    if type(value) is ShadowDict and not _is_read_by_keys(i, value):
-        value.keys(i.outside)
-        return {key_value(i.outside, k): value.get(i.outside, k) for k in list(value.entries)}
-    if isinstance(value, dict) and not _is_read_by_keys(i, value):
-        return value
+    if is_dict(value) and not _is_read_by_keys(i, value):
+        return i.kind_of(value).entries(i, value)  # type: ignore[attr-defined, no-any-return]
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
-
     keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
     return {hashable(i, key): i.now(i.item, value, key) for key in keys}
 
@@ -212,7 +203,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
     if kind.asks_class and (method := python_method(i, base, "__getitem__")) is not None:
         i.call(method, (base, key), {}, then)
         return
-    number = symbolic_keys.item(i, base, key)
+    number = item_at_number(i, base, key)
     if number is not ABSENT:
         then(number)
     else:
@@ -243,24 +234,6 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     return plain
 
 
-def shadow_item(i: Interpreter, shadow: ShadowDict, key: Any) -> Any:
-    """`dict.__getitem__(d, key)` of a dictionary of the user's."""
-    stored = stored_key(i.outside, lookup_key(i, key))
-    value = shadow.get(i.outside, stored)
-    if value is not DELETED:
-        return value
-    if (method := python_method(i, shadow, "__missing__")) is not None:
-        return i.call_now(method, (shadow, key))
-    if shadow.cls is not collections.defaultdict:
-        raise_in_program(KeyError(key))
-    factory = i.outside.wrap(shadow.real.default_factory, shadow.source.attr("default_factory"))
-    if factory is None:
-        raise_in_program(KeyError(key))
-    value = i.call_now(factory, ())
-    set_item(i, shadow, key, value)
-    return value
-
-
 def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
     """`base[key] = value`."""
     kind = i.kind_of(base)
@@ -284,7 +257,7 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
     kind = i.kind_of(container)
     if kind.asks_class and (method := python_method(i, container, "__contains__")) is not None:
         return i.truth(i.call_now(method, (container, element)))
-    outcome = symbolic_keys.contains(i, container, element)
+    outcome = contains_number(i, container, element)
     return kind.contains(i, container, element) if outcome is ABSENT else bool(outcome)
 
 
@@ -316,21 +289,73 @@ def length(i: Interpreter, value: Any) -> Any:
     return found
 
 
-def dict_view(i: Interpreter, shadow: ShadowDict, name: str) -> Any:
-    """`d.keys()`, `d.values()` or `d.items()`: a live view of the stand-in's entries, as the user's would be."""
-    keys = shadow.keys(i.outside)
-    if name != "keys":
-        for key in list(shadow.entries):
-            shadow.get(i.outside, key)
-    if any(type(key) is TensorProxy for key in keys):  # whose keys are real tensors
-        stored = {key: stored_key(i.outside, lookup_key(i, key)) for key in keys}
-        return getattr({key: shadow.get(i.outside, own) for key, own in stored.items()}, name)()
-    view = getattr(shadow.entries, name)()
-    return i.outside.mark_made(view, shadow, name)
-
-
 def is_type_argument(key: Any) -> bool:
     """What may stand in the brackets of a generic type, or of an enumeration."""
     if isinstance(key, tuple):
         return all(map(is_type_argument, key))
     return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"
+
+
+# membership and lookup by a number from outside: the outcome is guarded, or the number found is one from outside too -
+
+
+#: Dictionaries that look a key up without adding it.
+_PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)
+_WRITTEN_OUT = (list, tuple, set, frozenset)
+
+
+def contains_number(i: Interpreter, container: Any, element: Any) -> Any:
+    """`element in container`, `ABSENT` where the element's value has to be seen."""
+    if type(element) is not Symbol or element.from_tensor:
+        return ABSENT
+    place = _unchanged(i, container)
+    if place is not None:
+        real, where = place
+        if not all(type(v) in (int, float, bool, str, type(None)) for v in real):
+            return ABSENT
+    elif isinstance(container, range) or type(container) in _WRITTEN_OUT and all(map(_is_literal, container)):
+        real = where = _as_literal(container)
+    else:
+        return ABSENT
+    outcome = element.hint in real
+    i.outside.require(NumberExpr("({} in {})", (element.expr, where)), outcome)
+    return outcome
+
+
+def item_at_number(i: Interpreter, base: Any, key: Any) -> Any:
+    """`base[key]` where that is a number, `ABSENT` where the key's value has to be seen."""
+    if type(key) is not Symbol or key.from_tensor:
+        return ABSENT
+    place = _unchanged(i, base)
+    if place is None:
+        return ABSENT
+    real, source = place
+    if not isinstance(real, _PLAIN_DICTS if isinstance(real, dict) else list):
+        return ABSENT
+    try:
+        value = real[key.hint]
+    except LookupError:
+        return ABSENT
+    if type(value) not in (int, float):
+        return ABSENT
+    return i.outside.wrap(value, source.item(i.outside.key_of(key)))
+
+
+def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
+    """A container of the user's that captured code left as it is, and where it is found."""
+    kind = type(container)
+    if kind is ShadowDict and not container.changes and type(container.real) in _PLAIN_DICTS:
+        return container.real, container.source
+    if kind is ShadowContainer and not container.added and type(container.real) is container.cls:
+        opened = container.items is not None
+        if not opened or list(map(id, container.items)) == list(map(id, container.original)):
+            return container.real, container.source
+    return None
+
+
+def _is_literal(value: Any) -> bool:
+    return type(value) in (int, bool, str, type(None)) or (type(value) is float and math.isfinite(value))
+
+
+def _as_literal(container: Any) -> Any:
+    return container if isinstance(container, range) else tuple(container)

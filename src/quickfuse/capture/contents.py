@@ -42,6 +42,9 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 #: Operators that give a view of a one-element tensor, which holds the same number at any time.
 _SAME_NUMBER = frozenset("squeeze unsqueeze view reshape detach flatten".split())
 
+#: Operators that give the number in a one-element tensor in a new tensor.
+_OF_ALL = frozenset("min max amin amax clone".split())
+
 
 class Known(NamedTuple):
     """A number: how to compute it before the graph runs, and its value now."""
@@ -86,8 +89,8 @@ class Contents:
             listed = bool(args) and type(args[0]) in (list, tuple)
             for position, tensor in enumerate(changed):
                 self._note_change(tensor, Change(self.clock, target, args, kwargs, position if listed else None))
-        elif not kwargs and len(args) == 2 and _plain_name(target) in _COMPARISONS:
-            self._compared[node] = (_COMPARISONS[_plain_name(target)], *args, self.clock)
+        elif not kwargs and len(args) == 2 and plain_name(target) in _COMPARISONS:
+            self._compared[node] = (_COMPARISONS[plain_name(target)], *args, self.clock)
         return changed
 
     def note_unknown(self, tensor: TensorProxy) -> None:
@@ -186,15 +189,21 @@ class Contents:
         if node in self._compared:
             function, left, right, clock = self._compared[node]
             return None if self._changes.get(node) else self._comparison(function, left, right, clock)
-        name = _plain_name(node.target)
+        name = plain_name(node.target)
         meta = node.meta.get("val")
         if not isinstance(meta, TensorMeta) or meta.numel != 1:
             return None
-        if name in _SAME_NUMBER and isinstance(node.args[0], torch.fx.Node):
+        if (name in _SAME_NUMBER or self._is_only_element(node, name)) and isinstance(node.args[0], torch.fx.Node):
             return self._of_node(node.args[0], at)
         if name in ("tensor", "scalar_tensor") and node.args and type(node.args[0]) in (int, float):
             return _stored(Known(node.args[0], node.args[0]), meta.dtype)
         return None
+
+    def _is_only_element(self, node: torch.fx.Node, name: str) -> bool:
+        """Whether a node takes the number out of a tensor that is never changed."""
+        if name not in _OF_ALL or len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], torch.fx.Node):
+            return False
+        return not any(self.is_written(owner) for owner in owners(node.args[0], _is_new))
 
     def _note_read(self, source: Source, tensor: Any, at: int) -> None:
         """A tensor is read when `at` calls had changed tensors."""
@@ -221,7 +230,7 @@ class Contents:
     def _after(self, change: Change, node: torch.fx.Node) -> Known | None:
         """The number after a change, from the one before it."""
         meta = node.meta["val"]
-        name = _plain_name(change.target).removeprefix("_foreach_").strip("_") if change.target is not None else ""
+        name = plain_name(change.target).removeprefix("_foreach_").strip("_") if change.target is not None else ""
         if name not in _ARITHMETIC and name not in ("fill", "copy", "zero"):
             return None
         if meta.dtype not in _ROUNDED or any(k != "alpha" or _is_not_one(v) for k, v in change.kwargs.items()):
@@ -308,7 +317,8 @@ def _is_not_one(value: Any) -> bool:
     return type(value) not in (int, float) or value != 1
 
 
-def _plain_name(target: Any) -> str:
+def plain_name(target: Any) -> str:
+    """The name of a function or method, without the underscores of Python's special methods."""
     name = target if isinstance(target, str) else name_of(target)
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import attributes, container_methods, containers
+from . import attributes, containers
 from .class_attributes import is_changeable, python_method
 from .interpreter import Interpreter
 from .raising import Raised
@@ -16,8 +16,6 @@ from .symbolic import (
     ABSENT,
     DICTS,
     ForeignObject,
-    ShadowContainer,
-    ShadowDict,
     Symbol,
     TensorProxy,
     is_constant,
@@ -37,12 +35,8 @@ def shallow(i: Interpreter, value: Any) -> Any:
     """`copy.copy(value)`."""
     if _is_its_own_copy(value):
         return value
-    if type(value) is ShadowDict and type(value.real) in DICTS:
-        return container_methods.copy_of(i, value)
-    if type(value) is ShadowContainer and type(value.real) is list:
-        return i.mark_created(list(i.outside.open(value)))
-    if type(value) in (list, dict):
-        return i.mark_created(type(value)(value))
+    if type_of(value) is list or type_of(value) in DICTS:
+        return i.call_now(i.attribute_now(value, "copy"), ())
     if type(value) is TensorProxy or type(value) is tuple:
         raise Unsupported(f"copying a {type_of(value).__name__}")
     if (method := python_method(i, value, "__copy__")) is not None:

@@ -13,6 +13,7 @@ import torch
 
 from ..errors import Unsupported
 from .class_attributes import lookup_class
+from .contents import owners
 from .interpreter import Interpreter
 from .symbolic import Symbol, TensorProxy, is_constant
 
@@ -50,8 +51,7 @@ class InlinedContext:
 
 def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """`cls.apply(*args)` for a user's `torch.autograd.Function`."""
-    forward = lookup_class(cls, "forward")[1]
-    forward = forward.__func__ if isinstance(forward, staticmethod) else forward
+    forward = _static(cls, "forward")
     if not isinstance(forward, FunctionType) or kwargs or cls.generate_vmap_rule:
         raise Unsupported(f"{cls.__qualname__}.apply")
     transformed = any(nested.transforms for nested in i.graph.nested)
@@ -60,6 +60,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     tensors = [a for a in args if type(a) is TensorProxy]
     needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
     operators, mutated = i.graph.operators, len(i.graph.mutated)
+    i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
     last = next(iter(reversed(i.graph.graph.nodes)), None)
     effects = i.outside.effect_count()
     context = i.mark_created(InlinedContext())
@@ -72,6 +73,9 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     outputs = result if isinstance(result, tuple) else (result,)
     if not needed:
         i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
+        if i.graph.grad_enabled:
+            for tensor in tensors:
+                i.outside.guard_requires_grad(tensor)
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result
@@ -93,7 +97,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     application = Application(cls, context, plain, made)
     nodes = [output.node for output in made]
     for node in nodes + ([nodes[0].args[0]] if isinstance(result, tuple) else []):
-        node.meta["custom"] = True
+        node.meta["own_gradients"] = True
         i.graph.history.applications[node] = application
     if transformed:
         application.operands_with_gradients(i)  # which refuses side effects
@@ -117,28 +121,46 @@ class Application:
         return self._operands
 
     def _find(self, i: Interpreter) -> list[torch.fx.Node]:
-        backward = lookup_class(self.cls, "backward")[1]
-        backward = backward.__func__ if isinstance(backward, staticmethod) else backward
+        backward = _static(self.cls, "backward")
         if not isinstance(backward, FunctionType):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
         last = next(iter(reversed(graph.graph.nodes)), None)
-        before = graph.operators, len(graph.mutated), i.outside.effect_count(), graph.grad_enabled
+        before = graph.operators, set(graph.mutated), i.outside.effect_count(), graph.grad_enabled
         graph.grad_enabled = False
         try:
             gradients = tuple([graph.call("call_function", torch.zeros_like, (output,), {}) for output in self.outputs])
             found = i.call_now(backward, (self.context, *gradients))
         finally:
             graph.grad_enabled = before[3]
-        if (len(graph.mutated), i.outside.effect_count()) != before[1:3]:
+        if i.outside.effect_count() != before[2] or _changes_others(i, last, before[1]):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which has side effects")
         _take_out(i, last)
-        graph.operators, graph.emitted_grad = before[0], before[3]
+        graph.operators, graph.mutated, graph.emitted_grad = before[0], before[1], before[3]
         found = found if isinstance(found, tuple) else (found,)
         if len(found) < len(self.args):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which gives too few gradients")
         pairs = zip(self.args, found, strict=False)
         return [graph.node_of(a) for a, gradient in pairs if type(a) is TensorProxy and gradient is not None]
+
+
+def _static(cls: Any, name: str) -> Any:
+    """A static method that a class defines."""
+    found = lookup_class(cls, name)[1]
+    return found.__func__ if isinstance(found, staticmethod) else found
+
+
+def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
+    """Whether operators after a node changed tensors that they did not make; `mutated` are those changed before."""
+    made: dict[torch.fx.Node, None] = {}
+    for node in reversed(list(i.graph.graph.nodes)):
+        if node is last:
+            break
+        if node.op != "placeholder":
+            made[node] = None
+    changed = [node for node in made if node.name in i.graph.mutated]
+    others = i.graph.mutated - mutated - {node.name for node in changed}
+    return bool(others) or any(owner not in made for node in changed for owner in owners(node))
 
 
 def _take_out(i: Interpreter, last: Any) -> None:
@@ -162,8 +184,7 @@ def _caller(cls: Any) -> FunctionType:
 
 
 def _run_forward(i: Interpreter, cls: Any, forward: FunctionType, context: InlinedContext, args: tuple[Any, ...]) -> Any:
-    setup = lookup_class(cls, "setup_context")[1]
-    setup = setup.__func__ if isinstance(setup, staticmethod) else setup
+    setup = _static(cls, "setup_context")
     if setup is _DEFAULT_SETUP or not isinstance(setup, FunctionType):
         return i.call_now(forward, (context, *args))
     result = i.call_now(forward, args)

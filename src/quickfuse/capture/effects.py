@@ -21,8 +21,8 @@ from ..ir.segment import (
 )
 from . import outside_iterators
 from .class_attributes import lookup_class
+from .construction import refuse_outside
 from .frame import Constructed, Frame
-from .inner_classes import refuse_outside
 from .interpreter import Interpreter
 from .kinds import CODE_TYPES, VIEW_TYPES
 from .liveness import live_locals
@@ -165,8 +165,8 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start:
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
-        effects += [Effect("do", None, None, made) for made in self.i.outside.context.recipes(self.recipe)]
-        effects += [Effect("do", None, None, self.recipe(scope.manager)) for scope in self.i.outside.filters]
+        managers = [scope.manager for scope in self.i.outside.filters]
+        effects += [Effect("do", None, None, self.recipe(made)) for made in (*self.i.outside.tokens, *managers)]
         for function, arguments in self.i.outside.cached_calls:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         for function, arguments in graph.autocast.pending:

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
+from .exceptions import unwind
 from .frame import Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import Raised, raise_in_program
 from .symbolic import NativeHandler
-from .unwinding import unwind
 
 #: Where the iterators are from that have neither `throw` nor `close`.
 _PLAIN_ITERATORS = ("builtins", "collections", "itertools")

@@ -17,25 +17,25 @@ from ..ir.segment import GraphInput
 from ..ir.source import Source
 from ..ir.trace import Trace
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
-from .autocast import Autocast
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
-from .history import History
-from .inference import Inference
+from .history import History, ViewGroups
 from .metadata import result_of
+from .modes import Autocast, Inference
 from .mutation import changed_tensors, is_in_place, name_of
 from .naming import placeholder_name
 from .nested import Nested, bring_in
 from .number_operators import (
     NEVER_RAISE,
+    converted_numbers,
     is_on_gpu,
     kind_depends_on_values,
     kind_from_tensor,
     needed_of_operands,
+    range_guards,
     template_of,
 )
-from .number_ranges import converted_numbers, range_guards
 from .results import (
     OperatorFailed,
     Result,
@@ -51,7 +51,6 @@ from .results import (
 from .shadow import Shadow
 from .symbolic import Symbol, TensorProxy, is_numpy, tensors_among
 from .tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
-from .view_groups import ViewGroups
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
 
@@ -85,6 +84,10 @@ class GraphBuilder:
         #: The names of the program's blocks that a profiler is to show.
         self.labels: list[str] = []
         self.changes_modes = False
+        #: Whether the program goes on in Python where the graph fails, also after it has changed something.
+        self.recovers = False
+        #: Whether it goes on with the usual outcome of a branch: see `assertions`.
+        self.expects = False
         self.operators = 0
         self.grad_at_start = self.emitted_grad = self.grad_enabled
         self._trace = trace
@@ -106,6 +109,8 @@ class GraphBuilder:
         self.in_library: Callable[[], bool] = bool
         #: The numbers that nodes stand for.
         self.numbers: dict[torch.fx.Node, Symbol] = {}
+        #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
+        self.indexing_modes: list[tuple[Any, int]] = []
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
 
@@ -244,6 +249,7 @@ class GraphBuilder:
         self.sync_modes()
         self.operators += 1
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
+        must_not_fail = must_not_fail and not self.goes_on_after_changes()
         node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
         self._stamp(node)
         if asks_class:
@@ -436,6 +442,11 @@ class GraphBuilder:
         metas = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
         return any(meta.requires_grad and meta.dtype is torch.float32 for meta in metas)
 
+    def goes_on_after_changes(self) -> bool:
+        """Whether the program goes on in Python where the graph fails after it has changed something: see `interrupted`.
+        Inference tensors change first and refuse then."""
+        return self.recovers and not torch.is_inference_mode_enabled() and not any(map(_is_inference, self.examples))
+
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""
         if self._shadow is None:
@@ -459,6 +470,10 @@ class GraphBuilder:
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph
+
+
+def _is_inference(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_inference()
 
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.

@@ -63,6 +63,12 @@ class Guarding:
         """Require that an expression keeps its truth value."""
         self.guard("condition", None, (expr, outcome))
 
+    def require_truth(self, number: Any, hint: Any) -> bool:
+        """The truth of a number, which is required to keep it where it comes from outside."""
+        if isinstance(number, (Source, NumberExpr)):
+            self.require(expression(number), bool(hint))
+        return bool(hint)
+
     def guard_code(self, function: FunctionType, source: Source) -> None:
         """A function that the program makes anew each time: what counts is its code, and what it closes over."""
         self.guard("type", source, FunctionType)
@@ -93,6 +99,11 @@ class Guarding:
         """Require that what was hashed by identity stays different objects."""
         if len(self.hashed) > 1:
             self.guard("unique", None, tuple(self.hashed))
+
+
+def expression(number: Source | NumberExpr) -> NumberExpr:
+    """A number from outside as an expression."""
+    return number if isinstance(number, NumberExpr) else NumberExpr("{}", (number,))
 
 
 def identity(source: Source) -> str:

@@ -26,15 +26,25 @@ from .symbolic import Symbol, TensorProxy, symbolic_leaves
 _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
+#: The label of tensors that hold what is known.
+_CONSTANT = "held"
+
+#: Operators all of whose operands but the first are numbers.
+_TAKE_LENGTHS = frozenset(
+    "pad interpolate repeat tile expand narrow split chunk tensor_split roll unflatten topk adaptive_avg_pool1d "
+    "adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool2d max_pool1d max_pool2d".split()
+)
+
 
 class _Held:
     """Numbers and small tensors from outside, which guards hold as they are."""
 
     operators = OPERATORS
 
-    def __init__(self, i: Interpreter, tensors: bool) -> None:
+    def __init__(self, i: Interpreter, tensors: bool, only_buffers: bool = False) -> None:
         self._i = i
         self._tensors = tensors
+        self._only_buffers = only_buffers
 
     def takes(self, node: torch.fx.Node) -> bool:
         meta = node.meta.get("val")
@@ -43,7 +53,9 @@ class _Held:
         if not self._tensors or node.op != "placeholder" or not isinstance(meta, TensorMeta):
             return False
         contents = self._i.graph.contents
-        return not contents.is_written(node) and _may_hold(self._i, *contents.example(node))
+        if contents.is_written(node) or (self._only_buffers and not _is_buffer(contents.example(node)[0])):
+            return False
+        return _may_hold(self._i, *contents.example(node))
 
     def value(self, node: torch.fx.Node) -> Any:
         if isinstance(node.meta["val"], NumberMeta):
@@ -78,9 +90,26 @@ def _may_hold(i: Interpreter, source: Source, tensor: Any) -> bool:
     """Whether the numbers in a tensor from outside may be held by a guard."""
     if not i.begins_call or type(tensor) not in _CLASSES or tensor.device.type != "cpu" or tensor.dtype not in _DTYPES:
         return False
-    if source.kind == "constant":
-        return True
+    if source.kind == "constant":  # what random numbers are drawn into is another one
+        return bool(source.key == _CONSTANT)
     return tensor.numel() <= MOST_NUMBERS and not i.outside.keeps_changing(source.numbers()) and len(numbers_in(tensor)) > 0
+
+
+def _is_buffer(source: Source) -> bool:
+    """Whether a tensor is a buffer of a module: a part of the model, where arguments are its data."""
+    return source.base is not None and source.base.kind in ("attr", "item") and source.base.key == "_buffers"
+
+
+def truth(i: Interpreter, condition: TensorProxy | Symbol) -> bool | None:
+    """The truth value of a condition that is computed from constants and from small buffers, which are guarded to stay the
+    same; None for others."""
+    tensor = condition.tensor if type(condition) is Symbol else condition
+    if not i.begins_call or type(tensor) is not TensorProxy or tensor.node is None or tensor.meta.numel != 1:
+        return None
+    if type(condition) is Symbol and condition.clock != i.graph.contents.clock:
+        return None
+    found = i.graph.contents.constant(tensor, _Held(i, tensors=True, only_buffers=True))
+    return None if found is None else bool(found)
 
 
 def size_in(i: Interpreter, tensor: TensorProxy) -> Any:
@@ -149,14 +178,32 @@ def number_of(i: Interpreter, symbol: Symbol) -> Any:
     return None if any(number is None for number in plain) else i.native(function, *plain)
 
 
-def call(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call whose results have as many elements as numbers in tensors say, which are held. NotImplemented otherwise."""
     name = target if isinstance(target, str) else name_of(target)
-    if name not in _RULES or not i.begins_call or i.graph.nested or not args:
+    if not i.begins_call or i.graph.nested or not args:
+        return NotImplemented
+    if name in _TAKE_LENGTHS:
+        return _with_numbers(i, kind, target, args, kwargs)
+    if name not in _RULES:
         return NotImplemented
     rule = _RULES[name]
     made = NotImplemented if rule is None else rule(i, *args, **kwargs)
     return _computed(i, target, args, kwargs) if made is NotImplemented else made
+
+
+def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The same call with numbers in place of the tensors that stand for sizes."""
+
+    def number(value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return type(value)([number(v) for v in value])
+        return size_in(i, value) if type(value) is TensorProxy else value
+
+    numbers = (args[0], *map(number, args[1:])), {name: number(value) for name, value in kwargs.items()}
+    if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
+        return NotImplemented
+    return i.graph.call(kind, target, *numbers)
 
 
 def _computed(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -176,7 +223,7 @@ def _computed(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[s
 
 def constant(i: Interpreter, tensor: torch.Tensor) -> TensorProxy:
     """A tensor that holds what this one does, new in each call."""
-    source = i.outside.roots.constant("held", tensor.clone())
+    source = i.outside.roots.constant(_CONSTANT, tensor.clone())
     return i.graph.call("call_method", "clone", (i.outside.wrap(source.owner, source),), {})
 
 

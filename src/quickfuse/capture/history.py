@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ class History:
             if strict:
                 _check_followed(node)
             operands = node.meta.get("reaches", node.all_input_nodes)
-            if "custom" in node.meta and strict:
+            if "own_gradients" in node.meta and strict:
                 if follow is None:
                     raise Unsupported("backward() through a torch.autograd.Function inside of a checkpoint")
                 operands = follow(self.applications[node])
@@ -152,3 +153,38 @@ def _has_sparse_gradients(node: torch.fx.Node) -> bool:
     """Whether a call asks for sparse gradients of its operands."""
     position, name = _SPARSE_FLAGS.get(node.target, (0, ""))
     return bool(name) and bool(node.kwargs.get(name) or (len(node.args) > position and node.args[position]))
+
+
+class ViewGroups:
+    """The views that one graph makes: tensors that autograd knows as views of each other begin to require gradients
+    together."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[TensorProxy]] = {}
+
+    def note_view(self, view: TensorProxy, base: TensorProxy) -> None:
+        group = self._groups.setdefault(id(base), [base])
+        group.append(view)
+        self._groups[id(view)] = group
+
+    def group(self, tensor: TensorProxy) -> list[TensorProxy]:
+        """All views of the same tensor, itself among them."""
+        return self._groups.get(id(tensor), [tensor])
+
+    def change(self, tensor: TensorProxy, meta: TensorMeta, computed: bool) -> None:
+        """Note that a tensor has other metadata from here on; `computed`: because of what was written to it.
+
+        Raises:
+            Unsupported: where other tensors change with it in ways that capture does not follow.
+        """
+        if meta.requires_grad != tensor.meta.requires_grad:
+            group = self.group(tensor)
+            if any(other.source is not None for other in group):
+                raise Unsupported("a tensor from outside that begins or ends to require gradients")
+            if not computed and len(group) > 1:
+                raise Unsupported("changing whether a tensor with views requires gradients")
+            for other in group:
+                other.meta = replace(other.meta, requires_grad=meta.requires_grad)
+            if tensor.node is not None and not computed:
+                tensor.node.meta["leaf"] = meta.requires_grad
+        tensor.meta = meta

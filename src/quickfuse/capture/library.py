@@ -5,15 +5,19 @@ They do what the documentation of `itertools`, `operator` and `functools` says, 
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import heapq
+import inspect
 import itertools
 import logging
 import operator
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ..ir.modes import enter_inference, leave_inference
@@ -150,6 +154,32 @@ def _smallest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
     return sorted(iterable, key=key)[: max(n, 0)]
 
 
+def _bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+def _bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
 def _vars(obj: Any, /) -> Any:
     try:
         return obj.__dict__
@@ -235,10 +265,17 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
     operator.neg: lambda a, /: -a, operator.pos: lambda a, /: +a, operator.truth: lambda a, /: bool(a),
     operator.invert: lambda a, /: ~a, operator.inv: lambda a, /: ~a, operator.concat: lambda a, b, /: a + b,
-    operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
+    operator.not_: lambda a, /: not a, operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
     operator.contains: lambda a, b, /: b in a, operator.setitem: _setitem, operator.delitem: _delitem,
     operator.countOf: _count_of, operator.iconcat: _iconcat,
     logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings,
+    bisect.bisect_left: _bisect_left, bisect.bisect_right: _bisect_right,
+    inspect.isclass: lambda object: isinstance(object, type),
+    inspect.isfunction: lambda object: isinstance(object, FunctionType),
+    inspect.ismethod: lambda object: isinstance(object, MethodType),
+    inspect.ismodule: lambda object: isinstance(object, ModuleType),
+    inspect.isbuiltin: lambda object: isinstance(object, BuiltinFunctionType),
+    os.getenv: lambda key, default=None: os.environ.get(key, default),
 }  # fmt: skip

@@ -16,8 +16,8 @@ _READS = frozenset(
     "DELETE_DEREF MAKE_CELL LOAD_FROM_DICT_OR_DEREF".split()
 )
 _ENDS = frozenset("RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE".split())
-_ALWAYS_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split())
-_JUMPS = frozenset(dis.opname[op] for op in (*dis.hasjrel, *dis.hasjabs))
+ALWAYS_JUMPS = frozenset("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split())
+JUMPS = frozenset(dis.opname[op] for op in (*dis.hasjrel, *dis.hasjabs))
 
 
 def live_locals(code: CodeType, position: int, calling: bool = False) -> frozenset[str]:
@@ -52,8 +52,8 @@ def _live_everywhere(code: CodeType) -> list[int]:
     successors: list[list[int]] = []
     handlers: list[int | None] = []
     for position, instruction in enumerate(instructions):
-        following = [] if instruction.name in _ENDS or instruction.name in _ALWAYS_JUMPS else [position + 1]
-        if instruction.name in _JUMPS:
+        following = [] if instruction.name in _ENDS or instruction.name in ALWAYS_JUMPS else [position + 1]
+        if instruction.name in JUMPS:
             following.append(instruction.value)
         successors.append(following)
         handler = decoded.handler_for(position)

@@ -20,14 +20,13 @@ from ..ir.memo import Memo
 from ..ir.modes import AUTOCAST_DEVICES
 from ..ir.random_state import results_on_cpu
 from ..ir.values import TensorMeta
-from .data_dependent import reason_of
-from .elementwise import broadcast, is_elementwise, keeps_layout, layout_is_simple, result_stride, run_on_one_element
+from .elementwise import is_elementwise
 from .mutation import is_in_place, name_of, returns_nothing
-from .probes import probe, run_empty, run_on_layouts
-from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of, map_tensors, meta_of
+from .probes import probe, run_elementwise, run_empty
+from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of
 from .shape_rules import shape_rule
 from .stand_ins import is_leaf, outside_inference_mode, run_without_data
-from .symbolic import PLAIN_TYPES, Symbol, TensorProxy
+from .symbolic import Symbol, TensorProxy
 
 #: The functions that the rules here know by name. Custom operators may have any name.
 _NATIVE = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -93,18 +92,13 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
     if is_known and name.startswith("_fused_") and returns_nothing(function):  # they have no form without data
         return Result(())
     if is_known and tensors and is_elementwise(function, kwargs):
-        result = None
-        if any(0 in t.meta.shape for t in tensors):
-            result = run_empty(function, args, kwargs, tensors, grad, device)
-        elif not layout_is_simple([t.meta for t in tensors]):
-            result = run_on_layouts(function, args, kwargs, tensors, grad, device)
-        return result or _elementwise(function, args, kwargs, tensors, grad, device)
+        return run_elementwise(function, args, kwargs, tensors, grad, device)
     result = None
     if is_known and tensors and all(0 in t.meta.shape for t in tensors) and kwargs.get("generator") is None:
         result = run_empty(function, args, kwargs, tensors, grad, device)
     result = result or probe(function, args, kwargs, tensors, grad, device)
     result = result or run_without_data(function, args, kwargs, tensors, grad, device)
-    if device.type != "cpu" and (on_cpu := results_on_cpu(function, args, kwargs)):
+    if device.type != "cpu" and (on_cpu := results_on_cpu(function)):
         there = torch.device("cpu")
         found = [replace(m, device=there) if k in on_cpu else m for k, m in enumerate(result.structure)]
         result = replace(result, structure=type(result.structure)(found))
@@ -119,7 +113,7 @@ def _infer_with_autocast(function: Any, args: Any, kwargs: Any, tensors: list[Te
     device = result_device(tensors, args, kwargs)
     plain = tensors and not any(0 in t.meta.shape or isinstance(t.meta, LazyMeta) for t in tensors)
     if plain and isinstance(function, _NATIVE) and device.type == "cpu" and is_elementwise(function, kwargs):
-        return _elementwise(function, args, kwargs, tensors, grad, device)
+        return run_elementwise(function, args, kwargs, tensors, grad, device)
     result = probe(function, args, kwargs, tensors, grad, device)
     return result or run_without_data(function, args, kwargs, tensors, grad, device)
 
@@ -193,43 +187,6 @@ def _foreach_in_place(listed: list[TensorProxy], results: list[TensorMeta]) -> R
 _FOREACH_RETURNS = torch._foreach_add_([torch.zeros(1)], 1) is not None
 
 
-def _elementwise(
-    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
-) -> Result:
-    shape = broadcast([t.meta.shape for t in tensors])
-    if shape is None:
-        raise OperatorFailed("shapes that do not broadcast")
-    try:
-        returned, operands = run_on_one_element(function, args, kwargs, grad)
-    except Unsupported:
-        raise
-    except Exception as error:
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    if not isinstance(returned, torch.Tensor):
-        if type(returned) in PLAIN_TYPES:
-            return Result(returned)
-        raise Unsupported(*reason_of(function, NotImplementedError()))
-    written, changed = [], []
-    structure: Any = None
-    for index, tensor in enumerate(tensors):
-        operand = operands.made_for(tensor)
-        if operand is None or tensor in tensors[:index]:
-            continue
-        if operands.is_written(tensor):
-            written.append(index)
-            if tensor.meta.shape != shape:
-                raise OperatorFailed("an operand that is broadcast in place")
-        if operand.requires_grad != tensor.meta.requires_grad:
-            changed.append((index, replace(tensor.meta, requires_grad=operand.requires_grad)))
-        if returned is operand:
-            structure = SameTensor(index)
-    if structure is None:
-        kept = keeps_layout(function, tensors)
-        stride = tensors[0].meta.stride if kept else result_stride(shape, [t.meta for t in tensors])
-        structure = TensorMeta(returned.dtype, shape, stride, device, returned.requires_grad)
-    return Result(structure, tuple(written), tuple(changed))
-
-
 def _describe(value: Any, first: dict[int, int]) -> Any:
     kind = type(value)
     if kind is TensorProxy:
@@ -246,15 +203,6 @@ def _describe(value: Any, first: dict[int, int]) -> Any:
     if kind is float:
         return (float, value.hex())  # 0.0 and -0.0 are equal, and not the same
     return (kind, value)
-
-
-def structure_of(returned: Any, operands: dict[int, int], device: torch.device) -> Any:
-    """What a function returned on tensors without data, of which `operands` are the numbers, by identity."""
-
-    def describe(tensor: torch.Tensor) -> Any:
-        return SameTensor(operands[id(tensor)]) if id(tensor) in operands else meta_of(tensor, device)
-
-    return map_tensors(describe, returned)
 
 
 def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None) -> torch.device:

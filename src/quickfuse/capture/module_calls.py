@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -18,10 +17,8 @@ from torch.nn.modules import module as torch_module
 
 from ..errors import Unsupported
 from .class_attributes import guard_class_attribute, lookup_class
-from .interpreter import Interpreter
+from .interpreter import Interpreter, Then
 from .symbolic import ABSENT, DELETED, DICTS, FromOutside, ShadowDict, type_of
-
-Then = Callable[[Any], None]
 
 _MODULE_CALL = torch.nn.Module.__dict__["__call__"]
 MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]

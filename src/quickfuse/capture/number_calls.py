@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import math
 import operator
@@ -62,38 +61,8 @@ def truth_as_number(i: Interpreter, value: Any) -> Any:
     return number if number.kind is bool else i.graph.number(operator.ne, number, 0)
 
 
-def _compared(i: Interpreter, left: Any, right: Any) -> bool:
-    return i.truth(i.now(i.binary, operator.lt, left, right))
-
-
-def _bisected(goes_left: Callable[[Interpreter, Any, Any], bool]) -> Callable[..., Any]:
-    """Where `x` belongs in a sorted list, by halving it: `goes_left(i, x, element)` tells on which side to go on."""
-
-    def handler(i: Interpreter, a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> int:
-        low = i.outside.concrete(lo)
-        high = i.length(a) if hi is None else i.outside.concrete(hi)
-        if high is None or type(low) is not int or low < 0:
-            raise Unsupported("bisect with these arguments")
-        while low < high:
-            middle = (low + high) // 2
-            element = i.now(i.item, a, middle)
-            if key is not None:
-                element = i.call_now(key, (element,))
-            if goes_left(i, x, element):
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    return handler
-
-
-_bisect_right = _bisected(lambda i, x, element: _compared(i, x, element))
-_bisect_left = _bisected(lambda i, x, element: not _compared(i, element, x))
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
+    abs: lambda i, value: i.now(i.kind_of(value).unary, i, abs, value),
     round: _round,
     **{f: _function(f) for f in vars(math).values() if callable(f) and not isinstance(f, type)},
-    bisect.bisect_right: _bisect_right,
-    bisect.bisect_left: _bisect_left,
 }

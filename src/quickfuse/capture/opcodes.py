@@ -13,14 +13,13 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
-from . import binary_operators, containers, imports, variables
+from . import binary_operators, containers, variables
 from .class_attributes import load_super
 from .frame import Frame, new_cell
 from .interpreter import Interpreter
 from .number_calls import truth_as_number
 from .raising import raise_in_program
-from .symbolic import Symbol, TensorProxy, Unread, is_constant, type_of
-from .torch_function import call_torch
+from .symbolic import Symbol, TensorProxy, Unread, type_of
 
 # nothing to do, and the stack -----------------------------------------------------------------------------------
 
@@ -291,28 +290,17 @@ def op_TO_BOOL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(truth_as_number(i, f.stack.pop()))
 
 
-def _unary(i: Interpreter, f: Frame, function: Any, tensor_method: str) -> None:
-    operand = f.stack.pop()
-    if type(operand) is TensorProxy:
-        f.stack.append(call_torch(i, "call_function", function, (operand,), {}))
-    elif type(operand) is Symbol:
-        f.stack.append(i.graph.number(function, operand))
-    elif is_constant(operand):
-        f.stack.append(i.native(function, operand))
-    else:
-        i.attribute(operand, tensor_method, lambda method: i.call(method, (), {}, f.stack.append))
+def _unary(function: Any) -> Any:
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        operand = f.stack.pop()
+        i.kind_of(operand).unary(i, function, operand, f.stack.append)
+
+    return operation
 
 
-def op_UNARY_NEGATIVE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.neg, "__neg__")
-
-
-def op_UNARY_POSITIVE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.pos, "__pos__")
-
-
-def op_UNARY_INVERT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _unary(i, f, operator.invert, "__invert__")
+op_UNARY_NEGATIVE = _unary(operator.neg)
+op_UNARY_POSITIVE = _unary(operator.pos)
+op_UNARY_INVERT = _unary(operator.invert)
 
 
 # calls ----------------------------------------------------------------------------------------------------------
@@ -389,10 +377,10 @@ def op_RETURN_CONST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if arg == 3:  # an exception leaves a generator: `raising.unwind` sees to it
+    if arg == 3:  # an exception leaves a generator: `exceptions.unwind` sees to it
         pass
     elif arg == 5:
-        _unary(i, f, operator.pos, "__pos__")
+        op_UNARY_POSITIVE(i, f, arg, value)
     elif arg == 6:
         f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
     else:
@@ -404,8 +392,8 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_IMPORT_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     names, level = f.stack.pop(), f.stack.pop()
-    f.stack.append(imports.import_name(i, f, value, names, level))
+    f.stack.append(variables.import_name(i, f, value, names, level))
 
 
 def op_IMPORT_FROM(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(imports.import_from(i, f.stack[-1], value))
+    f.stack.append(variables.import_from(i, f.stack[-1], value))

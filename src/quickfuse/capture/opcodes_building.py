@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.frame import NULL
-from . import builtin_calls, containers, native_methods
+from . import builtin_calls, containers
 from .frame import Frame
 from .interpreter import Interpreter
 from .raising import raise_in_program
@@ -52,7 +52,7 @@ def op_BUILD_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_GET_LEN(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(builtin_calls.HANDLERS[len](i, f.stack[-1]))
+    f.stack.append(i.length(f.stack[-1]))
 
 
 def op_MATCH_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -108,7 +108,10 @@ def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_LIST_APPEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     element = f.stack.pop()
-    _add(i, f.stack[-arg], "append", element)
+    if type(f.stack[-arg]) is list:  # in every turn of a comprehension
+        f.stack[-arg].append(element)
+    else:
+        _add(i, f.stack[-arg], "append", element)
 
 
 def op_SET_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -124,23 +127,18 @@ def op_MAP_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_LIST_EXTEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elements = f.stack.pop()
-    _add(i, f.stack[-arg], "extend", containers.iterate(i, elements))
+    _add(i, f.stack[-arg], "extend", elements)
 
 
 def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elements = f.stack.pop()
-    _add(i, f.stack[-arg], "update", containers.iterate(i, elements))
+    _add(i, f.stack[-arg], "update", elements)
 
 
 def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
     """Add to a list or set that is being built."""
-    if type(target) is ShadowContainer:
-        native_methods.call_container_method(i, target, method, (operand,), {})
-    elif type(target) is set:
-        operand = containers.hashable(i, operand) if method == "add" else [containers.hashable(i, v) for v in operand]
-        i.read(getattr(target, method), operand)
-    else:
-        getattr(target, method)(operand)
+    cls = target.cls if type(target) is ShadowContainer else type(target)
+    i.kind_of(target).method(i, getattr(cls, method), target, (operand,), {})
 
 
 def op_DICT_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 from ..bytecode.decoding import TABLE
 from ..errors import Unsupported
 from ..ir.iterating import is_readable
-from . import containers, exception_groups, generators, outside_iterators
+from . import containers, exceptions, generators, outside_iterators
 from .assertions import truth_of_branch
-from .class_attributes import guard_class_attribute, lookup_class
+from .class_attributes import special_method
+from .exceptions import traceback_of
 from .frame import TAKE_UNREAD, Frame, GeneratorValue
 from .interpreter import Interpreter
 from .raising import raise_in_program
 from .symbolic import ForeignObject, FromOutside, real_of, type_of
-from .unwinding import traceback_of
 
 # jumps ----------------------------------------------------------------------------------------------------------
 
@@ -159,21 +159,13 @@ def op_CLEANUP_THROW(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_BEFORE_WITH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _enter_context(i, f, f.stack.pop())
-
-
-def _enter_context(i: Interpreter, f: Frame, manager: Any) -> None:
-    """BEFORE_WITH: push what leaves the context, then what entering gives."""
-    kind = type_of(manager)
-    methods = []
-    for name in ("__enter__", "__exit__"):
-        owner, method = lookup_class(kind, name)
-        if not isinstance(method, FunctionType):
-            raise Unsupported(f"the context manager {kind.__name__}")
-        guard_class_attribute(i, kind.__mro__, owner, name, method)
-        methods.append(method)
-    f.stack.append(MethodType(methods[1], manager))
-    i.call(methods[0], (manager,), {}, f.stack.append)
+    """Push what leaves the context, then what entering gives."""
+    manager = f.stack.pop()
+    enter, leave = (special_method(i, manager, name) for name in ("__enter__", "__exit__"))
+    if not (isinstance(enter, FunctionType) and isinstance(leave, FunctionType)):
+        raise Unsupported(f"the context manager {type_of(manager).__name__}")
+    f.stack.append(MethodType(leave, manager))
+    i.call(enter, (manager,), {}, f.stack.append)
 
 
 def op_WITH_EXCEPT_START(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -201,16 +193,13 @@ def op_POP_EXCEPT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    wanted = f.stack.pop()
-    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise_in_program(TypeError("catching classes that do not inherit from BaseException is not allowed"))
-    f.stack.append(issubclass(type_of(f.stack[-1]), tuple(kinds)))
+    kinds = exceptions.caught_classes(f.stack.pop())
+    f.stack.append(issubclass(type_of(f.stack[-1]), kinds))
 
 
 def op_CHECK_EG_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     wanted = f.stack.pop()
-    taken, f.stack[-1] = exception_groups.divide(i, f.stack[-1], wanted)
+    taken, f.stack[-1] = exceptions.divide(i, f.stack[-1], wanted)
     if taken is not None:
         f.exceptions[-1] = taken
     f.stack.append(taken)
@@ -218,7 +207,7 @@ def op_CHECK_EG_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_PREP_RERAISE_STAR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     unhandled = f.stack.pop()
-    f.stack[-1] = exception_groups.left_over(i, f.stack[-1], unhandled)
+    f.stack[-1] = exceptions.left_over(i, f.stack[-1], unhandled)
 
 
 def op_CALL_INTRINSIC_2(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

@@ -14,7 +14,7 @@ from ..errors import Unsupported
 from . import gradients, held_contents
 from .class_attributes import python_method
 from .interpreter import Interpreter
-from .results import OperatorFailed
+from .native_functions import adopt
 from .symbolic import (
     ForeignScalar,
     FromOutside,
@@ -350,26 +350,6 @@ def _inline(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwarg
     return i.now(i.inline, function, args, kwargs)
 
 
-def _length(i: Interpreter, proxy: TensorProxy) -> int:
-    if not proxy.meta.shape:
-        raise OperatorFailed("len() of a 0-d tensor")
-    return proxy.meta.shape[0]
-
-
-def _number(kind: type) -> Callable[[Interpreter, TensorProxy], Any]:
-    def convert(i: Interpreter, proxy: TensorProxy) -> Any:
-        number = held_contents.number_in(i, proxy)
-        if type(number) is not Symbol:
-            return i.native(kind, number)
-        return number if number.kind is kind else i.graph.number(kind, number)
-
-    return convert
-
-
-def _item(i: Interpreter, proxy: TensorProxy) -> Any:
-    return held_contents.number_in(i, proxy)
-
-
 def _list(i: Interpreter, proxy: TensorProxy) -> Any:
     if (numbers := held_contents.numbers_of(i, proxy)) is not None:
         return numbers
@@ -377,12 +357,7 @@ def _list(i: Interpreter, proxy: TensorProxy) -> Any:
     constant = held_contents.held(i, proxy) if constant is None else constant
     if constant is None:
         raise Unsupported("a tensor's contents as Python objects", "torch.unbind keeps them in tensors")
-    return _made(i, constant.tolist())
-
-
-def _made(i: Interpreter, value: Any) -> Any:
-    """Nested lists of numbers, as the captured code's own."""
-    return i.mark_created([_made(i, element) for element in value]) if type(value) is list else value
+    return adopt(i, constant.tolist())
 
 
 def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
@@ -396,12 +371,9 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
     return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value
 
 
-def _rows(i: Interpreter, proxy: TensorProxy) -> Any:
-    return iter(i.graph.call("call_method", "unbind", (proxy, 0), {}))
-
-
 #: Methods that answer in Python.
 _NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {
-    "item": _item, "__float__": _number(float), "__int__": _number(int), "__len__": _length, "__iter__": _rows,
-    "tolist": _list,
+    "item": held_contents.number_in, "tolist": _list,
+    "__float__": lambda i, proxy: i.call_now(float, (proxy,)), "__int__": lambda i, proxy: i.call_now(int, (proxy,)),
+    "__len__": lambda i, proxy: i.length(proxy), "__iter__": lambda i, proxy: i.iterator(proxy),
 }  # fmt: skip

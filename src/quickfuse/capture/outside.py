@@ -29,7 +29,7 @@ from ..ir.guard import NumberExpr
 from ..ir.reading import plain_value
 from ..ir.source import Source, SourceRoots
 from .changes import Changes
-from .guarding import identity
+from .guarding import expression, identity
 from .kinds import (
     CODE_TYPES,
     CONSTANT_TYPES,
@@ -43,7 +43,7 @@ from .results import meta_of
 from .symbolic import (
     PLAIN_TYPES,
     TENSOR_TYPES,
-    ContainerMethod,
+    BuiltinMethod,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -55,7 +55,6 @@ from .symbolic import (
     ShadowContainer,
     ShadowDict,
     Symbol,
-    TensorMethod,
     TensorProxy,
     Unread,
     dictionary_behind,
@@ -68,6 +67,9 @@ from .symbolic import (
 from .tensor_subclasses import is_function_class, is_plain_subclass
 
 LARGEST_CONTAINER = 100_000
+
+#: Classes whose instances are the same object in each call, or other ones.
+_BY_IDENTITY = (bool, torch.dtype, CodeType)
 
 _NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
 
@@ -127,7 +129,7 @@ class Outside(Changes):
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self._made,
-                      self.cached_calls, self.iterators, self.context.tokens, self.filters, self.draws,
+                      self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
                       self.classes_made):  # fmt: skip
             table.clear()
 
@@ -176,14 +178,11 @@ class Outside(Changes):
         `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
         """
         kind = type(value)
-        if value is None or kind is bool:
+        if value is None or kind in _BY_IDENTITY or isinstance(value, enum.Enum):
             self.guard("is", source, value)
             return value
         if kind is float or kind is int:
             return self._number(value, kind, source)
-        if kind is torch.dtype:
-            self.guard("is", source, value)
-            return value
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
@@ -205,18 +204,12 @@ class Outside(Changes):
         if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
             return value
-        if kind is CodeType:
-            self.guard("is", source, value)
-            return value
         if kind is CellType:
             self.guard("type", source, kind)
             self.remember_cell(value, source)
             return value
         if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
-        if isinstance(value, enum.Enum):
-            self.guard("is", source, value)
-            return value
         if isinstance(value, CODE_TYPES):
             by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
             if by_code:
@@ -339,10 +332,8 @@ class Outside(Changes):
         self.guard("equal", source.attr("__name__"), name)
         owner = self.wrap(method.__self__, source.attr("__self__"))
         made: Any = None
-        if type(owner) in (ShadowDict, ShadowContainer):
-            made = ContainerMethod(owner, name)
-        elif type(owner) is TensorProxy:
-            made = TensorMethod(owner, name)
+        if type(owner) in (ShadowDict, ShadowContainer, TensorProxy):
+            made = BuiltinMethod(owner, name)
         elif is_constant(owner) or type(owner) is ForeignScalar:
             made = getattr(self.concrete(owner), name)
         if made is not None:
@@ -481,14 +472,11 @@ class Outside(Changes):
         """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
         if symbol.from_tensor:
             raise Unsupported(*_NO_BRANCH)
-        outcome = bool(symbol.hint)
-        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
-        self.require(expr, outcome)
-        return outcome
+        return self.require_truth(symbol.expr, symbol.hint)
 
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""
-        expr = symbol.expr if isinstance(symbol.expr, NumberExpr) else NumberExpr("{}", (symbol.expr,))
+        expr = expression(symbol.expr)
         return self._keys.setdefault(expr.code(identity), expr)
 
     def stand_in(self, value: Any) -> Any:

@@ -21,9 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta, contiguous_stride
-from .data_dependent import reason_of
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
-from .stand_ins import StandIns, call, whole
+from .stand_ins import StandIns, call, reason_of, run_without_data, whole
 from .symbolic import TensorProxy
 
 #: Every axis of the results is an axis of an operand, or as long as an argument says.
@@ -76,6 +75,7 @@ _COUNT_FROM_ONE = frozenset("lu_unpack linalg_lu_solve lu_solve linalg_ldl_solve
 #: Arguments that are lengths of axes: position and name.
 _LENGTHS = dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), (1, "normalized_shape"))
 
+_CPU = torch.device("cpu")
 _LARGEST = 1 << 22
 _LARGEST_ALWAYS = 1 << 26
 _LARGEST_NUMBER = 64  # of the arguments that may limit an axis, as in topk(k)
@@ -222,20 +222,31 @@ def run_empty(
         raise OperatorFailed(f"{type(error).__name__}: {error}") from error
 
 
-def run_on_layouts(
+def run_elementwise(
     function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
-) -> Result | None:
-    """The same for an elementwise operator whose operands' layouts decide about the result's in ways that differ between
-    operators: a number is an operand of some and an argument of others, and some take their operands in another order."""
-    if device.type not in ("cpu", "cuda"):
-        return None
+) -> Result:
+    """The same for an elementwise operator on any device: its results' shapes, types and layouts follow the same rules on
+    the CPU, where it is run.
+
+    Raises:
+        OperatorFailed: where the operator raises.
+        Unsupported: where it warns.
+    """
+    failed: BaseException | None = None
     for axes in (range, _no_axis):
-        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
-        with contextlib.suppress(_Raised):
+        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes, _CPU)
+        try:
             result = _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
+        except _Raised as raised:
+            failed = raised.__cause__
+        else:
+            if result is not None and isinstance(result.structure, (list, tuple)):  # `torch.where` with one argument
+                raise Unsupported(*reason_of(function, NotImplementedError()))
             if result is not None:
                 return result
-    return None
+    if failed is not None:
+        raise OperatorFailed(f"{type(failed).__name__}: {failed}") from failed
+    return run_without_data(function, args, kwargs, tensors, grad, device)
 
 
 class _Raised(Exception):
@@ -254,13 +265,17 @@ def _run(
 ) -> Result | None:
     if sum(_numel(lengths.shorten(t.meta.shape)) for t in tensors) > largest:
         return None
-    operands = StandIns(lengths.make, device)
+    operands = StandIns(lengths.make, lengths.place or device)
     threads = torch.get_num_threads()
-    if "conv" not in function.__name__:  # which convolution is best depends on the number of threads
-        torch.set_num_threads(1)  # waking the others takes longer than the work
+    # Which convolution is best depends on the number of threads. For others, waking them takes longer than the work.
+    one_thread = lengths.place is None and "conv" not in function.__name__
+    if one_thread:
+        torch.set_num_threads(1)
     try:
         short_args, short_kwargs = _short_arguments(function, lengths, operands, args, kwargs)
-        with _unread(function, [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
+        # An index that is a tensor selects one element, whatever it holds; nor is what elements are computed from a length.
+        any_number = lengths.place is not None or _is_index(function)
+        with _unread(function, [] if any_number else [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
             returned = call(function, short_args, short_kwargs, grad)
         return lengths.original(operands.result(returned, tensors, device))
     except Unsupported:
@@ -268,7 +283,8 @@ def _run(
     except Exception as error:
         raise _Raised from error
     finally:
-        torch.set_num_threads(threads)
+        if one_thread:
+            torch.set_num_threads(threads)
 
 
 def _unread(function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> contextlib.AbstractContextManager[Any]:
@@ -306,11 +322,15 @@ def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any, device:
         return counts and ("output_size" not in kwargs or device.type != "cpu")
     if name == "scaled_dot_product_attention":
         return device.type != "cpu" or bool(kwargs.get("dropout_p") or (len(args) > 4 and args[4]))
-    if name in ("getitem", "__getitem__"):
+    if _is_index(function):
         return not _is_index_of_integers(args[1])
     if name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"):
         return any(type(a) is float and a > 0 for a in (*args, *kwargs.values()))
     return False
+
+
+def _is_index(function: Callable[..., Any]) -> bool:
+    return getattr(function, "__name__", "") in ("getitem", "__getitem__")
 
 
 def _is_index_of_integers(index: Any) -> bool:
@@ -341,8 +361,12 @@ def _short_arguments(
 class Lengths:
     """Short lengths for the axes of some operands, and the way back."""
 
-    def __init__(self, args: Any, kwargs: Any, metas: list[TensorMeta], axes: Axes) -> None:
-        """`axes` are shortened, and none where a layout does not allow it."""
+    def __init__(
+        self, args: Any, kwargs: Any, metas: list[TensorMeta], axes: Axes, place: torch.device | None = None
+    ) -> None:
+        """`axes` are shortened, and none where a layout does not allow it. `place`: the device of the small tensors, if not
+        the operands' own."""
+        self.place = place
         if not all(_is_regular(meta) for meta in metas):
             axes = _no_axis
         self._axes = axes
@@ -368,6 +392,10 @@ class Lengths:
         shape = self.shorten(meta.shape)
         stride = restride(meta.shape, meta.stride, shape)
         assert stride is not None
+        if self.place is not None:
+            made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=self.place)
+            (whole(made) if 0 in stride else made).fill_(1)
+            return made
         made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
         if made.numel():
             is_square = len(shape) >= 2 and shape[-1] == shape[-2] and 0 not in stride
@@ -382,13 +410,15 @@ class Lengths:
         if all(length == short for length, short in self._short.items()):
             return result
         leaves = list(tensors_in(result.structure))
-        if result.changed or any(isinstance(leaf, View) or self._lengthen(leaf) is None for leaf in leaves):
+        long = [None if isinstance(leaf, View) else self._lengthen(leaf) for leaf in leaves]
+        if result.changed or None in long:
             return None
+        following = iter(long)
 
         def lengthen(leaf: Any, _: int = 0) -> Any:
             if isinstance(leaf, (list, tuple)) and type(leaf) is not torch.Size:
                 return map_structure(lengthen, leaf)
-            return self._lengthen(leaf) if isinstance(leaf, TensorMeta) else leaf
+            return next(following) if isinstance(leaf, (TensorMeta, SameTensor)) else leaf
 
         return replace(result, structure=lengthen(result.structure))
 
@@ -407,8 +437,10 @@ def restride(shape: tuple[int, ...], stride: tuple[int, ...], new_shape: tuple[i
     """The strides of the same layout at another shape, None where it is not dense (but for expanded axes)."""
     if shape == new_shape:
         return stride
+    if stride == contiguous_stride(shape):
+        return contiguous_stride(new_shape)
     if 0 in shape:
-        return contiguous_stride(new_shape) if stride == contiguous_stride(shape) else None
+        return None
     steps = {0: 0, 1: 1}
     old = new = 1
     for s, n, m in sorted((s, n, m) for s, n, m in zip(stride, shape, new_shape, strict=True) if n != 1 and s != 0):

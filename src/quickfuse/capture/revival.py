@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -27,10 +26,6 @@ def ended_generator(code: CodeType, globals_: dict[str, Any]) -> Any:
     generator = function(*[None] * code.co_argcount, **dict.fromkeys(keyword_only))
     generator.close()
     return generator
-
-
-def make_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> functools.partial[Any]:
-    return functools.partial(function, *args, **keywords)
 
 
 def make_exception(
@@ -63,11 +58,6 @@ def make_exception(
 
 def with_traceback_of(exception: BaseException, other: BaseException) -> BaseException:
     return exception.with_traceback(other.__traceback__)
-
-
-def call_with_keywords(function: Any, first: Any, keywords: dict[str, Any]) -> Any:
-    """A function that another function makes of one, by options."""
-    return function(first, **keywords)
 
 
 def call_with(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:

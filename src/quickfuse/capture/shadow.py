@@ -96,7 +96,7 @@ class Shadow:
                 raise Unsupported("torch.autograd.grad in a graph with autocast around a part of it, or inference mode")
             self._settings.append((node.target, node.args))
             return node.target(*node.args)  # type: ignore[operator]
-        if "custom" in node.meta:
+        if "own_gradients" in node.meta:
             raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
         args, kwargs = _moved(args), _moved(kwargs)

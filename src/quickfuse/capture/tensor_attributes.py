@@ -13,11 +13,11 @@ from ..errors import Unsupported
 from ..ir.values import TensorMeta
 from .class_attributes import bind, class_source, guard_class_attribute, lookup_class
 from .interpreter import Interpreter
-from .kinds import CODE_TYPES, is_trusted_module
+from .kinds import is_trusted_module
 from .raising import raise_in_program
 from .results import View
 from .stand_ins import is_leaf
-from .symbolic import ABSENT, TENSOR_TYPES, TensorMethod, TensorProxy
+from .symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy
 from .tensor_subclasses import is_function_class, own_member
 
 #: Attributes that follow from the metadata that is guarded anyway.
@@ -35,11 +35,7 @@ _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
     "is_mps": lambda m: m.device.type == "mps",
     "is_xpu": lambda m: m.device.type == "xpu",
     "is_meta": lambda m: m.device.type == "meta",
-    "is_sparse": lambda m: False,
-    "is_sparse_csr": lambda m: False,
-    "is_quantized": lambda m: False,
-    "is_mkldnn": lambda m: False,
-    "is_nested": lambda m: False,
+    **dict.fromkeys(("is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested"), lambda m: False),
 }
 
 #: What a functional transform makes different of what it seems.
@@ -108,7 +104,7 @@ def _method(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any],
     if isinstance(raw, FunctionType) and not is_trusted_module(raw.__module__):
         then(MethodType(raw, proxy))
         return
-    then(TensorMethod(proxy, name))
+    then(BuiltinMethod(proxy, name))
 
 
 def _is_own(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
@@ -119,7 +115,7 @@ def _seen_by_class(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
     """A method; attributes go through `__torch_function__` as well."""
     if not callable(getattr(torch.Tensor, name, None)):
         raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
-    then(TensorMethod(proxy, name))
+    then(BuiltinMethod(proxy, name))
 
 
 def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
@@ -128,10 +124,7 @@ def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Cal
     if proxy.real is not None and name in proxy.real.__dict__:
         raise Unsupported(f"the tensor attribute {name}, which its class has too")
     guard_class_attribute(i, proxy.cls.__mro__, owner, name, raw)
-    if isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-        bind(i, raw, proxy, proxy.cls, then)
-    else:
-        then(i.outside.wrap(raw, class_source(i, owner).attr(name)))
+    bind(i, owner, name, raw, proxy, proxy.cls, then)
 
 
 def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
@@ -144,6 +137,9 @@ def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
         return None
     if not proxy.real.is_leaf and not proxy.real.retains_grad:
         raise Unsupported("the gradient of a tensor that is not a leaf")
+    if proxy.cls is not torch.nn.Parameter:  # to read the gradient of a result is a warning: guards must not
+        name = "is_leaf" if proxy.real.is_leaf else "retains_grad"
+        i.outside.guard("is", proxy.source.attr(name), True)
     return i.outside.wrap(proxy.real.grad, proxy.source.attr("grad"))
 
 
@@ -181,7 +177,7 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
         i.outside.set_attribute(proxy, name, value)
         return
     if name == "requires_grad" and (proxy.source is None or proxy.real is None):
-        i.call_now(TensorMethod(proxy, "requires_grad_"), (value,))
+        i.call_now(BuiltinMethod(proxy, "requires_grad_"), (value,))
         return
     if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")

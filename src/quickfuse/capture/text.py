@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import Unsupported
 from .class_attributes import guard_class_attribute, lookup_class, python_method
 from .interpreter import Interpreter
-from .plain import plain_copy
+from .native_functions import plain_copy
 from .symbolic import ForeignScalar, ShadowContainer, ShadowDict, is_constant, type_of
 
 #: The methods that give a text, those that are asked first in front.

@@ -10,12 +10,16 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
 from ..ir.signatures import signature
-from . import checkpoints, control_flow, custom_functions, gradients, mode_calls, tensor_checks, torch_function, transforms
+from ..ir.source import Source
+from ..ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
+from . import checkpoints, custom_functions, function_modes, gradients, library, torch_function, transforms
 from .assertions import holds, is_unknown
+from .contents import owners
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .symbolic import FromOutside, TensorProxy, type_of
+from .symbolic import TENSOR_TYPES, FromOutside, TensorProxy, type_of
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -27,17 +31,9 @@ def is_compiling(i: Interpreter) -> bool:
     return asked_by_user
 
 
-def _is_tensor(i: Interpreter, value: Any) -> bool:
-    return type(value) is TensorProxy
-
-
 def _is_grad_enabled(i: Interpreter) -> bool:
     i.note_autograd_asked(None)
     return i.graph.grad_enabled
-
-
-def _has_torch_function(i: Interpreter, *args: Any) -> bool:
-    return False
 
 
 def _state(function: Callable[[], Any]) -> Callable[..., Any]:
@@ -181,9 +177,112 @@ _APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _
 __all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
            "tensor_operator"]  # fmt: skip
 
+# the questions of ir.tensor_checks, asked by the program: guards hold what is answered -----------------------------
+
+
+def _first_unlike(i: Interpreter, checks: Any, values: Any) -> int | None:
+    """What is known of tensors is guarded, but for `requires_grad`."""
+    expected = _real(i, checks).expected
+    for position, (value, wanted) in enumerate(zip(i.outside.contents(values), expected, strict=True)):
+        if wanted is None:
+            continue
+        if type(value) is not TensorProxy or value.cls not in TENSOR_TYPES:
+            return position
+        meta, needs_grad = wanted
+        if not is_like(value.meta, value.meta.shape, value.meta.stride, meta):
+            return position
+        if needs_grad is not None:
+            i.outside.guard_requires_grad(value)
+            if value.meta.requires_grad != needs_grad:
+                return position
+    return None
+
+
+def _overlapping(i: Interpreter, checks: Any, values: Any) -> None:
+    """No tensors share memory, or the question is asked in Python."""
+    asked, tensors = _real(i, checks), i.outside.contents(values)
+    changed, others = ([_memory(i, tensors[k]) for k in positions] for positions in (asked.changed, asked.others))
+    seen: set[torch.fx.Node] = set()
+    for nodes in changed:
+        if not seen.isdisjoint(nodes):
+            raise Unsupported("a question about tensors that may share memory")
+        seen |= nodes
+    if not all(seen.isdisjoint(nodes) for nodes in others):
+        raise Unsupported("a question about tensors that may share memory")
+    inputs = [_inputs(i, changed), _inputs(i, others)]
+    given = [tensor for found in inputs for tensor in found.values()]
+    if first_overlap(given, range(len(inputs[0])), range(len(inputs[0]), len(given))) is not None:
+        raise Unsupported("a question about tensors that share memory")
+    if inputs[0] and len(given) > 1:
+        i.outside.guard("apart", None, tuple(map(tuple, inputs)))
+
+
+def _real(i: Interpreter, checks: Any) -> TensorChecks:
+    if not isinstance(checks, FromOutside) or not isinstance(checks.real, TensorChecks):
+        raise Unsupported("a question about tensors that is put together in the program")
+    i.outside.guard("is", checks.source, checks.real)
+    return checks.real
+
+
+def _memory(i: Interpreter, tensor: Any) -> set[torch.fx.Node]:
+    """The nodes of the graph in whose memory a tensor may lie."""
+    if type(tensor) is not TensorProxy:
+        raise Unsupported("a question about the memory of what is no tensor")
+    return {*owners(i.graph.node_of(tensor))}
+
+
+def _inputs(i: Interpreter, memories: list[set[torch.fx.Node]]) -> dict[Source, Any]:
+    """The tensors from outside in whose memory nodes may lie, by where they come from."""
+    return dict(i.graph.contents.example(n) for nodes in memories for n in nodes if n.op == "placeholder")
+
+
+# autocast and inference mode: what PyTorch's own context managers, which are Python, come down to ------------------
+
+
+def _device(i: Interpreter, device: Any) -> str:
+    if device not in AUTOCAST_DEVICES:
+        raise Unsupported(f"autocast for the device {device}")
+    return str(device)
+
+
+def _dtype(i: Interpreter, device: Any) -> torch.dtype:
+    if ("dtype", _device(i, device)) not in i.graph.autocast.settings:
+        i.outside.guard("state", None, (f"torch.get_autocast_dtype({device!r})", torch.get_autocast_dtype(device)))
+    return i.graph.autocast.get("dtype", device)  # type: ignore[no-any-return]
+
+
+def _is_cache_enabled(i: Interpreter) -> bool:
+    if ("cache",) not in i.graph.autocast.settings:
+        i.outside.guard("state", None, ("torch.is_autocast_cache_enabled()", torch.is_autocast_cache_enabled()))
+    return i.graph.autocast.get("cache")  # type: ignore[no-any-return]
+
+
+def _later(function: Callable[[], Any], result: Any) -> Callable[[Interpreter], Any]:
+    """A call that the running graph makes before the next operator."""
+
+    def handler(i: Interpreter) -> Any:
+        i.graph.autocast.pending.append((function, ()))
+        return result
+
+    return handler
+
+
+def _enter_inference(i: Interpreter, mode: Any) -> None:
+    if i.graph.nested:
+        raise Unsupported("inference mode inside of a functional transform or checkpoint")
+    i.graph.inference.enter(i.graph, i.truth(mode))
+
+
+def _make_inference(i: Interpreter, mode: Any) -> Any:
+    i.graph.inference.made_at = i.performed
+    return i.call_now(library.InferenceMode, (mode,))
+
+
+# the table ---------------------------------------------------------------------------------------------------------
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
-    torch.is_tensor: _is_tensor,
+    **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: type(value) is TensorProxy),
     torch.as_tensor: as_tensor,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
@@ -197,23 +296,40 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _HEALTH_CHECK: _capture_health_check,
     torch._C._get_privateuse1_backend_name: _state(torch._C._get_privateuse1_backend_name),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
-    torch.overrides.has_torch_function: _has_torch_function,
-    torch.overrides.has_torch_function_unary: _has_torch_function,
-    torch.overrides.has_torch_function_variadic: _has_torch_function,
-    torch.overrides.is_tensor_like: _is_tensor,
-    torch._C._log_api_usage_once: lambda i, *event: None,  # for PyTorch's own statistics
+    **dict.fromkeys(
+        (torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+         torch.overrides.has_torch_function_variadic), lambda i, *args: False,
+    ),
     torch._C._get_tracing_state: _state(lambda: None),
     torch._C._is_tracing: _state(lambda: False),
-    torch._C._len_torch_function_stack: _state(lambda: 0),
     torch._C._len_torch_dispatch_stack: _state(lambda: 0),
     torch._C._are_functorch_transforms_active: _state(lambda: False),
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
-    **control_flow.HANDLERS,
-    **mode_calls.HANDLERS,
-    **tensor_checks.HANDLERS,
+    # the segment's surroundings are guarded
+    torch.is_autocast_enabled: lambda i, device="cuda": bool(i.graph.autocast.get("enabled", _device(i, device))),
+    torch.get_autocast_dtype: _dtype,
+    torch.is_autocast_cache_enabled: _is_cache_enabled,
+    torch.set_autocast_enabled: lambda i, device, on: i.graph.autocast.set(i.truth(on), "enabled", _device(i, device)),
+    torch.set_autocast_dtype: lambda i, device, dtype: i.graph.autocast.set(dtype, "dtype", _device(i, device)),
+    torch.set_autocast_cache_enabled: lambda i, enabled: i.graph.autocast.set(i.truth(enabled), "cache"),
+    torch.autocast_increment_nesting: _later(torch.autocast_increment_nesting, 1),
+    # PyTorch empties the cache of converted weights if nothing is nested any more: the node does both
+    torch.autocast_decrement_nesting: _later(leave_autocast, 1),
+    torch.clear_autocast_cache: _later(torch.clear_autocast_cache, None),
+    torch._C._is_any_autocast_enabled: lambda i: i.graph.autocast.is_active,
+    torch.amp.is_autocast_available: lambda i, device: torch.amp.is_autocast_available(_device(i, device)),
+    torch.cuda.amp.common.amp_definitely_not_available: lambda i: torch.cuda.amp.common.amp_definitely_not_available(),
+    torch.cuda.is_bf16_supported: lambda i: torch.cuda.is_bf16_supported(),
+    torch._C._is_torch_function_mode_enabled: lambda i: False,
+    torch._C._InferenceMode: _make_inference,
+    torch.is_inference_mode_enabled: lambda i: i.graph.inference.on,
+    enter_inference: _enter_inference,
+    leave_inference: lambda i: i.graph.inference.leave(i.graph),
+    first_unlike: _first_unlike, overlapping: _overlapping,
+    **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
     **torch_function.HANDLERS,
-}
+}  # fmt: skip

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from . import held_contents, library
+from . import function_modes, held_contents, library
 from .class_attributes import guard_class_attribute
 from .interpreter import Interpreter
 from .results import View
+from .stand_ins import is_of_values
 from .symbolic import Symbol, TensorProxy, symbolic_leaves
 from .tensor_subclasses import is_function_class, is_plain_subclass, own_member
 
@@ -45,10 +46,12 @@ def call_torch(
         cls = _class_among((args, kwargs))
         if cls is not None:
             return _call_class(i, cls, kind, target, args, kwargs)
+    if i.graph.indexing_modes and (made := function_modes.as_indexed(i, target, args)) is not NotImplemented:
+        return made
     try:
         return i.graph.call(kind, target, args, kwargs, extra=extra)
-    except Unsupported:
-        made = held_contents.call(i, target, args, kwargs)
+    except Unsupported as reason:
+        made = held_contents.call(i, kind, target, args, kwargs) if is_of_values(reason.reason) else NotImplemented
         if made is NotImplemented:
             raise
         return made

@@ -7,8 +7,9 @@ returns is found out by a run on tensors without data.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from ..ir.values import TensorMeta
 from .containers import as_plain_dict
 from .interpreter import Interpreter
 from .metadata import result_device
+from .native_functions import adopt, plain_copy
 from .nested import nested_graph
 from .results import SameTensor, View, tensors_in
 from .stand_ins import outside_inference_mode, run_without_data
@@ -54,18 +56,6 @@ def tree(i: Interpreter, value: Any) -> Any:
     if kind in (TensorProxy, Symbol) or is_constant(value):
         return value
     raise Unsupported(f"a functional transform with a {type_of(value).__name__} among its values")
-
-
-def created(i: Interpreter, tree: Any) -> Any:
-    """A tree whose containers the captured code may change."""
-    if isinstance(tree, dict):
-        return i.mark_created(type(tree)((k, created(i, v)) for k, v in tree.items()))
-    if type(tree) is list:
-        return i.mark_created([created(i, v) for v in tree])
-    if isinstance(tree, tuple) and type(tree) is not torch.Size:
-        parts = [created(i, v) for v in tree]
-        return tree._make(parts) if hasattr(tree, "_make") else tuple(parts)
-    return tree
 
 
 class CapturedFunction:
@@ -109,7 +99,7 @@ def capture_function(
         try:
             leaves, spec = pytree.tree_flatten((args, kwargs))
             given = [v if meta is None else nested.argument(meta) for v, meta in zip(leaves, metas, strict=True)]
-            inner_args, inner_kwargs = created(i, pytree.tree_unflatten(given, spec))
+            inner_args, inner_kwargs = adopt(i, pytree.tree_unflatten(given, spec))
             returned = tree(i, i.call_now(function, inner_args, inner_kwargs))
             if builder.grad_enabled != grad:
                 raise Unsupported("a transformed function that leaves another grad mode")
@@ -148,7 +138,7 @@ def _node(i: Interpreter, name: str, run: Run, captured: Captured, args: Any, kw
         return tuple(flat_result)
 
     results = _call(i, named(call, name), leaves, captured.brought_in)
-    return created(i, pytree.tree_unflatten(list(results), specs[0]))
+    return adopt(i, pytree.tree_unflatten(list(results), specs[0]))
 
 
 def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
@@ -183,17 +173,8 @@ def named(function: FunctionType, name: str) -> FunctionType:
 # torch.func -----------------------------------------------------------------------------------------------------
 
 
-def _plain(i: Interpreter, value: Any) -> Any:
-    """An option, which is no tensor."""
-    value = i.outside.contents(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_plain(i, v) for v in value])
-    if isinstance(value, dict):
-        return {k: _plain(i, v) for k, v in value.items()}
-    value = i.outside.concrete(value)
-    if not is_constant(value):
-        raise Unsupported("a functional transform with an option that is no plain value")
-    return value
+#: Options are no tensors.
+_option = functools.partial(plain_copy, what="a functional transform with an option")
 
 
 def _transformer(transform: Any, *names: str) -> Callable[..., Any]:
@@ -201,7 +182,7 @@ def _transformer(transform: Any, *names: str) -> Callable[..., Any]:
 
     def handler(i: Interpreter, func: Any, *options: Any, **named: Any) -> NativeHandler:
         named.update(zip(names, options, strict=False))
-        return transformed(transform, func, {name: _plain(i, value) for name, value in named.items()})
+        return transformed(transform, func, {name: _option(i, value) for name, value in named.items()})
 
     return handler
 
@@ -251,7 +232,7 @@ def _without_axis(meta: TensorMeta, axis: int | None) -> TensorMeta:
 
 
 def _jvp(i: Interpreter, func: Any, primals: Any, tangents: Any, *, strict: Any = False, has_aux: Any = False) -> Any:
-    options = {"strict": _plain(i, strict), "has_aux": _plain(i, has_aux)}
+    options = {"strict": _option(i, strict), "has_aux": _option(i, has_aux)}
     primals, tangents = tree(i, primals), tree(i, tangents)
     if type(primals) is not tuple:
         raise Unsupported("func.jvp of primals that are no tuple")
@@ -266,7 +247,7 @@ def _jvp(i: Interpreter, func: Any, primals: Any, tangents: Any, *, strict: Any 
 def _vjp(i: Interpreter, func: Any, *primals: Any, has_aux: Any = False) -> Any:
     """`torch.func.vjp`. A node for what the function returns, and one for each call of what pulls back, which computes
     the function once more."""
-    aux = _plain(i, has_aux)
+    aux = _option(i, has_aux)
     primals = tree(i, primals)
     captured = _capture(i, "func.vjp", func, primals, {}, _same_metas(primals, {}), grad=True)
     clock = i.graph.contents.clock
@@ -322,7 +303,7 @@ def made_outside(i: Interpreter, function: FunctionType) -> NativeHandler | None
             place = source.attr("__closure__").item(k).attr("cell_contents")
             found[name] = i.outside.wrap(cell.cell_contents, place)
     inner = found.pop("func")
-    return transformed(transform, inner, {name: _plain(i, value) for name, value in found.items()})
+    return transformed(transform, inner, {name: _option(i, value) for name, value in found.items()})
 
 
 def same_slots(captured: Captured) -> list[Any]:
@@ -331,8 +312,35 @@ def same_slots(captured: Captured) -> list[Any]:
     return [captured.outputs[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in leaves]
 
 
+# operators that take functions, of which graphs have no form -------------------------------------------------------
+
+
+_HINTS = {
+    "cond": "compute both sides and choose with torch.where(condition, this, that), or decide by a number or flag",
+    "while_loop": "loop a number of times that Python knows, and keep the results of further steps out with torch.where",
+    "scan": "write it as a Python loop over the elements: it becomes one graph, or use torch.cumsum and its like",
+    "associative_scan": "write it as a Python loop over the elements, or use torch.cumsum and its like",
+    "map": "use torch.vmap, or a Python loop over the elements",
+}
+
+
+def _refusal(name: str, hint: str) -> Callable[..., Any]:
+    def refuse(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        raise Unsupported(f"{name}, whose functions would be graphs of their own, which graphs here have no form of", hint)
+
+    return refuse
+
+
+def _refusals() -> Iterator[tuple[Any, Callable[..., Any]]]:
+    for name, hint in _HINTS.items():
+        function = getattr(torch._higher_order_ops, name, getattr(torch, name, None))
+        if callable(function):
+            yield function, _refusal(f"torch.{name}" if hasattr(torch, name) else f"torch._higher_order_ops.{name}", hint)
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **{transform: _transformer(transform, *names) for transform, names in _TRANSFORMS.items()},
     torch.func.jvp: _jvp,
     torch.func.vjp: _vjp,
+    **dict(_refusals()),
 }

@@ -1,17 +1,24 @@
-"""Global names and the variables of enclosing functions: reading, writing and deleting them."""
+"""Names: globals, variables of enclosing functions, `contextvars` and imported modules."""
 
 from __future__ import annotations
 
-from types import CellType
+import contextvars
+import sys
+from collections.abc import Callable
+from types import CellType, ModuleType
 from typing import Any
 
+import torch
+
 from ..errors import Unsupported
+from ..ir.reading import MISSING
 from ..ir.source import Source
+from .changes import ContextToken
 from .frame import Frame
 from .interpreter import Interpreter
 from .kinds import is_trusted_module
 from .raising import raise_in_program
-from .symbolic import DELETED
+from .symbolic import ABSENT, DELETED, FromOutside, real_of, type_of
 
 _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
 
@@ -112,3 +119,106 @@ def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
         cell.cell_contents = value
     else:
         i.outside.assign(cell, "", value)
+
+
+# contextvars: a variable that is set and reset within the captured code is not touched -----------------------------
+
+
+def _variable(i: Interpreter, value: Any) -> tuple[contextvars.ContextVar[Any], Source]:
+    """A context variable, guarded to stay this one, and where it is found."""
+    variable = real_of(value)
+    if not isinstance(variable, contextvars.ContextVar):
+        raise Unsupported(f"a context variable that is a {type_of(value).__name__}")
+    if isinstance(value, FromOutside):
+        i.outside.guard("is", value.source, variable)
+    return variable, i.outside.roots.constant(variable.name, variable)
+
+
+def _last(i: Interpreter, variable: Any) -> ContextToken | None:
+    return next((token for token in reversed(i.outside.tokens) if token.variable is variable), None)
+
+
+def _get(i: Interpreter, variable: Any, default: Any = ABSENT) -> Any:
+    variable, source = _variable(i, variable)
+    token = _last(i, variable)
+    if token is not None:
+        return token.value
+    if variable.get(MISSING) is not MISSING:
+        return i.outside.wrap(variable.get(), source.context())
+    i.outside.guard("is", source.context(), MISSING)
+    if default is not ABSENT:
+        return default
+    try:
+        found = variable.get()  # what it was made with
+    except LookupError as error:
+        raise_in_program(error.with_traceback(None))
+    return i.outside.wrap(found, source.default())
+
+
+def _set(i: Interpreter, variable: Any, value: Any) -> ContextToken:
+    variable, _ = _variable(i, variable)
+    token = ContextToken(variable, value)
+    i.outside.tokens.append(token)
+    return token
+
+
+def _reset(i: Interpreter, variable: Any, token: Any) -> None:
+    variable, _ = _variable(i, variable)
+    if type(token) is not ContextToken or token is not _last(i, variable):
+        raise Unsupported("resetting a context variable that was set before, or set again")
+    i.outside.tokens.remove(token)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    contextvars.ContextVar.get: _get, contextvars.ContextVar.set: _set, contextvars.ContextVar.reset: _reset,
+}  # fmt: skip
+
+
+# import statements: modules that are loaded already; nothing is imported during capture ----------------------------
+
+
+_PEER = ("torch._dynamo", "torch._inductor")
+
+
+def import_name(i: Interpreter, f: Frame, name: str, names: Any, level: int) -> Any:
+    """IMPORT_NAME: the top package, or the named module itself in `from name import ...`."""
+    if level:
+        package = f.globals.get("__package__") or ""
+        base = package.rsplit(".", level - 1)[0] if level > 1 else package
+        name = f"{base}.{name}" if name else base
+    if name.startswith(_PEER):
+        return PeerModule(name) if names else sys.modules["torch"]
+    module = sys.modules.get(name)
+    if module is None:
+        raise Unsupported(f"the first import of {name}", "import it at the top of the file")
+    name = name if names else name.partition(".")[0]
+    found = sys.modules[name]
+    if not is_trusted_module(name):
+        return i.outside.wrap(found, i.outside.roots.constant("sys.modules", sys.modules).item(name))
+    source = i.outside.roots.constant(found.__name__, found)
+    return i.outside.wrap(found, source, trusted=True)
+
+
+def import_from(i: Interpreter, module: Any, name: str) -> Any:
+    """IMPORT_FROM: an attribute of the module, or a submodule."""
+    if isinstance(module, PeerModule):
+        return PeerModule(f"{module.name}.{name}")
+    if name not in module.__dict__:
+        submodule = sys.modules.get(f"{module.__name__}.{name}")
+        if submodule is None:
+            raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
+        return submodule
+    return i.attribute_now(module, name)
+
+
+class PeerModule:
+    """Stands for a module of PyTorch's own compiler, which capture knows by name only and never imports, or for something in
+    it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def torch_lazy_module(module: ModuleType, name: str) -> PeerModule | None:
+    """`torch._dynamo` before anything imported it."""
+    return PeerModule("torch." + name) if module is torch and name in ("_dynamo", "_inductor") else None

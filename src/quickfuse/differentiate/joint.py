@@ -27,6 +27,7 @@ from .traced import Memory, TracedTensor, traced_in
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
+_INNER_LEAF = "a tensor made inside that is a leaf of autograd's graph"
 
 
 @dataclass(eq=False, slots=True)
@@ -105,6 +106,8 @@ class Tracing:
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
+    #: Leaves of autograd's graph that are inputs, or share an input's memory: `x.detach().requires_grad_()`.
+    leaves: list[TracedTensor] = field(default_factory=list)
 
     def run(self) -> Joint:
         """Record the graph and its gradients."""
@@ -205,8 +208,10 @@ class Tracing:
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
-            if tensor.requires_grad and tensor.is_leaf and tensor.memory.input is None:
-                raise Unsupported(f"{node.name}, a tensor made inside that is a leaf of autograd's graph")
+            if tensor.requires_grad and tensor.is_leaf:
+                if tensor.memory.input is None:
+                    raise Unsupported(f"{node.name}, {_INNER_LEAF}")
+                self.leaves.append(tensor)
         return made
 
     def check_numbers(self, node: Node, differentiated: bool) -> None:
@@ -267,6 +272,7 @@ class Tracing:
         for tensor, meta in zip(self.traced_inputs, metas, strict=True):
             if tensor is not None and tensor.requires_grad != meta.requires_grad:
                 raise Unsupported("an input that begins to require gradients")
+        self._check_leaves(results)
         plan = OutputPlan(results, self.marks.node_of)
         outputs = self._output_nodes(plan, results)
         wanted = [k for k, meta in enumerate(metas) if isinstance(meta, TensorMeta) and meta.requires_grad]
@@ -285,7 +291,7 @@ class Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        plan.find_reach(inputs, wanted)
+        plan.find_groups()
         gradients: Sequence[Any] = [None] * len(wanted)
         order: list[int] = []
         if values and wanted:
@@ -301,6 +307,19 @@ class Tracing:
             written, {*self.saved}, self._bytes(), recorder.draws, used_up,
             [*dict.fromkeys([*order, *range(len(wanted))])], self.tail,
         )  # fmt: skip
+
+    def _check_leaves(self, results: list[Any]) -> None:
+        """Refuse results that are leaves which the graph made of inputs, or share their memory, or have gradients to them:
+        what the graph hands out would not."""
+        inputs = {id(tensor) for tensor in self.traced_inputs}
+        made = [leaf for leaf in self.leaves if id(leaf) not in inputs]
+        if not made:
+            return
+        memories, leaves = {id(leaf.memory) for leaf in made}, {id(leaf) for leaf in made}
+        for result in traced_in(results):
+            from_leaf = id(result.memory) in memories or _reaches(result, leaves)
+            if from_leaf and result.requires_grad and id(result) not in inputs:
+                raise Unsupported(_INNER_LEAF)
 
     def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
         """The outputs whose history is gone, since the graph has taken gradients, with PyTorch's message."""
@@ -351,6 +370,20 @@ class Tracing:
     def _bytes(self) -> int:
         memories = {id(m): m for m in self.saved.values() if m.input is None}
         return sum(m.meta.span_bytes for m in memories.values())
+
+
+def _reaches(tensor: TracedTensor, leaves: set[int]) -> bool:
+    """Whether a tensor has gradients to one of these leaves of autograd's graph, given by their ids."""
+    seen: set[Any] = set()
+    waiting = [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if id(getattr(node, "variable", None)) in leaves:
+                return True
+            waiting += [following for following, _ in node.next_functions]
+    return False
 
 
 #: What `backward()` does with a gradient: for these it is the same, whatever strides it has.

@@ -24,9 +24,9 @@ _AS_REAL = torch.ops.aten.view_as_real.default
 
 
 class OutputPlan:
-    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reaches` the inputs that
-    each of them depends on; `numbers` are the nodes of numbers out of tensors, which forward returns after the tensors;
-    `results` has an entry for each output of the captured graph."""
+    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, and `groups` has a number for
+    each of these: those of different groups have no node of autograd's graph in common. `numbers` are the nodes of numbers
+    out of tensors, which forward returns after the tensors; `results` has an entry for each output of the captured graph."""
 
     def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
         """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""
@@ -48,7 +48,7 @@ class OutputPlan:
         later = iter(range(len(self.tensors), len(self.tensors) + len(self.numbers)))
         self.results = [g if g is not None else Given(next(later), with_grad=False) for g in given]
         self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
-        self.reaches: list[frozenset[int]] = []
+        self.groups: list[int] = []
 
     def _given(self, output: TracedTensor) -> Given:
         memory = output.memory
@@ -74,13 +74,23 @@ class OutputPlan:
             self.tensors.append(tensor)
         return self._index[id(tensor)]
 
-    def find_reach(self, inputs: list[TracedTensor], positions: list[int]) -> None:
-        """Find the inputs that each differentiable output depends on, in autograd's graph."""
-        bit = {id(t): 1 << k for k, t in enumerate(inputs)}
-        masks: dict[Any, int] = {}
-        for number in self.differentiable:
-            mask = _reach(self.tensors[number], bit, masks)
-            self.reaches.append(frozenset(p for k, p in enumerate(positions) if mask >> k & 1))
+    def find_groups(self) -> None:
+        """Find what has nothing in common but inputs: backward from one of them leaves to the others what they need."""
+        groups = [*range(len(self.differentiable))]
+        owner: dict[Any, int] = {}
+        for mine, number in enumerate(self.differentiable):
+            waiting = [self.tensors[number].grad_fn]
+            while waiting:
+                node = waiting.pop()
+                if node is None or hasattr(node, "variable"):  # an input
+                    continue
+                if node not in owner:
+                    owner[node] = mine
+                    waiting += [f for f, _ in node.next_functions]
+                elif groups[owner[node]] != groups[mine]:
+                    other = groups[owner[node]]
+                    groups = [groups[mine] if group == other else group for group in groups]
+        self.groups = groups
 
 
 def is_lazy(tensor: TracedTensor) -> bool:
@@ -99,27 +109,3 @@ def _hidden_base(output: TracedTensor) -> TracedTensor | None:
     base = output._base
     known = type(base) is TracedTensor and not base.path and base.memory is output.memory
     return base if known and base.requires_grad == output.requires_grad else None
-
-
-def _reach(tensor: TracedTensor, bit: dict[int, int], masks: dict[Any, int]) -> int:
-    """The bits of the inputs behind a tensor; `masks` remembers them by autograd's nodes."""
-    root = tensor.grad_fn
-    if root is None:
-        return bit.get(id(tensor), 0)
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in masks:
-            stack.pop()
-            continue
-        below = [f for f, _ in node.next_functions if f is not None]
-        missing = [f for f in below if f not in masks]
-        if missing:
-            stack.extend(missing)
-            continue
-        variable = getattr(node, "variable", None)
-        masks[node] = bit.get(id(variable), 0) if variable is not None else 0
-        for f in below:
-            masks[node] |= masks[f]
-        stack.pop()
-    return masks[root]

@@ -80,7 +80,7 @@ def _infer(function: Any, args: Any, kwargs: Any) -> Spec:
     if (found := pointwise_spec(function, args, kwargs, tensors)) is not NotImplemented:
         return found
     device = _result_device(tensors, kwargs)
-    if device.type != "cpu" and (on_cpu := results_on_cpu(function, args, kwargs)):
+    if device.type != "cpu" and (on_cpu := results_on_cpu(function)):
         found = _without_running(function, args, kwargs, tensors, device)
         return tuple([_on_cpu(out) if k in on_cpu else out for k, out in enumerate(found)])
     return _without_running(function, args, kwargs, tensors, device)

@@ -24,9 +24,10 @@ def split(joint: Joint, plan: Plan) -> Differentiated:
     backward, numbers = build_backward(joint, plan)
     outputs = [*[t.meta for t in joint.plan.tensors], *[node.meta["val"] for node in joint.plan.numbers]]
     return Differentiated(
-        forward, backward, outputs, joint.plan.differentiable, joint.plan.reaches, saved, numbers,
+        forward, backward, outputs, joint.plan.differentiable, joint.plan.groups, saved, numbers,
         [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, _changed_inputs(joint),
         joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, has_tail=joint.tail is not None, order=joint.order,
+        read_before=_read_before_changed(joint),
     )  # fmt: skip
 
 
@@ -36,6 +37,27 @@ def _changed_inputs(joint: Joint) -> list[int]:
         return sorted(joint.written)
     late = {joint.tail.origin[node] for node in joint.tail.changed_inputs}
     return [k for k, node in enumerate(joint.inputs) if k in joint.written or node in late]
+
+
+def _read_before_changed(joint: Joint) -> list[int]:
+    """Those of the inputs that the graph writes to on whose old contents gradients depend."""
+    seen: set[Node] = set()
+    waiting = [gradient for gradient in joint.gradients if gradient is not None]
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += node.all_input_nodes if not _is_batch_norm(node) else _nodes_in(node.args[:3])
+    return [k for k in _changed_inputs(joint) if joint.inputs[k] in seen]
+
+
+def _is_batch_norm(node: Node) -> bool:
+    """Whether it is a batch norm in training, whose result does not depend on the averages that it updates."""
+    return node.target is aten._native_batch_norm_legit_functional.default and node.args[5] is True
+
+
+def _nodes_in(arguments: Any) -> list[Node]:
+    return [argument for argument in arguments if isinstance(argument, Node)]
 
 
 class _Copier:

@@ -29,6 +29,7 @@ from ..ir.segment import Existing, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
 from ..ir.values import TensorMeta
+from ..ir.walk import MOVED
 from ..signals import let_through
 from .assembly import TensorsInOrder, assembled
 from .contents import ContentsGuards
@@ -47,7 +48,10 @@ _VARIABLE = re.compile(r"_[a-z]+\d+")
 
 #: Where kernels cannot run, and how that is asked where the tensors may be known to be the same.
 UNFIT = "_placer.overlapping or _unversioned(_tensors)"
-_UNFIT_IF_CHANGED = f"_count0() if _same0 else {UNFIT}"
+_UNFIT_IF_CHANGED = f"_placer.overlapping or _count0() if _same0 else {UNFIT}"
+#: How a change of addresses is noted, and that it was.
+_PLACED = "_placer.place(_check.addresses)"
+_PLACED_NOW = f"{_PLACED}; _same1[{MOVED}] = 0"
 #: Fewer tensors are checked as soon as it is known that they are the same.
 _FEWEST_TENSORS = 12
 
@@ -207,7 +211,7 @@ class Glue:
             shown = [line.replace(f"_joined({body.given}, ", "_joined(None, ") for line in shown]
         check = self.constants["_check"]
         return TensorsInOrder(
-            order, shown, lambda walk, roots, holders: make(check, walk, roots, holders, placer.changes),
+            order, shown, lambda walk, roots, holders: make(check, walk, roots, holders, placer.changes, ready is not None),
             "_ready" if ready is not None else "",
         )  # fmt: skip
 
@@ -283,13 +287,14 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
     ]
     if not same:
         return [*check, *contents, *locked]
-    locked = [line.replace(UNFIT, _UNFIT_IF_CHANGED) for line in locked]
+    locked = [line.replace(UNFIT, _UNFIT_IF_CHANGED).replace(_PLACED, _PLACED_NOW) for line in locked]
     if given:
         locked = [line.replace(f"_joined({given}, ", f"_joined(None if _same0 else {given}, ") for line in locked]
     return [
+        f"if _same1[{MOVED}]: _check.forget()",  # what the check noted is not about these addresses
         "if _same0:",
         "    if _same1[0] != _known1: raise _RunNatively",  # another thread has called it with other tensors since
-        "    _state = 0",
+        f"    _state = _same1[{MOVED}]",
         "else:",
         *(f"    {line}" for line in [check[0], "    _same1[0] = 0", *check[1:]]),  # what was known is not about these
         *contents,

@@ -8,6 +8,7 @@ to compile it grows with their number, and each check costs tens of nanoseconds.
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -26,8 +27,26 @@ SMALLEST_FAMILY = 4
 #: Kinds of guards of which there is one check for all members of a family.
 _TOGETHER = frozenset({"type", "length", "is", "requires_grad"})
 
+#: How sources without a key are read from what they are in.
+_READS = {
+    "referent": "{}()", "context": "{}.get(_MISSING)", "default": "{}.get()", "ahead": "_ahead({})",
+    "read_by": "_read_by({})", "contents": "{}.item()", "numbers": "_numbers_in({})",
+}  # fmt: skip
+
+#: When guards on an object fail that compare it, or something of it, with a constant.
+_FAILS = {
+    "type": "_type({0}) is not {1}", "is": "{0} is not {1}", "filters": "tuple({0}) != {1}", "unset": "_is_set({1}, {0})",
+    "requires_grad": "{0}.requires_grad is not {1}",
+}  # fmt: skip
+
+#: What says that all elements of a list are alike: of a type or a length, or one object.
+_ALL_ARE = {"type": "_types_are", "length": "_lengths_are", "is": "_all_are"}
+
 #: Constants that can stand in the source as they are.
 _LITERALS = (int, float, str, bool, type(None))
+
+#: Guards of which there is one check: their kind, the family of their sources, and for those on keys the keys.
+Together = tuple[str, "Family", Any]
 
 
 @dataclass(eq=False, slots=True)
@@ -78,27 +97,19 @@ class Prologue:
         }
         self._types = guarded_types(guards) if types is None else types
         self._lists = {g.source for g in guards if g.kind == "type" and g.value is list}
-        self._wanted = list(wanted)
-        for source in self._sources():
+        for source in [*(source for guard in guards for source in guard.sources()), *wanted]:
             self._place(source)
-        self._family_keys: dict[tuple[str, Family, Any], set[int]] = {}
-        self._family_facts: dict[tuple[str, Family], dict[int, Any]] = {}
+        #: What guards want of the members of families, by their indices.
+        self._facts: dict[Together, dict[int, Any]] = {}
         for guard in guards:
-            placed = self._place(guard.source) if guard.source is not None else None
-            if placed is not None:
-                self._family_facts.setdefault((guard.kind, placed[0]), {})[placed[1]] = guard.value
-                if guard.kind in ("absent", "keys") and _is_plain(guard):
-                    self._family_keys.setdefault((guard.kind, placed[0], guard.value), set()).add(placed[1])
+            together = self._together(guard)
+            if together is not None:
+                self._facts.setdefault(together, {})[self._place(guard.source)[1]] = guard.value  # type: ignore[arg-type, index]
         if remember is not None:
             self.parts = ([], [], [], self.lines)
             self.walk = Walk(guards, self._relatives, changing)
 
     # families ---------------------------------------------------------------------------------------------------
-
-    def _sources(self) -> Iterable[Source]:
-        for guard in self.guards:
-            yield from guard.sources()
-        yield from self._wanted
 
     def _place(self, source: Source) -> tuple[Family, int] | None:
         """The family that a source belongs to and its index there; None for a source of its own."""
@@ -139,6 +150,16 @@ class Prologue:
         families = self._families.values()
         return [f.variable for f in families if f.variable and f.kind == "element" and f.parent is None]
 
+    def _together(self, guard: Guard) -> Together | None:
+        """What a guard has in common with others that are checked with it; None for a check of its own."""
+        placed = self._place(guard.source) if guard.source is not None else None
+        if placed is None:
+            return None
+        if guard.kind in _TOGETHER or (guard.kind == "equal" and _compares_well(guard.value)):
+            return guard.kind, placed[0], None
+        plain = guard.kind in ("absent", "keys") and all(type(key) is str for key in guard.value)
+        return (guard.kind, placed[0], guard.value) if plain else None
+
     def _relatives(self, source: Source) -> Iterable[Source]:
         """The sources that are read in one statement with this one."""
         placed = self._place(source)
@@ -155,10 +176,7 @@ class Prologue:
         indices = sorted(family.members)
         family.positions = {index: position for position, index in enumerate(indices)}
         if family.parent is not None:
-            source_list = self._fetch_family(family.parent)
-            if len(indices) != len(family.parent.members):
-                picks = self.constant([family.parent.positions[k] for k in indices], "picks")
-                source_list = f"[{source_list}[k] for k in {picks}]"
+            source_list = self._picked(self._fetch_family(family.parent), family.parent, indices)
         else:
             assert family.base is not None
             source_list = self.name(family.base)
@@ -171,20 +189,17 @@ class Prologue:
                 source_list = f"[{source_list}[k] for k in {self.constant(indices, 'picks')}]"
         if family.kind in ("element", "value"):
             expression = source_list
-        elif family.kind == "contents":
-            expression = f"[v.item() for v in {source_list}]"
         elif family.kind == "attr":
             expression = f"_getattr_each({source_list}, {family.key!r})"
         elif family.kind == "item":
             expression = self._items(family, source_list)
         elif family.kind == "plain":
             expression = f"[_plain_value({self.constant(family.key)}, v) for v in {source_list}]"
-        elif family.kind == "referent":
-            expression = f"[v() for v in {source_list}]"
+        elif family.kind in _READS:
+            expression = f"[{_READS[family.kind].format('v')} for v in {source_list}]"
         else:
             assert family.base is not None
-            table = self.name(family.base)
-            expression = self._lookup(table, source_list, part)
+            expression = self._lookup(self.name(family.base), source_list, part)
         family.variable = self._assign(expression, "list", part)
         if part == WALK:
             self.read_in_walk[family.variable] = [family.members[index] for index in indices]
@@ -193,7 +208,7 @@ class Prologue:
     def _items(self, family: Family, source_list: str) -> str:
         """An item of every member: natively where all members are plain dictionaries."""
         assert family.parent is not None
-        kinds = self._family_facts.get(("type", family.parent), {})
+        kinds = self._facts.get(("type", family.parent, None), {})
         key = self.constant(family.key)
         if type(family.key) is str and len(kinds) == len(family.parent.members) and set(kinds.values()) == {dict}:
             return f"_getitem_each({source_list}, {key})"
@@ -268,30 +283,15 @@ class Prologue:
             return f"{self.constant(source.owner, 'globals')}[{source.key!r}]"
         assert source.base is not None, source
         base = self.name(source.base)
-        if source.kind == "referent":
-            return f"{base}()"
-        if source.kind == "context":
-            return f"{base}.get(_MISSING)"
-        if source.kind == "default":
-            return f"{base}.get()"
-        if source.kind == "ahead":
-            return f"_ahead({base})"
-        if source.kind == "read_by":
-            return f"_read_by({base})"
-        if source.kind == "contents":
-            return f"{base}.item()"
-        if source.kind == "numbers":
-            return f"_numbers_in({base})"
+        if source.kind in _READS:
+            return _READS[source.kind].format(base)
         if source.kind == "plain":
             return f"_plain_value({self.constant(source.key)}, {base})"
         kind = self._types.get(source.base)
         if source.kind == "attr":
             native = native_method(kind, "__getattribute__")
             return attribute_of(base, source.key) if native is None else f"_own({base}, {source.key!r})"
-        if isinstance(source.key, NumberExpr):
-            key = source.key.code(self.name)
-        else:
-            key = self.name(source.key) if isinstance(source.key, Source) else self.constant(source.key)
+        key = source.key.code(self.name) if isinstance(source.key, NumberExpr) else self._key(source.key)
         native = native_method(kind, "__getitem__")
         if kind is collections.Counter and isinstance(source.key, NumberExpr):  # an item, be it there or not
             return f"{base}[{key}]"
@@ -332,7 +332,7 @@ class Prologue:
 
     def write(self) -> None:
         """Emit all checks, in the order in which capture needed them: a path is checked before it is followed."""
-        done: set[tuple[Any, ...]] = set()
+        done: set[Together] = set()
         tensors = {guard.source for guard in self.guards if guard.kind == "tensor"}
         for guard in self.guards:
             if guard.kind in ("tensor", "apart") or (guard.kind == "condition" and contents_in(guard.value[0])):
@@ -342,53 +342,47 @@ class Prologue:
             part = self.walk.part_of_guard(guard) if self.walk is not None else AFTER
             if part == WALK:
                 self.walk_guards.append(guard)
-            placed = self._place(guard.source) if guard.source is not None else None
-            if placed is not None and (guard.kind in _TOGETHER or _is_plain_value(guard)):
-                if (guard.kind, placed[0]) not in done:
-                    done.add((guard.kind, placed[0]))
-                    self._check_family(guard.kind, placed[0], part)
-            elif placed is not None and guard.kind in ("absent", "keys") and _is_plain(guard):
-                key = (guard.kind, placed[0], guard.value)
-                if key not in done:
-                    done.add(key)
-                    self._check_family_keys(guard, placed[0], part)
-            else:
+            together = self._together(guard)
+            if together is None:
                 self._check(self._condition(guard), part)
+            elif together not in done:
+                done.add(together)
+                self._check_family(together, part)
 
     def _check(self, condition: str, part: int) -> None:
         self.parts[part].append(f"if {condition}: return _MISS")
 
-    def _check_family(self, kind: str, family: Family, part: int) -> None:
+    def _check_family(self, together: Together, part: int) -> None:
         """One check for all guards of a kind on a family's members."""
-        wanted = self._family_facts[kind, family]
-        variable = self._fetch_family(family)
-        if kind == "equal":
-            wanted = {index: value for index, value in wanted.items() if _compares_well(value)}
+        kind, family, keys = together
+        wanted = self._facts[together]
         indices = sorted(wanted)
-        variable = self._picked(variable, family, indices)
+        variable = self._picked(self._fetch_family(family), family, indices)
         values = [wanted[k] for k in indices]
-        if kind == "requires_grad":
-            variable, kind = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list", part), "is"
-        if kind == "is":
-            if len({id(v) for v in values}) == 1:
-                self._check(f"not _all_are({variable}, {self.constant(values[0])})", part)
-            else:
-                self._check(f"not all(map(_is, {variable}, {self.constant(values, 'expected')}))", part)
-            return
-        if kind == "equal":
-            if not variable.isidentifier():
-                variable = self._assign(variable, "list", part)
-            self._check_types(variable, [type(v) for v in values], part)
+        if kind == "absent":
+            fails = f"_any_has({variable}, {keys!r})"
+        elif kind == "keys":
+            fails = f"any([[*v] != {self.constant(list(keys))} for v in {variable}])" if keys else f"any({variable})"
+        elif kind == "equal":
+            variable = variable if variable.isidentifier() else self._assign(variable, "list", part)
+            self._check(self._any_differs("type", variable, [type(v) for v in values]), part)
             expected = f"[{values[0]!r}] * {len(values)}" if len(set(values)) == 1 else self.constant(values, "expected")
-            self._check(f"{variable} != {expected}", part)
-            return
-        if kind == "type":
-            self._check_types(variable, values, part)
-            return
-        if len(set(values)) == 1:
-            self._check(f"not _lengths_are({variable}, {values[0]})", part)
+            fails = f"{variable} != {expected}"
+        elif kind == "requires_grad":
+            variable = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list", part)
+            fails = self._any_differs("is", variable, values)
         else:
-            self._check(f"[*map(_len, {variable})] != {self.constant(values, 'expected')}", part)
+            fails = self._any_differs(kind, variable, values)
+        self._check(fails, part)
+
+    def _any_differs(self, kind: str, variable: str, values: list[Any]) -> str:
+        """The condition that of a list's elements the type, the length, or (`is`) the identity is not as wanted."""
+        if len({value if kind == "length" else id(value) for value in values}) == 1:
+            return f"not {_ALL_ARE[kind]}({variable}, {self.constant(values[0])})"
+        expected = self.constant(values, "expected")
+        if kind == "is":
+            return f"not all(map(_is, {variable}, {expected}))"
+        return f"[*map(_{'len' if kind == 'length' else kind}, {variable})] != {expected}"
 
     def _picked(self, variable: str, family: Family, indices: list[int]) -> str:
         """Those of a family's members that are wanted, where `variable` holds them all."""
@@ -396,24 +390,6 @@ class Prologue:
             return variable
         picks = self.constant([family.positions[k] for k in indices], "picks")
         return f"[{variable}[k] for k in {picks}]"
-
-    def _check_types(self, variable: str, kinds: list[type], part: int) -> None:
-        if len(set(kinds)) == 1:
-            self._check(f"not _types_are({variable}, {self.constant(kinds[0])})", part)
-        else:
-            self._check(f"[*map(_type, {variable})] != {self.constant(kinds, 'expected')}", part)
-
-    def _check_family_keys(self, guard: Guard, family: Family, part: int) -> None:
-        """One check for all equal guards on the keys of a family's dictionaries."""
-        indices = sorted(self._family_keys[guard.kind, family, guard.value])
-        variable = self._picked(self._fetch_family(family), family, indices)
-        if guard.kind == "keys":
-            if guard.value:
-                self._check(f"any([[*v] != {self.constant(list(guard.value))} for v in {variable}])", part)
-            else:
-                self._check(f"any({variable})", part)
-        else:
-            self._check(f"_any_has({variable}, {guard.value!r})", part)
 
     def _condition(self, guard: Guard) -> str:
         """The Python condition under which a guard fails."""
@@ -433,10 +409,8 @@ class Prologue:
             return f"not {code}" if value[1] else code
         assert guard.source is not None
         name = self.name(guard.source)
-        if guard.kind == "type":
-            return f"_type({name}) is not {self.constant(value)}"
-        if guard.kind == "is":
-            return f"{name} is not {self.constant(value)}"
+        if guard.kind in _FAILS:
+            return _FAILS[guard.kind].format(name, self.constant(value))
         if guard.kind == "equal":
             return f"_type({name}) is not {self.constant(type(value))} or {self._differs(name, value)}"
         if guard.kind == "length":
@@ -446,23 +420,16 @@ class Prologue:
                 return self._asked(guard.source, "__len__", name)
             name = self._asked(guard.source, "__iter__", name)
             keys = f"[{', '.join(self._key(k) for k in value)}]"
-            if _by_identity(value):
+            if any(isinstance(key, Source) for key in value):
                 return f"not _same_objects([*{name}], {keys})"
             if all(type(k) is str for k in value):
                 return f"[*{name}] != {keys}"
-            name = self._asked(guard.source, "__iter__", self.name(guard.source))
             return f"[*{name}] != {keys} or [*map(_type, {name})] != {self.constant([type(k) for k in value])}"
         if guard.kind == "absent":
-            keys = [self._key(k) for k in value]
-            return " or ".join(self._asked(guard.source, "__contains__", f"{key} in {name}", key) for key in keys)
+            asked = [self._asked(guard.source, "__contains__", f"{key} in {name}", key) for key in map(self._key, value)]
+            return " or ".join(asked)
         if guard.kind == "cached":
             return f"not _cached_holds({name}, {', '.join(map(self.constant, value))})"
-        if guard.kind == "filters":
-            return f"tuple({name}) != {self.constant(value)}"
-        if guard.kind == "unset":
-            return f"_is_set({self.constant(value, 'slot')}, {name})"
-        if guard.kind == "requires_grad":
-            return f"{name}.requires_grad is not {value}"
         other = self.name(value)
         return f"{name} is not {other}" if guard.kind == "same" else f"{name} is {other}"
 
@@ -501,10 +468,6 @@ def attribute_of(base: str, name: str) -> str:
     return f"{base}.{name}" if name.isidentifier() and not iskeyword(name) else f"_getattr({base}, {name!r})"
 
 
-def _by_identity(keys: tuple[Any, ...]) -> bool:
-    return any(isinstance(k, Source) for k in keys)
-
-
 def lookup_all(table: dict[Any, Any], keys: list[Any], same_objects: Callable[..., bool]) -> list[Any]:
     """`[table.get(k) for k in keys]`, without hashing where `keys` are all of the table's keys in its order."""
     if len(table) == len(keys) and same_objects([*table], keys):
@@ -524,22 +487,9 @@ def all_are(values: list[Any], wanted: Any) -> bool:
 
 def _follow(path: str) -> Any:
     """What a dotted path that begins with `torch` leads to."""
-    found: Any = torch
-    for name in path.split(".")[1:]:
-        found = getattr(found, name)
-    return found
-
-
-def _is_plain_value(guard: Guard) -> bool:
-    """Whether a guard holds a value that lists can be compared by."""
-    return guard.kind == "equal" and _compares_well(guard.value)
+    return functools.reduce(getattr, path.split(".")[1:], torch)
 
 
 def _compares_well(value: Any) -> bool:
     """Whether `==` between values of this type says all: NaN equals nothing, and -0.0 equals 0.0."""
     return type(value) in (int, str, bool) or (type(value) is float and value == value and value != 0)
-
-
-def _is_plain(guard: Guard) -> bool:
-    """Whether a guard on keys is about names alone."""
-    return all(type(key) is str for key in guard.value)

@@ -14,7 +14,7 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
     INDEX     (constexpr, only with two axes or more) tl.int32 or tl.int64: the type of index arithmetic
 
 A program of a body with axes handles up to BLOCK consecutive elements of one member, in row-major order. Where their
-number and all addresses are multiples of 16, it handles them at once, by accesses of 128 bits a thread; otherwise TAIL
+number and all addresses allow it, it handles them at once, by accesses of 128 bits a thread; otherwise TAIL
 at a time, by narrow ones. Both branches call one function, `NAME_elements`, which has the computation. The kernel
 decides for each program, so that one odd view does not slow the other members down. Without ALIGN there is one branch for
 all programs: small work is not worth two copies of the code. Bodies with rows that are gone through have other constants:
@@ -27,10 +27,12 @@ from quickfuse.emit.triton_builder import TritonBuilder
 from quickfuse.emit.triton_ops import pointer_type
 from quickfuse.emit.triton_rows import row_functions
 from quickfuse.emit.triton_text import (
+    alignment_hints,
     dynamic_axes,
     function,
     in_memory,
     index_lines,
+    is_aligned,
     offset,
     program_lines,
     scalars,
@@ -113,7 +115,7 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
         *value_lines(body),
         f"left = tl.minimum({' * '.join(list(words.values())[: body.ndim])} - start, BLOCK)",
         "if ALIGN:",
-        f"    if ({' | '.join(['left', *(words[word] for word in _aligned_words(body))])}) % 16 == 0:",
+        f"    if {is_aligned(body, _aligned_words(body), 'left')}:",
         *call("        ", "start", "left", "True", "BLOCK"),
         "    else:",
         "        for done in range(0, left.to(tl.int32), TAIL):",
@@ -134,7 +136,7 @@ def _is_vector(slot: Slot) -> bool:
 
 
 def _aligned_words(body: KernelBody) -> list[int]:
-    """The words of a row that must be divisible by 16 for wide accesses: the addresses of slots that are contiguous
+    """The words of a row that must be multiples of something for wide accesses: the addresses of slots that are contiguous
     along the innermost axis, their strides along the others, and the innermost size."""
     words = []
     for k, slot in in_memory(body):
@@ -153,11 +155,11 @@ def _elements(body: KernelBody) -> list[str]:
     strides = [f"p{k}_stride{axis}" for k, slot in in_memory(body) for axis in dynamic_axes(slot)]
     if body.ndim > 1:
         lines += [f"{x} = {x}.to(INDEX)" for x in [*(f"n{axis}" for axis in range(1, body.ndim)), *strides]]
-    names = word_names(body)
     lines += [
         "left = left.to(tl.int32)",
         "if ALIGNED:",
-        *(f"    {x} = tl.multiple_of({x}, 16)" for x in ["left", *(names[word] for word in _aligned_words(body))]),
+        f"    left = tl.multiple_of(left, {body.elements_of_128_bits})",
+        *(f"    {line}" for line in alignment_hints(body, _aligned_words(body))),
         "lane = tl.arange(0, COUNT)",
         "mask = lane < left",
         *index_lines("(start.to(INDEX) + lane)" if body.ndim > 1 else "start + lane", range(body.ndim)),

@@ -17,9 +17,11 @@ from quickfuse.emit.triton_builder import Scope, TritonBuilder
 from quickfuse.emit.triton_online import OnlineWalker, sums_along
 from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
 from quickfuse.emit.triton_text import (
+    alignment_hints,
     function,
     in_memory,
     index_lines,
+    is_aligned,
     offset,
     program_lines,
     scalars,
@@ -61,25 +63,25 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     else:
         kernel.append("first = block.to(tl.int64) * BLOCK")
 
-    def call(indent: str, aligned: bool, split: bool) -> list[str]:
-        return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, str(aligned), str(split), *sizes])})")]
+    def call(indent: str, aligned: str) -> list[str]:
+        return [indent + line for line in wrapped(f"{name}_rows({', '.join([*passed, aligned, *sizes])})")]
 
-    words = [names[word] for word in body.aligned_words(form)]
+    words = body.aligned_words(form)
     if words:
         full = f"(first + BLOCK <= {_product(_tile_rows(body, form))})"
         full += f" & (start + COLUMNS <= {_product(body.column_axes)})" if form is Form.SPREAD else ""
         kernel += [
             "if ALIGN:",
-            f"    if (({' | '.join(words)}) % 16 == 0) & {full}:",
-            *call("        ", True, True),
+            f"    if {is_aligned(body, words)} & {full}:",
+            *call("        ", "True"),
             "    else:",
-            *call("        ", False, False),
+            *call("        ", "False"),
             "else:",
-            *call("    ", False, True),
+            *call("    ", "False"),
         ]
     else:
-        kernel += call("", False, True)
-    parameters = [*passed, *(f"{x}: tl.constexpr" for x in ("ALIGNED", "SPLIT", *sizes))]
+        kernel += call("", "False")
+    parameters = [*passed, *(f"{x}: tl.constexpr" for x in ("ALIGNED", *sizes))]
     constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "COLUMNS", "ALIGN", "INDEX")]
     return [
         function(f"{name}_rows", parameters, _rows(body, form)),
@@ -93,15 +95,13 @@ def _tile_rows(body: KernelBody, form: Form) -> tuple[int, ...]:
 
 
 def _rows(body: KernelBody, form: Form) -> list[str]:
-    """The statements of the function that handles BLOCK rows from `first` on. With ALIGNED there are all of them. With SPLIT
-    there is a loop for full tiles, which need no masks along their rows, before that for what is left of a row."""
+    """The statements of the function that handles BLOCK rows from `first` on. With ALIGNED there are all of them."""
     names = word_names(body)
     kept = [f"p{k} = p{k}.to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)]
     pointers = {f"p{k}" for k, _ in in_memory(body)}
     kept += [f"{x} = {x}.to(INDEX)" for x in names.values() if x not in pointers]
-    words = [names[word] for word in body.aligned_words(form)]
-    if words:
-        kept += ["if ALIGNED:", *(f"    {x} = tl.multiple_of({x}, 16)" for x in words)]
+    if words := body.aligned_words(form):
+        kept += ["if ALIGNED:", *(f"    {line}" for line in alignment_hints(body, words))]
     lines = [
         *kept,
         f"length = {_product(body.column_axes)}",
@@ -270,15 +270,11 @@ class RowsBuilder(TritonBuilder):
             for mask in (_everywhere("[1, COLUMNS]"), "r < length")
         )
         self.scope.lines += [
-            "if SPLIT:",
-            "    full = length // COLUMNS * COLUMNS",
-            "    for begin in range(0, full, COLUMNS):",
-            *(f"    {line}" for line in full),
-            "    for begin in range(full, length, COLUMNS):",
-            *(f"    {line}" for line in rest),
-            "else:",
-            "    for begin in range(0, length, COLUMNS):",
-            *(f"    {line}" for line in rest),
+            "full = length // COLUMNS * COLUMNS",
+            "for begin in range(0, full, COLUMNS):",
+            *full,
+            "for begin in range(full, length, COLUMNS):",
+            *rest,
         ]
 
     # --- reductions and scans ---

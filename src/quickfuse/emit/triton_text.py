@@ -9,6 +9,8 @@ import torch
 
 from quickfuse.ir.kernel import KernelBody, Slot
 
+_LONGEST_TERM = 32
+
 
 def in_memory(body: KernelBody) -> list[tuple[int, Slot]]:
     """The slots that have an address, with their numbers."""
@@ -64,6 +66,29 @@ def offset(body: KernelBody, k: int, axes: Sequence[int]) -> str:
     strides = body.slots[k].strides
     moving = [axis for axis in axes if strides[axis] != 0]
     return " + ".join(f"index{axis}" if strides[axis] == 1 else f"index{axis} * p{k}_stride{axis}" for axis in moving)
+
+
+def is_aligned(body: KernelBody, words: Sequence[int], *counts: str) -> str:
+    """The condition for accesses of 128 bits: words of a row, and numbers of elements, are multiples as they must be."""
+    names, needed = word_names(body), dict[int, list[str]]()
+    for word in words:
+        needed.setdefault(body.multiple_of(word), []).append(names[word])
+    needed.setdefault(body.elements_of_128_bits, []).extend(counts)
+    return " & ".join(f"({_all_bits(parts)} % {multiple} == 0)" for multiple, parts in needed.items() if parts)
+
+
+def _all_bits(names: Sequence[str]) -> str:
+    """The bits that any of some words has. Operators stand in few levels: for Triton, a term of a thousand is too deep."""
+    if len(names) <= _LONGEST_TERM:
+        return f"({' | '.join(names)})"
+    step = -(-len(names) // _LONGEST_TERM)
+    return f"({' | '.join(_all_bits(names[k : k + step]) for k in range(0, len(names), step))})"
+
+
+def alignment_hints(body: KernelBody, words: Sequence[int]) -> list[str]:
+    """Statements that tell Triton what `is_aligned` has found of some words."""
+    names = word_names(body)
+    return [f"{names[word]} = tl.multiple_of({names[word]}, {body.multiple_of(word)})" for word in words]
 
 
 def dynamic_axes(slot: Slot) -> list[int]:

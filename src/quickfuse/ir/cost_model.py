@@ -74,6 +74,10 @@ class CostModel:
     #: There are no more parts than make so many units of work of all rows; 0 where that is no matter.
     most_units: int = 0
 
+    #: Fewer neighbours in memory than this are better reduced as parts of longer rows: each has a sum of its own, and these
+    #: are added up. Group norm of images with channels last, 2 to 64 channels in a group.
+    short_run: int = 64
+
     # --- loops or calls ---
 
     #: `isin` compares with each of so many elements; with more, PyTorch's way by sorting is faster.
@@ -92,7 +96,8 @@ class CostModel:
     # --- products and convolutions (oneDNN and BLAS; DenseNet-121, GPT, LSTM of cells) ---
 
     #: With more multiplications a product is worth the longer way to oneDNN, and the memory that it takes on the way; and
-    #: with more than the second one with an activation after it.
+    #: with more than the second one with an activation after it, or where BLAS is slow (AMD EPYC with MKL: twice the time
+    #: from 64 x 256 x 256 on).
     most_for_blas: int = 1 << 25
     most_before_activation: int = 1 << 21
     #: A product that sums over so many rows is large enough not to be put together with others, and so is one that has as
@@ -169,6 +174,10 @@ class CostModel:
 
     #: A formula of more operations in a row is cut: LLVM translates 1,280 in 0.33 s, 5,000 in 2.1 s.
     longest_formula: int = 1000
+    #: As so many operations count a reduction that it reads, and any other element: LLVM translates a kernel of 40
+    #: reductions in 0.1 s, one of 640 in 5 s. Triton takes 1.3 s for 32 operands, in tiles, and 7 s for 64.
+    of_reduction: int = 30
+    of_load: int = 0
 
     #: Groups are only merged for the sake of common loads as long as a loop has no more than so many stores, and one is
     #: tried with no more than so many others that load the same elements.
@@ -195,5 +204,5 @@ COSTS = CostModel()
 GPU_COSTS = replace(
     COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
     aligned_bytes=16, least_chunked=1 << 28, least_rematerialised=1 << 23, most_again_in_row=2,
-    least_alike=2,
+    least_alike=2, of_load=30,
 )  # fmt: skip

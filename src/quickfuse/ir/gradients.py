@@ -72,7 +72,7 @@ class Differentiated:
 
     `forward` has the captured graph's placeholders. It returns `outputs` for the user, numbers out of tensors last, and then
     what is saved only; its last nodes copy new contents into inputs that the graph changes. `differentiable` are the outputs
-    (by number) that have gradients, and `reaches` the inputs that each of these depends on.
+    (by number) that have gradients; of these, those with different numbers in `groups` have nothing in common but inputs.
 
     `backward` has placeholders for the saved tensors, for the numbers (by the positions `numbers` of the captured inputs)
     and for the gradients of the differentiable outputs, of layout `tangents`. It returns the gradients of `wanted`, the
@@ -83,6 +83,7 @@ class Differentiated:
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
     backward graph for given differentiable outputs (by their number among these) without a gradient; `backward` takes none
     for those in `used_up`, whose gradients the graph has taken itself: it has the message of what backward raises for them.
+    `mutated` are the inputs that the graph changes, `read_before` those of them on whose old contents gradients depend.
     `has_tail`: forward ends with operators as they were captured, which change tensors in place.
     """
 
@@ -90,7 +91,7 @@ class Differentiated:
     backward: Graph
     outputs: list[TensorMeta | NumberMeta]
     differentiable: list[int]
-    reaches: list[frozenset[int]]
+    groups: list[int]
     saved: list[Saved]
     numbers: list[int]
     tangents: list[TensorMeta]
@@ -104,6 +105,7 @@ class Differentiated:
     used_up: dict[int, str] = field(default_factory=dict)
     has_tail: bool = False
     order: list[int] = field(default_factory=list)
+    read_before: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)

@@ -317,9 +317,9 @@ class KernelBody:
         return tuple(self.parallel)[:-1] if self.lies_across and form is not Form.SPREAD else ()
 
     def aligned_words(self, form: Form) -> list[int]:
-        """The words of a row that must be divisible by 16 for accesses of 128 bits in tiles: of slots that are contiguous
-        along one of the two innermost axes (of the rows, and within a row) the address and the other strides, and the size
-        of an axis where tiles go beyond its end."""
+        """The words of a row that must be multiples for accesses of 128 bits in tiles: of slots that are contiguous along
+        one of the two innermost axes (of the rows, and within a row) the address and the other strides, and the size of an
+        axis where tiles go beyond its end."""
         words: set[int] = set()
         row, column = self.row_axes[-1:], self.column_axes[-1]
         continued = [*row] if len(self.row_axes) - len(self.outer_axes(form)) > 1 else []
@@ -332,6 +332,16 @@ class KernelBody:
                 words.update([self.slot_word(k), *(self.stride_word(k, axis) for axis in others)])
                 words.update(axis for axis in along if axis in continued)
         return sorted(words)
+
+    @cached_property
+    def elements_of_128_bits(self) -> int:
+        """How many elements of the narrowest type among what is contiguous a thread may access at a time."""
+        vectors = (slot.dtype.itemsize for slot in self.slots if not slot.by_value and 1 in slot.strides)
+        return 16 // min(vectors, default=1)
+
+    def multiple_of(self, word: int) -> int:
+        """What a word of a row must be divisible by for accesses of 128 bits: addresses count bytes, the others elements."""
+        return 16 if word in self._slot_words else self.elements_of_128_bits
 
     @property
     def value_words(self) -> int:

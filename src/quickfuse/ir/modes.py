@@ -77,6 +77,20 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_or_restore
 
 
+def drawing_again(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that may draw random numbers on the CPU, made to leave the generator as it found it where it raises."""
+
+    def run_or_restore(*inputs: Any) -> Any:
+        before = torch.get_rng_state()
+        try:
+            return run(*inputs)
+        except Exception:
+            torch.set_rng_state(before)
+            raise
+
+    return run_or_restore
+
+
 @contextmanager
 def modes_restored() -> Iterator[None]:
     """What changes settings inside leaves them as it found them."""

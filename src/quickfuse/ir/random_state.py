@@ -1,8 +1,8 @@
 """The state of the random number generator that some operators return, for their backward to draw the same numbers again.
 
-Memory-efficient attention with dropout on a GPU returns it as two tensors on the CPU, whose contents its backward reads on
-the host; while a CUDA graph is recorded, both are on the GPU. Backward takes whatever forward made, where it is: a copy on
-another device is memory that the process must not read.
+Memory-efficient attention on a GPU returns it as two tensors on the CPU, without dropout as well, whose contents its
+backward reads on the host; while a CUDA graph is recorded, both are on the GPU. Backward takes whatever forward made, where
+it is: a copy on another device is memory that the process must not read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,12 @@ _BACKWARD = frozenset(
 _NAMES = ("philox_seed", "philox_offset")
 
 
-def results_on_cpu(function: Any, args: Any, kwargs: Any) -> tuple[int, ...]:
+def results_on_cpu(function: Any) -> tuple[int, ...]:
     """Which results of an operator on a GPU lie on the CPU."""
     overload = _FORWARD.get(function) if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) else None
     if overload is None:
         return ()
-    schema = overload._schema
-    names = [argument.name for argument in schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if not given.get("dropout_p", 0.0):
-        return ()
-    return tuple([k for k, result in enumerate(schema.returns) if result.name in _NAMES])
+    return tuple([k for k, result in enumerate(overload._schema.returns) if result.name in _NAMES])
 
 
 def uses_random_state(function: Any) -> bool:

@@ -203,7 +203,7 @@ class Segment:
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
     where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph; `tuned`: with launch shapes that are measured.
     `draws` are calls that come before the graph, in order. `asks_compiling`: the user's code asked whether it is being
-    compiled.
+    compiled. `expects`: the graph fails where a branch has another outcome than usual, which is no fault of the program's.
     """
 
     code: CodeType
@@ -230,6 +230,7 @@ class Segment:
     tuned: bool = False
     draws: list[Draw] = field(default_factory=list)
     asks_compiling: bool = False
+    expects: bool = False
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

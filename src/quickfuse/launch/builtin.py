@@ -53,6 +53,8 @@ def _function(name: str, address: int, flags: int, own: bytes, kept: object = No
     definition = _definitions.get((name, address))
     if definition is None:
         definition = _definitions[name, address] = _Definition(name.encode(), address, flags, None)
+        # Functions may outlast this module while the interpreter ends, and are asked for their flags until then.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(definition))
     make = ctypes.pythonapi.PyCFunction_NewEx
     prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
     # The last argument is for the function's module, which may be any object.

@@ -152,7 +152,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _may_align(body: KernelBody, members: Sequence[Member], form: Form) -> bool:
-    """Whether all that must be a multiple of 16 for wide accesses is one for some member, but for addresses."""
+    """Whether all that must be a multiple of something for wide accesses is one for some member, but for addresses."""
     words = set(body.aligned_words(form))
     if not words:
         return False
@@ -165,7 +165,7 @@ def _may_align(body: KernelBody, members: Sequence[Member], form: Form) -> bool:
             held[body.slot_word(k)] = offset * slot.dtype.itemsize
             dynamic = [axis for axis, known in enumerate(slot.strides) if known is None]
             held.update((body.stride_word(k, axis), strides[axis]) for axis in dynamic)
-        if all(held[word] % 16 == 0 for word in words):
+        if all(held[word] % body.multiple_of(word) == 0 for word in words):
             return True
     return False
 

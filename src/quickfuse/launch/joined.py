@@ -9,30 +9,44 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored, outer_tracer
 from ..ir.values import TensorMeta
 from .replayed import Replayed
+from .rerun import (
+    WithContents,
+    current_random_state,
+    outside_batches,
+    random_state_of_forward,
+    set_random_state,
+    small_copy,
+)  # fmt: skip
+from .several_results import SavedForGroups, keep_hooks_from_nothing
+
+#: Inputs of up to this size are held until backward has run, where backward itself does not need them: to differentiate
+#: the gradients (`create_graph=True`) takes all inputs. Larger ones are not, as eager does not: logits can be most of the
+#: memory.
+HELD_BYTES = 1 << 26
 
 
 class CompiledGraph:
     """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
-    `make_check` makes one for plain tensors of this layout."""
+    `make_check` makes one for plain tensors of this layout. `used` are the saved tensors (by number) that backward reads."""
 
     def __init__(
         self, function: Callable[..., Any], check: Any, make_check: Callable[..., Any], placer: Any, kernels: int,
-        metas: list[TensorMeta],
+        metas: list[TensorMeta], used: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.function = function
         self.check = check
@@ -42,6 +56,7 @@ class CompiledGraph:
         self.replayed = function if isinstance(function, Replayed) else None
         self.kernels = kernels
         self.metas = metas
+        self.used = used
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
@@ -108,6 +123,8 @@ class JoinedCall:
         #: How often outputs of forward were changed in place, by their numbers.
         self.changed: list[tuple[int, int]] = []
         self.unfit = False
+        #: The graphs, "forward" or "backward", of which it was said that eager runs instead.
+        self.noted: set[str] = set()
         self.early = early
         #: Whether all operators of forward have returned what they should.
         self.proven = False
@@ -117,6 +134,9 @@ class JoinedCall:
         self.mutated = frozenset(made.mutated)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
+        self.groups = made.groups
+        #: Whether backward from some outputs leaves to others what is saved for them.
+        self.apart = len({*made.groups}) > 1 and forward.replayed is None
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -129,7 +149,9 @@ class JoinedCall:
         self.leading = [self.wanted[k] for k in self.edges]
         self.number_index = {k: n for n, k in enumerate([k for k, number in enumerate(is_number) if number])}
         self.numbers = [self.number_index[k] for k in made.numbers]
+        self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
+        self.held = [k for k in self.weak if (k, True) not in self.saved]
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path for r in made.results
@@ -141,7 +163,7 @@ class JoinedCall:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
         if self.unfit:
             return self.run(*self._all_inputs(tensors, numbers))
-        random_state = _current_random_state(self.devices) if self.draws else None
+        random_state = current_random_state(self.devices) if self.draws else None
         before = None if self.proven else [(tensors[k], tensors[k].detach().clone()) for k in self.early]
         try:
             made = self._run_compiled(tensors, numbers, random_state)
@@ -161,9 +183,10 @@ class JoinedCall:
             return self(tensors, numbers)
         if made is None:  # what eager raises has nothing to do with the exception above
             if random_state is not None:
-                _set_random_state(random_state, self.devices)
+                set_random_state(random_state, self.devices)
             outputs = self.run(*self._all_inputs(tensors, numbers))
             self.unfit = True  # eager raises nothing either: what was compiled is no good
+            self.note_unfit("forward", Unfit())
             return outputs
         for function, settings in self.modes:
             function(*settings)
@@ -214,18 +237,32 @@ class JoinedCall:
             self.backwards[absent] = known
         return None if isinstance(known, str) else known
 
+    def note_unfit(self, name: str, unfit: Unfit) -> None:
+        """Say once that eager runs instead of what was compiled."""
+        if name not in self.noted and not isinstance(unfit, Refused):
+            self.noted.add(name)
+            reason = "an operator returned another shape, type or device than PyTorch says, or a number is too large"
+            logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {reason}")
+
     # in eager ---------------------------------------------------------------------------------------------------
 
     def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients, by running the captured graph once more, with autograd."""
         tensors = _inputs(node, self)
         aliases: dict[int, Any] = {}
-        with modes_restored(), torch.enable_grad(), _random_state(node.random_state, self.devices):
+        with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state, self.devices):
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
             for index in {self.tensor_index[k] for k in self.mutated}:
-                tensors[index] = tensors[index].detach().clone()
-            outputs = self.run(*self._all_inputs(tensors, node.numbers))
+                contents = node.contents.get(index, tensors[index])
+                if contents is None:
+                    raise RuntimeError(
+                        "these gradients have to be computed from the inputs of the compiled function, which has changed "
+                        f"one of shape {list(tensors[index].shape)}. Call the function without compiling it"
+                    )
+                tensors[index] = WithContents.apply(tensors[index], contents)
+            with outside_batches():
+                outputs = self.run(*self._all_inputs(tensors, node.numbers))
             given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
             found = torch.autograd.grad(
                 [self._base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
@@ -284,23 +321,33 @@ class _Joined(torch.autograd.Function):
         ctx: Any, call: JoinedCall, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any
     ) -> Any:
         ctx.random_state = random_state
+        ctx.contents = {k: small_copy(tensors[k]) for k in call.read_before}
         made = call.compiled_forward.function(tensors, *numbers)
         call.count_changes(made)
         ctx.call = call
         ctx.numbers = numbers
-        ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
+        if call.apart:  # a result, which will refer to the node, must not be referred to by it: an alias counts its changes
+            saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
+            ctx.shared = SavedForGroups(saved, call.groups)
+        else:
+            ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
         ctx.set_materialize_grads(False)
         if call.fixed:
             ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
         ctx.strong = [tensors[k] for k in call.strong]
         ctx.weak = [_ref(tensors[k]) for k in call.weak]
+        ctx.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
         ctx.versions = _versions(tensors)
         return tuple(made[: call.outputs])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call: JoinedCall = ctx.call
-        tensors = [*ctx.saved_tensors]
+        shared: SavedForGroups | None = ctx.shared if call.apart else None
+        tensors = [*ctx.saved_tensors] if shared is None else []
+        held = ctx.held
+        if held and not _graph_is_retained():
+            ctx.held = None
         given = [gradients[k] for k in call.differentiable]
         for number, message in call.used_up.items():
             if given[number] is not None:
@@ -308,16 +355,33 @@ class _Joined(torch.autograd.Function):
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))
+        if shared is not None:
+            tensors = shared.take(absent, _graph_is_retained())
         if not torch.is_grad_enabled() and not _are_watched(given):
             backward = call.compiled_backward(absent)
             if backward is not None:
+                if shared is not None:
+                    shared.check(tensors, backward.used)
                 ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
                 tensors += [g for g in given if g is not None]
-                with contextlib.suppress(Unfit):
+                try:
                     found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
-                    return (*_NOTHING, *[found[k] for k in call.edges])
+                    return _results(ctx, found)
+                except Unfit as unfit:
+                    call.note_unfit("backward", unfit)
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
-        return (*_NOTHING, *[found[k] for k in call.edges])
+        del held
+        return _results(ctx, found)
+
+
+def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
+    """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
+    call: JoinedCall = node.call
+    if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
+        for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
+            if index in absent:
+                keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
+    return (*_NOTHING, *[found[k] for k in call.edges])
 
 
 def _are_watched(gradients: list[Any]) -> bool:
@@ -365,6 +429,7 @@ _ref = weakref.ref
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 _version = operator.attrgetter("_version")
+_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 #: `_Joined.apply`, without what it does for transforms of torch.func: guards see to it that none is active.
 keep_peer_out(_Joined.backward)
@@ -404,24 +469,3 @@ def _inputs(node: Any, call: JoinedCall) -> list[Any]:
                 f"of the compiled function, of shape {list(tensor.shape)}"
             )
     return tensors
-
-
-def _current_random_state(devices: list[int]) -> Any:
-    return torch.get_rng_state(), [torch.cuda.get_rng_state(k) for k in devices]
-
-
-def _set_random_state(state: Any, devices: list[int]) -> None:
-    torch.set_rng_state(state[0])
-    for device, one in zip(devices, state[1], strict=True):
-        torch.cuda.set_rng_state(one, device)
-
-
-@contextlib.contextmanager
-def _random_state(state: Any, devices: list[int]) -> Iterator[None]:
-    """Draw the random numbers again that were drawn from this state."""
-    if state is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=devices):
-        _set_random_state(state, devices)
-        yield

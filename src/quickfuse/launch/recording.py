@@ -176,25 +176,31 @@ class CudaRecording:
 def allocate_at(address: int, nbytes: int, allocate: Callable[[int], torch.Tensor]) -> torch.Tensor | None:
     """Memory at an address that was just freed; None if `allocate(nbytes)` does not come to give it.
 
-    The allocator joins what is freed with free memory beside it, and then gives out the beginning of the whole: what lies
-    before the address is taken first.
+    The allocator joins what is freed with free memory beside it, and gives out the beginning of the smallest free block.
+    What lies before the address in its block is taken first, and all of smaller blocks.
     """
     small = nbytes <= _SMALL
     taken: list[torch.Tensor] = []
     for _ in range(_TRIES):
         found = allocate(nbytes)
-        if found.data_ptr() == address:
+        at = found.data_ptr()
+        if at == address:
             return found
-        before = address - found.data_ptr()
+        before = address - at
         if 0 < before < 2 * _SMALL if small else _SMALL < before <= _MOST_TAKEN:
             del found
-            found = allocate(min(before, _SMALL) if small else before)
+            found = allocate(size := min(before, _SMALL) if small else before)
+            if found.data_ptr() != at and before >= nbytes:  # the address is not in the block that begins there
+                taken.append(allocate(nbytes))
+            if 0 <= address - found.data_ptr() < size:
+                del found
+                continue
         taken.append(found)
     return None
 
 
 #: How often to ask for memory until it is that which was just freed.
-_TRIES = 8
+_TRIES = 64
 #: PyTorch's allocator has pools of their own for requests of up to so many bytes, in segments of twice that.
 _SMALL = 1 << 20
 #: So many bytes are taken at most to come to the address that is wanted.

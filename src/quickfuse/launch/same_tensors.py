@@ -23,34 +23,32 @@ from operator import call
 from typing import Any
 
 import numpy as np
+import torch
 
-from ..ir.walk import Holder
+from ..ir.walk import MOVED, Holder
 from . import builtin, cpu, unchanged
 from .bulk_reads import TENSOR_TYPES
-from .same_tensors_ir import (
-    BLOCK_WORDS,
-    COLLECTED,
-    GRAD,
-    HITS,
-    KIND,
+from .object_layout import TYPE_VERSION, version_of_type
+from .same_tensors_ir import BLOCK_WORDS, COLLECTED, COUNTING_THREADS, HITS, THREADS, collect_ir, count_ir, scan_ir
+from .same_words_ir import (
+    GRADIENT_WORDS,
+    IMPL,
     NEEDS,
-    OBJECT,
     OWN_WORDS,
     RECORD_WORDS,
     STORAGE,
     STORAGE_WORDS,
     TEMPLATE,
-    collect_ir,
-    count_ir,
-    scan_ir,
 )
 from .tensor_check import UNCHANGED, NativeTensorCheck, key_included_function
 from .tensor_layout import FIRST_WORDS, MOST_DIMENSIONS, OBJECT_MASK, TensorLayout, tensor_layout
-
-_TYPE_VERSION = 384
+from .thread_choice import ThreadChoice
 
 #: After how many calls words are written down again that were hardly of use, at most.
 _LONGEST_WAIT = 4096
+
+#: From so many tensors on, several threads may be faster.
+_WORTH_THREADS = 512
 
 _NAME = "quickfuse_same_tensors"
 
@@ -61,14 +59,18 @@ class SameTensors:
     `holds(held)` gives the list of the tensors if nothing has changed, or else None. `held` begins with the roots of the
     walk, then come the tensors that the caller holds. After that, `count()` counts the changes of kernels for autograd. What
     is known has a number, `block[0]`, which is 0 where nothing is.
+
+    Gradients may be other tensors than before, of the same kind: then their addresses are written to those of the check, and
+    `block[MOVED]` is 1 until the caller has made use of them.
     """
 
     def __init__(
         self, check: NativeTensorCheck, walk: unchanged.Unchanged | None, roots: int, holders: Sequence[Holder],
-        changes: Mapping[int, int],
+        changes: Mapping[int, int], strict: bool = False,
     ) -> None:  # fmt: skip
         """`holders` tell of each tensor of the check what holds it. `changes`: how often the program changes some, by their
-        positions; kernels do that without telling autograd."""
+        positions; kernels do that without telling autograd. `strict`: no gradient may be at another address."""
+        self._strict = strict
         self._check = check
         self._walk = walk
         self._roots = roots
@@ -80,7 +82,9 @@ class SameTensors:
         self._grads = [(k, h.number) for k, h in enumerate(self._holders) if h.kind == "grad"]
         self.block = (ctypes.c_int64 * BLOCK_WORDS)()
         self._kept: list[Any] = []  # the memory that the block refers to
-        self.holds = builtin.one_argument(_NAME, _native()[0], ctypes.addressof(self.block))
+        self.holds: Callable[[Any], Any] = builtin.one_argument(_NAME, _native()[0], ctypes.addressof(self.block))
+        if len(self._holders) >= _WORTH_THREADS:
+            self.holds = ThreadChoice(self.holds, self.block, (THREADS, COUNTING_THREADS))
         self.count = builtin.no_argument(f"{_NAME}_count", _native()[2], np.frombuffer(self.block, dtype=np.int64))
         self._number = 0
         self._wait = 1
@@ -121,10 +125,12 @@ class SameTensors:
         versions = words[self._changed, layout.version - layout.first]
         if not self._stand_alone(found, words, layout) or (versions == 0).any():
             return
-        counts = np.stack([versions + layout.counter, self._times], axis=1)
+        places, numbers = np.unique(versions + layout.counter, return_inverse=True)  # views share theirs with what they view
+        times = np.bincount(numbers, self._times, len(places)).astype(np.int64)
+        counts = np.stack([places, times], axis=1)
         self._kept = [note]
-        first, second = self._records(found, words, self._masks(layout, tensors))
-        self._use(note, held, tensors, first, second, counts)
+        objects = found[:, 0].copy()
+        self._use(note, held, tensors, objects, self._shares(found, words, self._masks(layout, tensors), objects), counts)
 
     def _stand_alone(self, found: np.ndarray, words: np.ndarray, layout: TensorLayout) -> bool:
         """Whether each is a leaf whose C++ object belongs to the Python object, and gradients are those of their tensors."""
@@ -134,43 +140,70 @@ class SameTensors:
         autograd = words[:, layout.autograd - layout.first]
         return all(grad[parent] == impl[k] and autograd[parent] for k, parent in self._grads)
 
-    def _records(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The records of all tensors but gradients, and those of gradients."""
+    def _shares(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray, objects: np.ndarray) -> list[np.ndarray]:
+        """All tensors but gradients, and gradients."""
         rows = np.concatenate([found[:, 7:8], masks[:, FIRST_WORDS:], (words & masks)[:, FIRST_WORDS:]], axis=1)
         numbers: dict[bytes, int] = {}
         which = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
         templates = np.frombuffer(b"".join(numbers), dtype=np.int64).copy()
         records = np.empty((len(found), RECORD_WORDS), dtype=np.int64)
-        records[:, OBJECT] = found[:, 0]
         records[:, TEMPLATE] = templates.ctypes.data + 8 * rows.shape[1] * which
-        records[:, KIND : KIND + 2] = found[:, 1:3]
+        records[:, IMPL] = found[:, 2]
         records[:, OWN_WORDS : OWN_WORDS + FIRST_WORDS] = words[:, :FIRST_WORDS]
         records[:, STORAGE : STORAGE + STORAGE_WORDS] = found[:, 3:7]
-        parents = {parent for _, parent in self._grads}
-        records[:, GRAD] = np.where([k in parents for k in range(len(found))], found[:, 8], 0)
         records[:, NEEDS] = found[:, 10]
-        grads = {k for k, _ in self._grads}
-        first = np.ascontiguousarray(records[[k for k in range(len(found)) if k not in grads]])
-        second = np.ascontiguousarray(records[sorted(grads)])
-        self._kept += [templates, first, second]
-        return first, second
+        grads = [k for k, _ in self._grads]
+        others = np.setdiff1d(np.arange(len(found)), grads)
+        gradients = self._gradient_rows(found, words, objects)
+        self._kept += [templates, gradients]
+        moved = ctypes.addressof(self.block) + 8 * MOVED
+        return [
+            self._share(records[others], found[others, :3], 0, 0, 0),
+            self._share(records[grads], found[grads, :3], gradients.ctypes.data, moved, int(self._strict)),
+        ]
+
+    def _share(self, records: np.ndarray, objects: np.ndarray, *rest: int) -> np.ndarray:
+        records, objects = in_cache_lines(records), np.ascontiguousarray(objects)
+        share = np.array([records.ctypes.data, 0, 0, len(records), objects.ctypes.data, *rest], dtype=np.int64)
+        self._kept += [records, objects]
+        return share
+
+    def _gradient_rows(self, found: np.ndarray, words: np.ndarray, objects: np.ndarray) -> np.ndarray:
+        """A row of each gradient. One that is changed, or takes part in autograd, has to be the tensor that it was."""
+        layout = tensor_layout()
+        assert layout is not None
+        grads, parents = (np.array(part, dtype=np.int64) for part in zip(*self._grads, strict=True) or ((), ()))
+        addresses = self._check.addresses
+        rows = np.empty((len(self._grads), GRADIENT_WORDS), dtype=np.int64)
+        autograd = words[:, layout.autograd - layout.first]
+        rows[:, 0] = autograd[parents] + 8 * layout.grad
+        rows[:, 1] = addresses.ctypes.data + 8 * grads
+        rows[:, 2] = addresses[grads] - found[grads, 3]
+        rows[:, 3] = (autograd[grads] == 0) & (found[grads, 1] == id(torch.Tensor)) & ~np.isin(grads, self._changed)
+        rows[:, 4] = objects.ctypes.data + 8 * grads
+        return rows
 
     def _use(
-        self, note: Any, held: list[Any], tensors: list[Any], first: np.ndarray, second: np.ndarray, counts: np.ndarray
-    ) -> None:
-        """Let the scan compare these records from now on. `counts`: where versions are, and how often they change."""
-        heads = np.array([(id(kind) + _TYPE_VERSION, _type_version(kind)) for kind in {*map(type, tensors)}], dtype=np.int64)
+        self, note: Any, held: list[Any], tensors: list[Any], objects: np.ndarray, shares: list[np.ndarray],
+        counts: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Let the scan compare these tensors from now on. `counts`: where versions are, and how often they change."""
+        heads = np.array(
+            [(id(kind) + TYPE_VERSION, version_of_type(kind)) for kind in {*map(type, tensors)}], dtype=np.int64
+        )
         ids = np.array([id(t) for t in held[self._roots :]], dtype=np.int64)
-        pair = np.array([len(counts), counts.ctypes.data], dtype=np.int64)
-        objects = np.array([*map(id, tensors)], dtype=np.int64)
-        shares = [np.array([records.ctypes.data, 0, 0, len(records)], dtype=np.int64) for records in (first, second)]
-        self._kept += [heads, ids, counts, pair, objects, *shares]
+        pair = np.array([counts.ctypes.data, 0, len(counts)], dtype=np.int64)
+        parents = np.zeros(len(tensors), dtype=np.int64)
+        for k, parent in self._grads:
+            parents[k] = id(tensors[parent])
+        self._kept += [heads, ids, counts, pair, objects, parents, *shares]
         walk_block = self._walk.block_address if self._walk is not None else 0
         results = note.results.ctypes.data if note is not None else 0
         self._number = next(_numbers)
         self.block[1:] = [
             walk_block, results, self._roots, len(ids), ids.ctypes.data, len(heads), heads.ctypes.data,
-            shares[0].ctypes.data, shares[1].ctypes.data, pair.ctypes.data, len(objects), objects.ctypes.data, 0, 1,
+            shares[0].ctypes.data, shares[1].ctypes.data, pair.ctypes.data, len(objects), objects.ctypes.data, 0, 1, 1,
+            0, parents.ctypes.data,
         ]  # fmt: skip
         self.block[0] = self._number
 
@@ -188,12 +221,17 @@ class SameTensors:
         for ndim in range(MOST_DIMENSIONS):
             for place in layout.unused(ndim):
                 masks[ndims == ndim, place - layout.first] = 0
+        masks[[k for k, _ in self._grads], layout.types - layout.first] = (1 << 56) - 1  # they may be other tensors
         return masks
 
 
-def _type_version(kind: type) -> int:
-    getattr(kind, "__init__", None)
-    return ctypes.c_int64.from_address(id(kind) + _TYPE_VERSION).value
+def in_cache_lines(rows: np.ndarray) -> np.ndarray:
+    """A copy of int64 rows that begins where a cache line of 64 bytes does."""
+    memory = np.empty(rows.size + 8, dtype=np.int64)
+    first = -memory.ctypes.data % 64 // 8
+    aligned = memory[first : first + rows.size].reshape(rows.shape)
+    aligned[:] = rows
+    return aligned
 
 
 #: Numbers of what is known, from 1 on.

@@ -39,11 +39,11 @@ class TensorLayout:
     """Places are numbers of words. Words `first` to `last` of a tensor's C++ object tell of all its properties.
 
     `handle`: the byte offset of the pointer to the C++ object in a Python tensor object. `storage`, `autograd`, `version`
-    and `object`: pointers in the C++ object; `sizes` and `strides` are where those of 5 dimensions begin. Behind the pointer
-    to the storage, `data` is the address, of the words after which two tell who owns the memory, and `storage_flag` says
-    whether it may be written to. Behind the pointer for autograd, `grad` points to the gradient, `function` to what made the
-    tensor, and `flags` has a bit that says whether it needs gradients. `counter`: the byte offset of a version behind its
-    pointer.
+    and `object`: pointers in the C++ object; `sizes` and `strides` are where those of 5 dimensions begin. Behind the
+    pointer to the storage, `data` is the address, of the words after which two tell who owns the memory, and `storage_flag`
+    says whether it may be written to, by some bits. Behind the pointer for autograd, `grad` points to the gradient,
+    `function` to what made the tensor, and `flags` has a bit that says whether it needs gradients. `counter`: the byte
+    offset of a version behind its pointer. `types`: the word with type and device, whose highest byte may be anything.
     """
 
     handle: int
@@ -57,10 +57,14 @@ class TensorLayout:
     strides: int
     data: int
     storage_flag: int
+    storage_bits: int
     grad: int
     function: int
     flags: int
     counter: int
+    #: Whether the word before that for the Python object is its interpreter, the same in all tensors that have one.
+    interpreter: bool
+    types: int
 
     def unused(self, ndim: int) -> list[int]:
         """The words for sizes and strides that a tensor of fewer dimensions leaves as they are."""
@@ -92,17 +96,30 @@ def _found() -> TensorLayout:
     strides = _run_of(lambda t: [*t.stride()])
     autograd = _autograd_pointer()
     grad, function, flags = _autograd_words(autograd)
-    data, storage_flag = _storage_words()
+    data, storage_flag, storage_bits = _storage_words()
     first, last = storage, lazy[0] // 8
     layout = TensorLayout(
-        handle, first, last, storage, autograd, version[0] // 8, this, sizes, strides, data, storage_flag, grad, function,
-        flags, version[1],
+        handle, first, last, storage, autograd, version[0] // 8, this, sizes, strides, data, storage_flag, storage_bits,
+        grad, function, flags, version[1], _is_interpreter(this - 1), _types(range(strides, last + 1)),
     )  # fmt: skip
     _try_changes(layout)
     pointers = max(layout.autograd, layout.version, layout.object)
     if handle != 16 or not pointers < first + FIRST_WORDS <= last + 1 - FIRST_WORDS:
         raise _NotFoundError
     return layout
+
+
+def _is_interpreter(place: int) -> bool:
+    found = {words_of(tensor)[place] for tensor in (*_probes(), torch.zeros(3, requires_grad=True) * 2)}
+    return len(found) == 1 and min(found) > _LOWEST_ADDRESS
+
+
+def _types(places: range) -> int:
+    """The word in which tensors of different types differ. Flags come after these, in fewer bytes than are left of it: the
+    highest one is never written."""
+    pairs = [(torch.zeros(3), torch.zeros(3, dtype=torch.int32)), (torch.zeros(2, 2), torch.zeros(2, 2).bool())]
+    words = [(words_of(one), words_of(other)) for one, other in pairs]
+    return _one({k for k in places if all((one[k] ^ other[k]) << 8 & (1 << 64) - 1 for one, other in words)})
 
 
 def _words(address: int, count: int) -> list[int]:
@@ -196,8 +213,9 @@ def _autograd_words(pointer: int) -> tuple[int, int, int]:
     return grad, function, _one(flags)
 
 
-def _storage_words() -> tuple[int, int]:
-    """Where a storage has its address, before two words that tell if others share it, and what tells if it is protected."""
+def _storage_words() -> tuple[int, int, int]:
+    """Where a storage has its address, before two words that tell if others share it, and what tells if it is protected: a
+    word and bits of it."""
 
     def words(tensor: torch.Tensor) -> list[int]:
         return _words(tensor.untyped_storage()._cdata, _STORAGE_WORDS)
@@ -217,10 +235,10 @@ def _storage_words() -> tuple[int, int]:
     protected = torch.zeros(4)
     before = words(protected)
     torch._C._set_throw_on_mutable_data_ptr(protected)
-    flags = [k for k in range(data, _STORAGE_WORDS) if before[k] != words(protected)[k]]
+    flags = {k: before[k] ^ words(protected)[k] for k in range(data, _STORAGE_WORDS) if before[k] != words(protected)[k]}
     if not shared:
         raise _NotFoundError
-    return data, _one(flags)
+    return data, _one(flags), flags[_one(flags)]
 
 
 def _try_changes(layout: TensorLayout) -> None:

@@ -36,24 +36,22 @@ from ..ir.reading import entry
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
 from ..signals import let_through
 from . import builtin, cpu, inline_values, watched
-from .bulk_reads import list_layout_holds
+from .object_layout import (
+    DICTS,
+    HAS_MANAGED_DICT,
+    INSTANCE_DICT,
+    ORDER_STATE,
+    SIZE,
+    TYPE_VERSION,
+    layout_holds,
+    tuple_items,
+    version_of_type,
+    word_at,
+)
+from .unchanged_ir import BLOCK_WORDS, LIST_ITEMS, READ_WORDS, find_ir, scan_ir
 from .watched import DICT_VERSION
 
 _TYPE = 8
-_SIZE = 16
-_LIST_ITEMS = 24
-_ORDER_STATE = 88
-_TYPE_VERSION = 384
-_INSTANCE_DICT = -24
-_HAS_MANAGED_DICT = 1 << 4
-
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-
-#: Words of the block that the native function reads for each list: how many roots, where they are, the same for words and
-#: results, and how often it found everything unchanged.
-_BLOCK_WORDS = 7
-#: Which of these words is where the results are, another place for each list.
-RESULTS_WORD = 5
 #: How many lists there are at most for one walk, which may begin at other roots for each layer of a model.
 _MOST_LISTS = 32
 
@@ -100,7 +98,7 @@ class Unchanged:
         self._steps = list(steps)
         self._results = list(results)
         self._in_use: list[_Note] = []
-        self._block = (ctypes.c_int64 * (1 + _MOST_LISTS * _BLOCK_WORDS))()
+        self._block = (ctypes.c_int64 * (1 + _MOST_LISTS * BLOCK_WORDS))()
         self.scan = builtin.one_argument(_SCAN, _native()[0], ctypes.addressof(self._block))
         self._wait = 1
         self._skip = 1
@@ -140,7 +138,7 @@ class Unchanged:
     def _make_room(self, roots: list[Any]) -> None:
         """Forget the list of these roots, in which something changed, or else the one of least use if there are too many."""
         known = [note.roots[0] == id(roots[0]) and note.roots.tolist() == [*map(id, roots)] for note in self._in_use]
-        hits = [self._block[1 + k * _BLOCK_WORDS + 6] for k in range(len(known))]
+        hits = [self._block[1 + k * BLOCK_WORDS + 6] for k in range(len(known))]
         if True in known:
             index = known.index(True)
         elif len(known) == _MOST_LISTS and self._skip <= 0:
@@ -166,8 +164,8 @@ class Unchanged:
         if len(self._in_use) == _MOST_LISTS or self.scan(roots) is not None:  # another thread was faster
             return
         count = len(self._in_use)
-        first = 1 + count * _BLOCK_WORDS
-        self._block[first : first + _BLOCK_WORDS] = [
+        first = 1 + count * BLOCK_WORDS
+        self._block[first : first + BLOCK_WORDS] = [
             len(note.roots), note.roots.ctypes.data, len(note.pairs), note.pairs.ctypes.data,
             len(note.results), note.results.ctypes.data, -1,
         ]  # fmt: skip
@@ -182,8 +180,8 @@ class Unchanged:
         """Forget one list: the last one takes its place."""
         last = len(self._in_use) - 1
         self._block[0] = 0  # no other thread's scan runs at the same time: it holds the interpreter
-        begin, end = 1 + index * _BLOCK_WORDS, 1 + last * _BLOCK_WORDS
-        self._block[begin : begin + _BLOCK_WORDS] = self._block[end : end + _BLOCK_WORDS]
+        begin, end = 1 + index * BLOCK_WORDS, 1 + last * BLOCK_WORDS
+        self._block[begin : begin + BLOCK_WORDS] = self._block[end : end + BLOCK_WORDS]
         self._in_use[index] = self._in_use[last]
         self._in_use.pop()
         self._block[0] = last
@@ -256,23 +254,23 @@ def _open(value: Any, kind: type, ordered: bool, places: _Places) -> None:
     """Add the addresses of what tells whether a container is as it was."""
     place, addresses = id(value), places.addresses
     if isinstance(value, type):
-        if not _type_version(value):
+        if not version_of_type(value):
             raise Changed
-        addresses.append(place + _TYPE_VERSION)
+        addresses.append(place + TYPE_VERSION)
         return
     addresses.append(place + _TYPE)
-    if kind in _DICTS:
+    if kind in DICTS:
         watched.follow(value)
         addresses.append(place + DICT_VERSION)
         if ordered and kind is collections.OrderedDict:
-            addresses.append(place + _ORDER_STATE)
+            addresses.append(place + ORDER_STATE)
     elif kind is list:
-        addresses += [place + _SIZE, place + _LIST_ITEMS]
-        items = places.wanted[len(addresses) - 1] = _word(place + _LIST_ITEMS)
+        addresses += [place + SIZE, place + LIST_ITEMS]
+        items = places.wanted[len(addresses) - 1] = word_at(place + LIST_ITEMS)
         addresses += range(items, items + 8 * len(value), 8)
     elif kind is tuple:
-        addresses.append(place + _SIZE)
-        items = place + _tuple_items()
+        addresses.append(place + SIZE)
+        items = place + tuple_items()
         addresses += range(items, items + 8 * len(value), 8)
     else:
         _open_instance(value, kind, places)
@@ -281,16 +279,16 @@ def _open(value: Any, kind: type, ordered: bool, places: _Places) -> None:
 def _open_instance(value: Any, kind: type, places: _Places) -> None:
     addresses, seen = places.addresses, places.seen
     own = value.__dict__
-    if not kind.__flags__ & _HAS_MANAGED_DICT or type(own) is not dict:
+    if not kind.__flags__ & HAS_MANAGED_DICT or type(own) is not dict:
         raise Changed
-    pointer = id(value) + _INSTANCE_DICT
-    if _word(pointer) != id(own):
+    pointer = id(value) + INSTANCE_DICT
+    if word_at(pointer) != id(own):
         raise Changed
     if (id(kind), False) not in seen:
         seen.add((id(kind), False))
-        if not _type_version(kind):
+        if not version_of_type(kind):
             raise Changed
-        addresses.append(id(kind) + _TYPE_VERSION)
+        addresses.append(id(kind) + TYPE_VERSION)
     addresses.append(pointer)
     if (id(own), False) not in seen:
         seen.add((id(own), False))
@@ -298,14 +296,8 @@ def _open_instance(value: Any, kind: type, places: _Places) -> None:
         addresses += [id(own) + _TYPE, id(own) + DICT_VERSION]
         pointer = inline_values.pointer_of(own)
         if pointer:
-            values = places.wanted[len(addresses)] = _word(pointer)
+            values = places.wanted[len(addresses)] = word_at(pointer)
             addresses += [pointer, *inline_values.places(values)]
-
-
-def _type_version(kind: type) -> int:
-    """The version of a class: it gets one when an attribute is looked up, and loses it when one is changed."""
-    getattr(kind, "__init__", None)
-    return ctypes.c_uint32.from_address(id(kind) + _TYPE_VERSION).value
 
 
 def _read_words(places: _Places) -> Any:
@@ -324,7 +316,7 @@ def _read_words(places: _Places) -> Any:
 
 def helpers() -> dict[str, Callable[..., Any]]:
     """What generated code needs of this module, nothing where this interpreter's objects are laid out differently."""
-    return {"unchanged": Unchanged} if _layout_holds() else {}
+    return {"unchanged": Unchanged} if layout_holds() else {}
 
 
 def find_address() -> int:
@@ -337,255 +329,8 @@ def find_address() -> int:
 def _native() -> tuple[int, Any, int]:
     """The address of the scan, the function that reads words, and the address of the search for a list."""
     find = f"{_SCAN}_find"
-    scan = [_scan_ir(f"{_SCAN}_block", find), builtin.of_one_argument(_SCAN, f"{_SCAN}_block", "object")]
-    ir = [_find_ir(find), *scan, _READ_WORDS]
+    scan = [scan_ir(f"{_SCAN}_block", find), builtin.of_one_argument(_SCAN, f"{_SCAN}_block", "object")]
+    ir = [find_ir(find), *scan, READ_WORDS]
     addresses = cpu.load("\n".join(ir), [_SCAN, "quickfuse_read_words", find])
     reading = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
     return addresses[_SCAN], reading(addresses["quickfuse_read_words"]), addresses[find]
-
-
-@functools.cache
-def _layout_holds() -> bool:
-    if not list_layout_holds() or not builtin.layout_holds() or not watched.available():
-        return False
-    return _dict_versions_hold() and _orders_hold() and inline_values.hold() and _instances_hold() and _tuple_items() > 0
-
-
-def _word(address: int) -> int:
-    return ctypes.c_int64.from_address(address).value
-
-
-def _dict_versions_hold() -> bool:
-    """Every kind of change gives a version that was not there before; looking changes nothing."""
-    changes: list[Callable[[dict[str, Any]], Any]] = [
-        lambda d: d.update(b=2), lambda d: d.__setitem__("a", object()), lambda d: d.pop("b"),
-        lambda d: d.setdefault("c", 1), lambda d: d.__delitem__("c"), lambda d: d.popitem(), lambda d: d.clear(),
-    ]  # fmt: skip
-    for kind in _DICTS:
-        table: Any = kind()
-        table["a"] = 1
-        table["z"] = 2
-        watched.follow(table)
-        versions = [_word(id(table) + DICT_VERSION)]
-        for change in changes:
-            table.get("a")
-            if _word(id(table) + DICT_VERSION) != versions[-1]:
-                return False
-            change(table)
-            versions.append(_word(id(table) + DICT_VERSION))
-        if len(set(versions)) != len(versions):
-            return False
-    return True
-
-
-def _orders_hold() -> bool:
-    table = collections.OrderedDict(a=1, b=2, c=3)
-    before, state = _word(id(table) + DICT_VERSION), _word(id(table) + _ORDER_STATE)
-    table.move_to_end("a")
-    after, moved = _word(id(table) + DICT_VERSION), _word(id(table) + _ORDER_STATE)
-    return (before, state) != (after, moved) and 0 < state < moved < 1 << 20
-
-
-def _instances_hold() -> bool:
-    class Probe:
-        def __init__(self) -> None:
-            self.first = 1
-
-    def store(probe: Any, value: Any) -> None:
-        probe.first = value
-
-    instance = Probe()
-    own = instance.__dict__
-    watched.follow(own)
-    if not Probe.__flags__ & _HAS_MANAGED_DICT or _word(id(instance) + _INSTANCE_DICT) != id(own):
-        return False
-    versions = set()
-    kept: list[Any] = []  # so that each value has another address
-    for count in range(64):  # often enough for the interpreter to specialise the instruction
-        store(instance, object())
-        pointer = inline_values.pointer_of(own)
-        words = [id(own) + DICT_VERSION, *inline_values.places(_word(pointer) if pointer else 0)]
-        versions.add(tuple([_word(at) for at in words]))
-        kept.append(instance.first)
-        if len(versions) != count + 1 or own is not instance.__dict__:
-            return False
-    instance.__dict__ = {}
-    if _word(id(instance) + _INSTANCE_DICT) != id(instance.__dict__):
-        return False
-    first = _type_version(Probe)
-    Probe.first = 3  # type: ignore[assignment]
-    changed = ctypes.c_uint32.from_address(id(Probe) + _TYPE_VERSION).value
-    return 0 < first < 1 << 31 and changed == 0 and first < _type_version(Probe) < 1 << 31
-
-
-@functools.cache
-def _tuple_items() -> int:
-    """Where a tuple has its items, 0 if not found: from Python 3.14 on behind its hash."""
-    probe = (object(), object())
-    wanted = [id(p) for p in probe]
-    places = [at for at in (24, 32) if [_word(id(probe) + at + 8 * k) for k in range(2)] == wanted]
-    return places[0] if places and _word(id(probe) + _SIZE) == 2 else 0
-
-
-def returned_list_ir(objects: str, count: str) -> str:
-    """LLVM IR that returns a new Python list of the objects in an array, or null where there is no memory for it."""
-    return f"""  %made = call ptr {builtin.api("PyList_New")}(i64 {count})
-  %failed = icmp eq ptr %made, null
-  br i1 %failed, label %fail, label %fill
-fill:
-  %slots.p = getelementptr i8, ptr %made, i64 {_LIST_ITEMS}
-  %slots = load ptr, ptr %slots.p
-  br label %out.head
-out.head:
-  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
-  %out.done = icmp sge i64 %o, {count}
-  br i1 %out.done, label %exit, label %out.body
-out.body:
-  %value.p = getelementptr ptr, ptr {objects}, i64 %o
-  %value = load ptr, ptr %value.p
-  call void {builtin.api("Py_IncRef")}(ptr %value)
-  %slot = getelementptr ptr, ptr %slots, i64 %o
-  store ptr %value, ptr %slot
-  %o.next = add i64 %o, 1
-  br label %out.head
-exit:
-  ret ptr %made
-fail:
-  ret ptr null"""
-
-
-#: LLVM IR that returns None.
-RETURNED_NONE = f"""  call void {builtin.api("Py_IncRef")}(ptr inttoptr (i64 {id(None)} to ptr))
-  ret ptr inttoptr (i64 {id(None)} to ptr)"""
-
-
-def pairs_ir(before: str, count: str, after: str) -> str:
-    """LLVM IR of the block `pair.head`, which comes after the block `before`: it compares the words at addresses with those
-    wanted, by the pairs at %pairs, in their order, and goes to the block `after`, or to `changed`."""
-    return f"""pair.head:
-  %k = phi i64 [ 0, {before} ], [ %k.next, %pair.next ]
-  %pairs.done = icmp sge i64 %k, {count}
-  br i1 %pairs.done, label %{after}, label %pair.body
-pair.body:
-  %pair = getelementptr {{ i64, i64 }}, ptr %pairs, i64 %k
-  %address = load ptr, ptr %pair
-  %want.p = getelementptr i64, ptr %pair, i64 1
-  %want = load i64, ptr %want.p
-  %word = load i64, ptr %address
-  %same = icmp eq i64 %word, %want
-  br i1 %same, label %pair.next, label %changed
-pair.next:
-  %k.next = add i64 %k, 1
-  br label %pair.head"""
-
-
-def _find_ir(name: str) -> str:
-    """LLVM IR that finds the block with the roots in an array, and compares all its words."""
-    fields = "\n".join(
-        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(_BLOCK_WORDS)
-    )
-    return f"""
-define ptr @{name}(ptr %items, i64 %size, i64 %block.i) {{
-entry:
-  %blocks = inttoptr i64 %block.i to ptr
-  %count = load i64, ptr %blocks
-  br label %block.head
-block.head:
-  %b = phi i64 [ 0, %entry ], [ %b.next, %block.next ]
-  %blocks.done = icmp sge i64 %b, %count
-  br i1 %blocks.done, label %changed, label %block.body
-block.next:
-  %b.next = add i64 %b, 1
-  br label %block.head
-block.body:
-  %block.at = mul i64 %b, {_BLOCK_WORDS}
-  %block.word = add i64 %block.at, 1
-  %block = getelementptr i64, ptr %blocks, i64 %block.word
-{fields}
-  %as.many = icmp eq i64 %size, %f0
-  br i1 %as.many, label %start, label %block.next
-start:
-  %roots = inttoptr i64 %f1 to ptr
-  %pairs = inttoptr i64 %f3 to ptr
-  br label %root.head
-root.head:
-  %r = phi i64 [ 0, %start ], [ %r.next, %root.next ]
-  %roots.done = icmp sge i64 %r, %f0
-  br i1 %roots.done, label %pair.head, label %root.body
-root.body:
-  %root.now.p = getelementptr i64, ptr %items, i64 %r
-  %root.now = load i64, ptr %root.now.p
-  %root.then.p = getelementptr i64, ptr %roots, i64 %r
-  %root.then = load i64, ptr %root.then.p
-  %root.same = icmp eq i64 %root.now, %root.then
-  br i1 %root.same, label %root.next, label %block.next
-root.next:
-  %r.next = add i64 %r, 1
-  br label %root.head
-{pairs_ir("%root.head", "%f2", "found")}
-found:
-  %hits = add i64 %f6, 1
-  store i64 %hits, ptr %f6.p
-  ret ptr %block
-changed:
-  ret ptr null
-}}
-"""
-
-
-def _scan_ir(name: str, find: str) -> str:
-    """LLVM IR of the scan of the roots in a Python list, which makes the list of results where all is unchanged."""
-    return f"""
-define ptr @{name}(ptr %list, i64 %block.i) {{
-entry:
-  %size.p = getelementptr i8, ptr %list, i64 {_SIZE}
-  %size = load i64, ptr %size.p
-  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS}
-  %items = load ptr, ptr %items.p
-  %block = call ptr @{find}(ptr %items, i64 %size, i64 %block.i)
-  %none = icmp eq ptr %block, null
-  br i1 %none, label %changed, label %collect
-collect:
-  %count.p = getelementptr i64, ptr %block, i64 4
-  %count = load i64, ptr %count.p
-  %results.p = getelementptr i64, ptr %block, i64 {RESULTS_WORD}
-  %results = load ptr, ptr %results.p
-{returned_list_ir("%results", "%count")}
-changed:
-{RETURNED_NONE}
-}}
-"""
-
-
-#: IR that puts what is at `places` into `words`. A word that is not 0 there before is what must be found: 0 is returned
-#: where it is not, and nothing behind it is read.
-_READ_WORDS = """
-define i64 @quickfuse_read_words(i64 %places.i, i64 %words.i, i64 %count) {
-entry:
-  %places = inttoptr i64 %places.i to ptr
-  %words = inttoptr i64 %words.i to ptr
-  br label %head
-head:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %keep ]
-  %done = icmp sge i64 %k, %count
-  br i1 %done, label %exit, label %body
-body:
-  %place.p = getelementptr ptr, ptr %places, i64 %k
-  %place = load ptr, ptr %place.p
-  %word = load i64, ptr %place
-  %word.p = getelementptr i64, ptr %words, i64 %k
-  %wanted = load i64, ptr %word.p
-  %any = icmp eq i64 %wanted, 0
-  %as.wanted = icmp eq i64 %wanted, %word
-  %good = or i1 %any, %as.wanted
-  br i1 %good, label %keep, label %changed
-keep:
-  store i64 %word, ptr %word.p
-  %k.next = add i64 %k, 1
-  br label %head
-exit:
-  ret i64 1
-changed:
-  ret i64 0
-}
-"""

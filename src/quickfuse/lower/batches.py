@@ -29,7 +29,7 @@ from quickfuse.ir.reindex import replace_parts, rewrite_accesses
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
-from .products import Activation, LinearCall
+from .products import Activation, LinearCall, is_summed_by_one_dnn
 from .step_order import Order, StepReads, in_order
 from .symbolic import whole_load
 
@@ -159,6 +159,8 @@ class _Sums:
         #: The products of what is stacked, by their results.
         self.added: dict[Buffer, Extern] = {}
         self.gone: set[int] = set()
+        #: The loops whose sums are parts of one in which there was nothing to be gained.
+        self.tried: set[int] = set()
 
     def batch(self) -> None:
         """Rewrite the program."""
@@ -178,12 +180,12 @@ class _Sums:
         inner = _inner_sums(nodes)
         replaced: dict[int, Expr] = {}
         for node in nodes:
-            if _is_sum(node) and id(node) not in inner:
+            if _is_sum(node) and id(node) not in inner and not (node is value and id(loop) in self.tried):
                 terms, partial = self._terms(node, loop, inner)
                 made = self._summed(terms)
+                (self.tried if made is None else self.gone).update(map(id, partial))
                 if made is not None:
                     replaced[id(node)] = made
-                    self.gone.update(map(id, partial))
         if replaced:
             loop.stores = [replace(loop.stores[0], value=replace_parts(value, replaced))]
             self.reads.forget(loop)
@@ -251,7 +253,10 @@ class _Sums:
         right = self.stacks.of([p.right for p in chunk])
         out = Buffer(f"sum_{chunk[0].out}", chunk[0].out.meta, "temp")
         depth, rows = left.meta.shape
-        self.added[out] = Extern(torch.mm, (View(left, (rows, depth), (1, rows), 0), right), {}, [out])
+        first = View(left, (rows, depth), (1, rows), 0)
+        self.added[out] = Extern(torch.mm, (first, right), {}, [out])
+        if out.meta.dtype is torch.float32 and is_summed_by_one_dnn(rows, out.meta.shape[1], depth):
+            self.added[out] = Extern(LinearCall(Activation()), (first, as_view(right).transposed, None), {}, [out])
         self.gone.update(id(p.step) for p in chunk)
         return out
 

@@ -246,11 +246,11 @@ class Context:
             self._offered[load.access.buffer] = (value, Layout(storage.meta.shape, load.access.strides))
 
     def formula_behind(self, value: Expr, shape: Shape) -> Expr:
-        """For a load of a value over `shape` that is offered the formula of it, converted as the load is: what reads few of
-        its elements does not ask for them in memory."""
+        """For a load of a value over `shape` that is offered the formula of it: what reads few of its elements does not ask
+        for them in memory. A value of another type that is loaded is looked through."""
         if isinstance(value, Op) and value.name == "cast":
-            inner = self.formula_behind(value.args[0], shape)
-            return value if inner is value.args[0] else Op("cast", (inner,), value.dtype)
+            formula = self.formula_behind(value.args[0], shape)
+            return value if formula is value.args[0] else Op("cast", (formula,), value.dtype)
         if not isinstance(value, Load) or value.access.buffer not in self._offered:
             return value
         formula, base = self._offered[value.access.buffer]

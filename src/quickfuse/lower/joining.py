@@ -191,7 +191,11 @@ for _name in ("reflect", "replicate"):
 
 @rule("roll")
 def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
+    if isinstance(shifts, Tensor):  # a number that only running the graph tells
+        raise NoRule
     shifts = [shifts] if type(shifts) is int else list(shifts)
+    if any(isinstance(shift, Tensor) for shift in shifts):
+        raise NoRule
     dims = [dims] if type(dims) is int else list(dims or ())
     shape = input.meta.shape
     if not dims and len(shifts) == 1 and len(shape) > 1:  # of all elements in a row

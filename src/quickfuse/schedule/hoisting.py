@@ -3,6 +3,9 @@
 Normalising images by `(x - mean[c]) / sqrt(variance[c] + eps)` takes a root and a division an element, though they depend on
 the channel alone. Such a part of a value becomes a loop of its own over the axes on which it depends. That loop is small,
 is mostly put into a kernel with others of its kind, and costs nothing where it comes with the rows of a reduction.
+
+Where neighbours in memory are few, as the channels of a group with channels last, what is the same for all of them is stored
+for each. Then all operands go on along the next axis as along this one, and both become one that is long enough for vectors.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from quickfuse.ir.reindex import IndexMap, reindex, replace_parts
 from quickfuse.ir.target import OPERATION_COSTS
 from quickfuse.ir.values import TensorMeta
 
+from .index_space import short_run
+
 
 def hoist(program: Program) -> None:
     """Move costly parts of loops that do not depend on all axes into loops before.
@@ -25,17 +30,20 @@ def hoist(program: Program) -> None:
     What several loops of one shape have in common is moved once.
     """
     steps: list[Loop | Extern] = []
-    known: dict[object, dict[int, tuple[Op, Load]]] = {}
+    known: dict[object, dict[int, tuple[Expr, Load]]] = {}
     for step in program.steps:
         if isinstance(step, Loop) and step.device.type == "cpu" and math.prod(step.shape) >= COSTS.least_hoisted_from:
-            steps += _Hoisting(step, len(steps), known.setdefault((step.shape, step.device), {})).run()
+            run = short_run(step.shape, step.stores[0].value)
+            steps += _Hoisting(step, len(steps), run, known.setdefault((step.shape, run), {})).run()
         steps.append(step)
     program.steps = steps
 
 
 class _Hoisting:
-    def __init__(self, loop: Loop, number: int, known: dict[int, tuple[Op, Load]]) -> None:
-        self.loop = loop
+    def __init__(
+        self, loop: Loop, number: int, short_run: tuple[int, int] | None, known: dict[int, tuple[Expr, Load]]
+    ) -> None:
+        self.loop, self.short_run = loop, short_run
         self.known = known  # what was moved out of loops of this shape, by id
         self.prefix = f"hoisted{number}"
         self.made: list[Loop] = []
@@ -77,25 +85,34 @@ class _Hoisting:
         axes = self.axes[id(node)]
         if not axes:  # kernels compute what is one number once, of themselves
             return False
-        if self.costs[id(node)] < COSTS.least_hoisted_cost:
+        if self.costs[id(node)] < COSTS.least_hoisted_cost and not self._keeps_axes_apart(axes):
             return False
-        return math.prod(self.loop.shape[k] for k in axes) * COSTS.least_repeats <= math.prod(self.loop.shape)
+        count = math.prod(self.loop.shape[k] for k in self._stored_along(axes))
+        return count * COSTS.least_repeats <= math.prod(self.loop.shape)
 
-    def _to_move(self, roots: list[Expr], nodes: list[Expr]) -> list[Op]:
+    def _keeps_axes_apart(self, axes: frozenset[int]) -> bool:
+        """Whether a value is the same for few neighbours in memory, and another one for the next ones."""
+        return self.short_run is not None and self.short_run[0] not in axes and self.short_run[1] in axes
+
+    def _stored_along(self, axes: frozenset[int]) -> list[int]:
+        """The axes along which a value is stored that depends on some."""
+        return sorted({*axes, self.short_run[0]} if self.short_run and self._keeps_axes_apart(axes) else axes)
+
+    def _to_move(self, roots: list[Expr], nodes: list[Expr]) -> list[Expr]:
         """The parts that are worth it, without those that are only needed for others of them."""
         needed = {id(root) for root in roots}
         found = []
         for node in reversed(nodes):  # users come before what they use
-            if id(node) in needed and isinstance(node, Op):
+            if id(node) in needed and isinstance(node, (Op, Load)):
                 if self._is_worth_it(node):
                     found.append(node)
-                else:
+                elif isinstance(node, Op):
                     needed.update(map(id, node.args))
         return found[::-1]
 
-    def _moved(self, node: Op) -> Load:
+    def _moved(self, node: Expr) -> Load:
         """A load of what a new loop stores."""
-        axes = sorted(self.axes[id(node)] or ())
+        axes = self._stored_along(self.axes[id(node)] or frozenset())
         shape = tuple([self.loop.shape[k] for k in axes])
         meta = TensorMeta.dense(node.dtype, shape, self.loop.device)
         buffer = Buffer(f"{self.prefix}_{len(self.made)}", meta, "temp")

@@ -11,6 +11,7 @@ import math
 from functools import lru_cache
 
 from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.expr import Expr, main_strides
 from quickfuse.ir.loop import Access, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap
 
@@ -34,6 +35,17 @@ def keeps_threads_busy(shape: Shape, reduced: Shape) -> bool:
     """Whether rows of this space are as good a way to go through it as element by element."""
     rows = math.prod(size for k, size in enumerate(shape) if k not in reduced)
     return rows >= COSTS.busy_rows or math.prod(shape) <= COSTS.one_thread
+
+
+def short_run(shape: Shape, value: Expr) -> tuple[int, int] | None:
+    """The axis along which neighbours in memory lie, if it is too short for vectors, and the axis that goes on from there:
+    the channels of a group and the groups, in images with channels last. None for any other value."""
+    strides = main_strides(value, len(shape))
+    for inner, size in enumerate(shape):
+        if strides[inner] == 1 and 1 < size < COSTS.short_run:
+            following = [k for k, stride in enumerate(strides) if stride == size and shape[k] > 1]
+            return (inner, following[0]) if following else None
+    return None
 
 
 @lru_cache(maxsize=4096)

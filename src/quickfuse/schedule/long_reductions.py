@@ -2,6 +2,9 @@
 
 The first stage reduces each part of a row, the second one combines the parts. An axis is cut into parts of equal length;
 what is left at its end is one part more.
+
+So are reductions of rows of which only a few elements lie together in memory, as those of groups of channels in images with
+channels last: each channel is a part.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta
 
-from .index_space import Shape, reduced_axes
+from .index_space import Shape, reduced_axes, short_run
 
 
 def split_long_reductions(program: Program) -> None:
@@ -44,9 +47,15 @@ class _Split:
 def _split(loop: Loop) -> _Split | None:
     """How a loop's reduction is cut; None where whole rows are as good."""
     shape, store, costs = loop.shape, loop.stores[0], costs_on(loop.device)
-    if store.kind is not StoreKind.REDUCE or math.prod(shape) < costs.long_reduction:
+    if store.kind is not StoreKind.REDUCE or math.prod(shape) < costs.least_hoisted_from:
         return None
     reduced = reduced_axes(shape, store) or ()
+    run = short_run(shape, store.value) if loop.device.type == "cpu" else None
+    if run is not None and run[0] in reduced and run[1] not in reduced:
+        others = math.prod(shape[k] for k in reduced) // shape[run[0]]
+        return _Split(reduced, (), run[0], shape[run[0]]) if others >= costs.least_repeats else None
+    if math.prod(shape) < costs.long_reduction:
+        return None
     strides = main_strides(store.value, len(shape))
     moving = [k for k, size in enumerate(shape) if size > 1]
     rows = math.prod(shape[k] for k in moving if k not in reduced)

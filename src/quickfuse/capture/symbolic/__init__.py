@@ -10,18 +10,42 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..frame import GeneratorValue
-from .callable import NativeHandler, SuperProxy
-from .constant import PLAIN_TYPES, is_constant
-from .container import CONTAINERS, ContainerMethod, ShadowContainer
-from .dictionary import DICTS, ShadowDict, key_value, stored_key
-from .foreign import ForeignObject, ForeignScalar, Unread, is_numpy, numpy_class, scalar_class
-from .from_outside import FromOutside, Place
-from .made import Made, MadeException, MadeTraceback
-from .mapping_proxy import MappingProxy, dictionary_behind, opened
-from .missing import ABSENT, DELETED, LAZY
-from .number import Symbol
-from .tensor import TENSOR_TYPES, TensorMethod, TensorProxy, tensors_among
-from .variable import Assigned
+from .containers import (
+    CONTAINERS,
+    DICTS,
+    MappingProxy,
+    ShadowContainer,
+    ShadowDict,
+    dictionary_behind,
+    key_value,
+    opened,
+    stored_key,
+)
+from .graph_values import TENSOR_TYPES, Symbol, TensorProxy, tensors_among
+from .made import (
+    ABSENT,
+    DELETED,
+    LAZY,
+    Assigned,
+    BuiltinMethod,
+    Made,
+    MadeException,
+    MadeTraceback,
+    NativeHandler,
+    SuperProxy,
+)
+from .outside import (
+    PLAIN_TYPES,
+    ForeignObject,
+    ForeignScalar,
+    FromOutside,
+    Place,
+    Unread,
+    is_constant,
+    is_numpy,
+    numpy_class,
+    scalar_class,
+)
 
 
 def contains_symbolic(value: Any) -> bool:
@@ -60,16 +84,16 @@ def type_of(value: Any) -> type:
         return type(value.real)
     if kind is GeneratorValue:
         return type(x for x in ())
-    if kind is TensorMethod or kind is ContainerMethod:
+    if kind is BuiltinMethod:
         return type([].append)
     return kind
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "ContainerMethod",
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
     "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
     "MappingProxy", "NativeHandler", "Place",
-    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorMethod", "TensorProxy", "Unread",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
     "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "key_value", "numpy_class", "opened",
     "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""Objects that lie on the stack as they are because capture made them."""
+"""What capture makes: how objects came to be that lie on the stack as they are, variables, callables, and marks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -40,3 +41,61 @@ class MadeTraceback(Made):
     def __init__(self, value: Any, owner: BaseException, entries: int) -> None:
         super().__init__(value, owner, "__traceback__")
         self.entries = entries
+
+
+class Assigned:
+    """The value that a variable has now, `DELETED` if it has none: the global `name` of the dictionary `place`, or what the
+    cell `place` holds, where `name` is empty."""
+
+    __slots__ = ("name", "place", "value")
+
+    def __init__(self, place: Any, name: str, value: Any) -> None:
+        self.place = place
+        self.name = name
+        self.value = value
+
+
+class SuperProxy:
+    """`super()` inside an inlined method."""
+
+    __slots__ = ("cls", "instance")
+
+    def __init__(self, cls: type, instance: Any) -> None:
+        self.cls = cls
+        self.instance = instance
+
+
+class BuiltinMethod:
+    """`base.name`, a method of the builtin class of a graph's tensor or of a container of the user's, not yet called."""
+
+    __slots__ = ("base", "name")
+
+    def __init__(self, base: Any, name: str) -> None:
+        self.base = base
+        self.name = name
+
+
+class NativeHandler:
+    """A callable made by capture itself: `run(interpreter, *args, **kwargs)`. `made_by`, if it has a counterpart in the
+    program: the function that makes it, its first argument, and the others by name."""
+
+    __slots__ = ("made_by", "run")
+
+    def __init__(self, run: Callable[..., Any], made_by: tuple[Any, Any, dict[str, Any]] | None = None) -> None:
+        self.run = run
+        self.made_by = made_by
+
+
+class _Missing:
+    """Marks an entry of a `ShadowDict` that was not looked at yet, or that was deleted."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+LAZY = _Missing("LAZY")
+DELETED = _Missing("DELETED")
+ABSENT = _Missing("ABSENT")

@@ -1,8 +1,9 @@
 """What can be asked of the values on the symbolic stack: a file for each class of value.
 
-Each answers the questions of `kind.Kind`: an attribute, an item, iteration, its length, its truth, a call, membership, being
-a key, and how to make the real value again behind the graph. So `len()` of a set is `SetKind.length` in `sets.py`. What a
-class of the user's says in Python about an operation comes first: see `capture/containers.py` and `attributes.py`.
+Each answers the questions of `kind.Kind`: an attribute, an item, iteration, its length, its truth, a call, an operator,
+membership, being a key, a method of its builtin class, and how to make the real value again behind the graph. So `len()` of
+a set is `SetKind.length` in `sets.py`, and what the methods of lists do is in the table `ListKind.methods` in `sequence.py`.
+What a class of the user's says in Python about an operation comes first: see `capture/containers.py` and `attributes.py`.
 
 `table.py` says which Python class, or class of `capture/symbolic/`, is of which kind.
 """

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import collections
-from types import BuiltinFunctionType
+import operator
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
-from .. import native_calls
+from .. import calls
+from ..binary_operators import constant_operator, is_same
 from ..class_attributes import CODE_DATA, name_of_code
+from ..construction import make
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
+from ..kinds import CODE_TYPES
 from .kind import Then
 from .object import ObjectKind
 
+_TYPE_CALL = type.__dict__["__call__"]
 _OWNERS = (list, tuple, dict, set, frozenset, collections.deque)
 
 
@@ -37,6 +42,15 @@ class CodeKind(ObjectKind):
     def delete_attribute(self, i: Interpreter, base: Any, name: str) -> None:
         raise Unsupported(f"deleting an attribute of a {type(base).__name__}")
 
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        compared = function in (operator.eq, operator.ne)
+        if compared and isinstance(left, FunctionType) and isinstance(right, FunctionType):
+            then(is_same(i, left, right) ^ (function is operator.ne))
+        elif compared and isinstance(left, CODE_TYPES) and isinstance(right, CODE_TYPES):
+            then(i.native(function, left, right))
+        else:
+            constant_operator(i, function, left, right, then)
+
     def key(self, i: Interpreter, value: Any) -> Any:
         return value
 
@@ -48,8 +62,8 @@ class BuiltinKind(CodeKind):
     """A native function, or a method of an object that captured code made."""
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        if not native_calls.call_known(i, function, args, kwargs, then):
-            then(native_calls.call_builtin(i, function, args, kwargs))
+        if not calls.call_known(i, function, args, kwargs, then):
+            then(calls.call_builtin(i, function, args, kwargs))
 
     def rebuild(self, book: RecipeBook, value: BuiltinFunctionType) -> Recipe:
         if isinstance(value.__self__, _OWNERS):
@@ -61,11 +75,14 @@ class DescriptorKind(CodeKind):
     """A method of a builtin class as its class has it: `list.append`."""
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        if native_calls.call_known(i, function, args, kwargs, then):
+        if calls.call_known(i, function, args, kwargs, then):
             return
         if not args:
             raise Unsupported(f"a call of {function.__name__} without an object")
-        then(native_calls.call_descriptor(i, function, args, kwargs))
+        if function is _TYPE_CALL and isinstance(args[0], type):
+            make(i, args[0], args[1:], kwargs, then)
+        else:
+            then(i.kind_of(args[0]).method(i, function, args[0], args[1:], kwargs))
 
 
 class OperatorKind(CodeKind):
@@ -74,4 +91,4 @@ class OperatorKind(CodeKind):
     attribute = ObjectKind.attribute
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        native_calls.call_known(i, function, args, kwargs, then)
+        calls.call_known(i, function, args, kwargs, then)

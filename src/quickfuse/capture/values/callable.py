@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
-from .. import getters
 from ..class_attributes import load_super
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..revival import call_with, call_with_keywords, make_partial
+from ..revival import call_with
 from ..symbolic import NativeHandler, SuperProxy
 from .kind import Kind, Then
 from .object import ObjectKind
 
 #: From Python 3.14 on.
 _PLACEHOLDER = getattr(functools, "Placeholder", object())
+GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 class PartialKind(ObjectKind):
@@ -29,19 +30,41 @@ class PartialKind(ObjectKind):
         i.call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
 
     def rebuild(self, book: RecipeBook, value: functools.partial[Any]) -> Recipe:
-        keywords = book.recipe(dict(value.keywords))
-        return Call(make_partial, [book.recipe(value.func), book.recipe(value.args), keywords])
+        given, keywords = book.recipe((value.func, *value.args)), book.recipe(dict(value.keywords))
+        return Call(call_with, [Constant(functools.partial), given, keywords])
 
 
 class GetterKind(ObjectKind):
     """`operator.itemgetter`, `attrgetter` and `methodcaller`."""
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        then(getters.call(i, function, args, kwargs))
+        if len(args) != 1 or kwargs:
+            raise Unsupported(f"a call of an {type(function).__name__} with these arguments")
+        _, wanted, named = _parts(function)
+        if type(function) is operator.methodcaller:
+            i.call(_attribute(i, args[0], wanted[0]), wanted[1:], named, then)
+            return
+        if type(function) is operator.itemgetter:
+            found = [i.now(i.item, args[0], key) for key in wanted]
+        else:
+            found = [_attribute(i, args[0], path) for path in wanted]
+        then(found[0] if len(found) == 1 else tuple(found))
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
-        maker, arguments, keywords = getters.parts(value)
+        maker, arguments, keywords = _parts(value)
         return Call(call_with, [Constant(maker), book.recipe(arguments), book.recipe(keywords)])
+
+
+def _parts(getter: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(class, arguments, keyword arguments) of the call that makes an equal one."""
+    maker, arguments = getter.__reduce__()
+    if isinstance(maker, functools.partial):
+        return maker.func, (*maker.args, *arguments), dict(maker.keywords)
+    return maker, arguments, {}
+
+
+def _attribute(i: Interpreter, value: Any, path: str) -> Any:
+    return functools.reduce(i.attribute_now, path.split("."), value)
 
 
 class HandlerKind(Kind):
@@ -62,7 +85,7 @@ class HandlerKind(Kind):
         if value.made_by is None:
             return super().rebuild(book, value)  # type: ignore[no-any-return]
         function, first, options = value.made_by
-        return Call(call_with_keywords, [Constant(function), book.recipe(first), book.recipe(dict(options))])
+        return Call(call_with, [Constant(function), book.recipe((first,)), book.recipe(dict(options))])
 
 
 class SuperKind(Kind):

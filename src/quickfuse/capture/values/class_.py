@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import Unsupported
-from .. import native_calls
+from .. import calls
 from ..class_attributes import guard_class_attribute, load_class_attribute, lookup_class
 from ..construction import construct
 from ..containers import concrete_key, is_type_argument
@@ -34,10 +34,8 @@ class ClassKind(CodeKind):
             super().item(i, base, key, then)
 
     def call(self, i: Interpreter, function: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        if not native_calls.call_known(i, function, args, kwargs, then):
+        if not calls.call_known(i, function, args, kwargs, then):
             construct(i, function, args, kwargs, then)
-
-
 
 
 def _class_getitem(i: Interpreter, cls: type) -> FunctionType | None:

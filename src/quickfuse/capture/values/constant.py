@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from types import CodeType, GenericAlias
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Constant, Recipe
+from ..binary_operators import constant_operator
 from ..containers import concrete_key
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
+from ..native_functions import adopt, plain_copy, run
 from ..raising import raise_in_program
 from ..symbolic import is_constant, type_of
 from .kind import Then
@@ -19,6 +22,22 @@ from .object import ObjectKind
 
 class ConstantKind(ObjectKind):
     """A plain value, which native code answers for. Those that are sequences have a kind of their own."""
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = function.__name__
+        if name in self.methods or not is_constant(value):
+            return ObjectKind.method(self, i, function, value, args, kwargs)
+        reader = functools.partial(plain_copy, what=f"the method {name} of a {type(value).__name__}")
+        return adopt(i, run(i, function, (reader,), (value, *args), kwargs, reader))
+
+    def unary(self, i: Interpreter, function: Any, value: Any, then: Then) -> None:
+        if is_constant(value):
+            then(i.native(function, value))
+        else:
+            super().unary(i, function, value, then)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        constant_operator(i, function, left, right, then)
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         if not is_constant(base):
@@ -50,6 +69,9 @@ class SliceKind(ConstantKind):
             then(getattr(base, name))
         else:
             super().attribute(i, base, name, then)
+
+    def method(self, i: Interpreter, function: Any, value: slice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return super().method(i, function, concrete_key(i, value), args, kwargs)
 
     def key(self, i: Interpreter, value: slice) -> Any:
         raise Unsupported(f"hashing a {type_of(value).__name__}")

@@ -4,24 +4,190 @@ from __future__ import annotations
 
 import collections
 import operator
-from typing import Any
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.segment import Build, Call, Recipe
-from .. import binary_operators, container_methods, containers, native_methods
+from .. import containers
 from ..binary_operators import IN_PLACE_OF
-from ..containers import concrete_key, hashable, lookup_key
+from ..class_attributes import lookup_class, python_method
+from ..containers import concrete_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..raising import raise_in_program
-from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, stored_key
+from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, TensorProxy, key_value, stored_key, type_of
 from .kind import Then
-from .object import ObjectKind
-from .outside import OutsideKind
+from .object import ContainerKind, Methods, ObjectKind
+from .outside import OutsideKind, WrappedKind
+
+# methods, on what each kind of dictionary says how it is found, set and deleted --------------------------------------
 
 
-class DictKind(ObjectKind):
+def _get(i: Interpreter, table: Any, key: Any, default: Any = None) -> Any:
+    found = i.kind_of(table).find(i, table, key)
+    return default if found is DELETED else found
+
+
+def _pop(i: Interpreter, table: Any, key: Any, default: Any = DELETED) -> Any:
+    kind = i.kind_of(table)
+    found = kind.find(i, table, key)
+    if found is not DELETED:
+        kind.delete_item(i, table, key)
+        return found
+    if default is DELETED:
+        raise_in_program(KeyError(key))
+    return default
+
+
+def _popitem(i: Interpreter, table: Any) -> tuple[Any, Any]:
+    keys = list(i.kind_of(table).entries(i, table))
+    if not keys:
+        raise_in_program(KeyError("popitem(): dictionary is empty"))
+    return keys[-1], _pop(i, table, keys[-1])
+
+
+def _setdefault(i: Interpreter, table: Any, key: Any, default: Any = None) -> Any:
+    kind = i.kind_of(table)
+    found = kind.find(i, table, key)
+    if found is DELETED:
+        kind.set_item(i, table, key, default)
+        return default
+    return found
+
+
+def _update(i: Interpreter, table: Any, *others: Any, **kwargs: Any) -> None:
+    """It passes a `__setitem__` of the class by, but for an ordered dictionary, which calls it."""
+    kind = i.kind_of(table)
+    pairs = [pair for other in others for pair in key_value_pairs(i, other)]
+    own = python_method(i, table, "__setitem__") if _is_ordered(table) else None
+    for key, value in [*pairs, *kwargs.items()]:
+        if own is not None:
+            i.call_now(own, (table, key, value))
+        else:
+            kind.set_item(i, table, key, value)
+
+
+def _clear(i: Interpreter, table: Any) -> None:
+    kind = i.kind_of(table)
+    for key in list(kind.entries(i, table)):
+        kind.delete_item(i, table, key)
+
+
+def _compared(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def compare(i: Interpreter, table: Any, other: Any) -> Any:
+        if not is_dict(other):
+            return NotImplemented
+        return i.now(i.binary, function, _plain(i, table), _plain(i, other))
+
+    return compare
+
+
+def _plain(i: Interpreter, table: Any) -> Any:
+    """A dictionary with the entries of one, past its class: an ordered one of an ordered one."""
+    made = collections.OrderedDict if _is_ordered(table) else dict
+    return i.mark_created(made(i.kind_of(table).entries(i, table)))
+
+
+def _copy(i: Interpreter, table: Any) -> Any:
+    """`d.copy()`: of the same class where that is one of Python's own; what derives from `dict` gives a plain one."""
+    kind = type_of(table)
+    if issubclass(kind, collections.defaultdict) and kind is collections.defaultdict:
+        factory = i.kind_of(table).factory(i, table)
+        return i.mark_created(collections.defaultdict(factory, i.kind_of(table).entries(i, table)))
+    if kind is not collections.OrderedDict and issubclass(kind, (collections.OrderedDict, collections.defaultdict)):
+        raise Unsupported(f"copying a {kind.__name__}")
+    return _plain(i, table)
+
+
+def _merged(i: Interpreter, table: Any, other: Any) -> Any:
+    if not is_dict(other):
+        return NotImplemented
+    if type_of(table) not in (dict, collections.OrderedDict, collections.defaultdict):
+        raise Unsupported(f"merging a {type_of(table).__name__}")
+    made = _copy(i, table)
+    made.update(containers.as_plain_dict(i, other))
+    return made
+
+
+def _merged_into(i: Interpreter, table: Any, other: Any) -> Any:
+    _update(i, table, other)
+    return table
+
+
+def _is_ordered(table: Any) -> bool:
+    return issubclass(type_of(table), collections.OrderedDict)
+
+
+#: Methods of ordered dictionaries that call others, which a class may define anew.
+_CALL_OTHERS = frozenset({"setdefault", "pop", "popitem", "copy"})
+_CALLED = ("__setitem__", "__getitem__", "__delitem__", "__init__", "__missing__")
+
+
+class MappingKind(ObjectKind):
+    """What all dictionaries have in common, past their classes."""
+
+    methods: ClassVar[Methods] = {
+        **ObjectKind.methods, "get": _get, "pop": _pop, "popitem": _popitem, "setdefault": _setdefault, "update": _update,
+        "clear": _clear, "copy": _copy, "__copy__": _copy, "__init__": _update, "__eq__": _compared(operator.eq),
+        "__ne__": _compared(operator.ne), "__or__": _merged, "__ior__": _merged_into,
+        "keys": lambda i, d: i.kind_of(d).view(i, d, "keys"), "values": lambda i, d: i.kind_of(d).view(i, d, "values"),
+        "items": lambda i, d: i.kind_of(d).view(i, d, "items"),
+        "__getitem__": lambda i, d, key: i.now(i.kind_of(d).item, i, d, key),
+        "__setitem__": lambda i, d, key, value: i.kind_of(d).set_item(i, d, key, value),
+        "__delitem__": lambda i, d, key: i.kind_of(d).delete_item(i, d, key),
+        "__contains__": lambda i, d, key: i.kind_of(d).contains(i, d, key),
+        "__len__": lambda i, d: i.kind_of(d).length(i, d),
+        "__iter__": lambda i, d: i.kind_of(d).iterate(i, d),
+        "__reversed__": lambda i, d: i.kind_of(d).backwards(i, d),
+    }  # fmt: skip
+
+    def find(self, i: Interpreter, table: Any, key: Any) -> Any:
+        """The value at a key, `DELETED` if there is none."""
+        raise NotImplementedError
+
+    def entries(self, i: Interpreter, table: Any) -> dict[Any, Any]:
+        """All entries."""
+        raise NotImplementedError
+
+    def view(self, i: Interpreter, table: Any, name: str) -> Any:
+        """`d.keys()`, `d.values()` or `d.items()`."""
+        raise NotImplementedError
+
+    def factory(self, i: Interpreter, table: Any) -> Any:
+        """What makes the values that a `defaultdict` does not have, None for other dictionaries."""
+        raise NotImplementedError
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = function.__name__
+        asks = name in _CALL_OTHERS and _is_ordered(value) and type_of(value) is not collections.OrderedDict
+        if asks and any(isinstance(lookup_class(type_of(value), called)[1], FunctionType) for called in _CALLED):
+            raise Unsupported(f"the method {name} of a {type_of(value).__name__}")
+        return super().method(i, function, value, args, kwargs)
+
+    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
+        key = concrete_key(i, key)
+        found = self.find(i, base, key)
+        then(self._missing(i, base, key) if found is DELETED else found)
+
+    def _missing(self, i: Interpreter, base: Any, key: Any) -> Any:
+        if (method := python_method(i, base, "__missing__")) is not None:
+            return i.call_now(method, (base, key))
+        if (factory := self.factory(i, base)) is None:
+            raise_in_program(KeyError(key))
+        value = i.call_now(factory, ())
+        containers.set_item(i, base, key, value)
+        return value
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        return self.find(i, container, element) is not DELETED
+
+
+class DictKind(MappingKind, ContainerKind):
     """A dictionary that captured code made, of whichever class: a real one, which holds stand-ins."""
+
+    methods: ClassVar[Methods] = {**MappingKind.methods, "popitem": (), "move_to_end": (hashable,)}
 
     def attribute(self, i: Interpreter, base: dict[Any, Any], name: str, then: Then) -> None:
         if type(base) is not dict:
@@ -29,32 +195,50 @@ class DictKind(ObjectKind):
         else:
             then(dict if name == "__class__" else i.native(getattr, base, name))
 
-    def item(self, i: Interpreter, base: dict[Any, Any], key: Any, then: Then) -> None:
-        key = hashable(i, concrete_key(i, key))
-        if not i.read(dict.__contains__, base, key):
-            if isinstance(base, collections.defaultdict) and base.default_factory is not None:
-                base[key] = i.call_now(base.default_factory, ())
-            elif not isinstance(base, collections.Counter):
-                raise_in_program(KeyError(key))
-        then(i.read(operator.getitem, base, key))
+    def find(self, i: Interpreter, table: dict[Any, Any], key: Any) -> Any:
+        key = hashable(i, key)
+        return dict.__getitem__(table, key) if i.read(dict.__contains__, table, key) else DELETED
+
+    def entries(self, i: Interpreter, table: dict[Any, Any]) -> dict[Any, Any]:
+        return dict(_native(table, "items")(table))
+
+    def view(self, i: Interpreter, table: dict[Any, Any], name: str) -> Any:
+        return i.outside.mark_made(_native(table, name)(table), table, name)
+
+    def factory(self, i: Interpreter, table: dict[Any, Any]) -> Any:
+        return table.default_factory if isinstance(table, collections.defaultdict) else None
 
     def set_item(self, i: Interpreter, base: dict[Any, Any], key: Any, value: Any) -> None:
-        i.read(_class_of(base).__setitem__, base, hashable(i, concrete_key(i, key)), value)
+        i.read(_native(base, "__setitem__"), base, hashable(i, concrete_key(i, key)), value)
 
     def delete_item(self, i: Interpreter, base: dict[Any, Any], key: Any) -> None:
-        i.read(_class_of(base).__delitem__, base, hashable(i, concrete_key(i, key)))
-
-    def contains(self, i: Interpreter, container: dict[Any, Any], element: Any) -> bool:
-        return bool(i.read(dict.__contains__, container, hashable(i, element)))
+        i.read(_native(base, "__delitem__"), base, hashable(i, concrete_key(i, key)))
 
     def iterate(self, i: Interpreter, value: dict[Any, Any]) -> Any:
         return iter(value)
+
+    def backwards(self, i: Interpreter, value: dict[Any, Any]) -> Any:
+        return _native(value, "__reversed__")(value)
 
     def length(self, i: Interpreter, value: dict[Any, Any]) -> int:
         return dict.__len__(value)
 
     def truth(self, i: Interpreter, value: dict[Any, Any]) -> bool:
         return bool(value) if type(value) is dict else super().truth(i, value)
+
+    def operator(self, i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+        if not (isinstance(left, dict) and isinstance(right, dict)):
+            return super().operator(i, function, left, right)
+        if function is operator.or_:
+            return i.mark_created(left | right)
+        if function is operator.ior:
+            return i.native(operator.ior, left, right)
+        if function in (operator.eq, operator.ne):
+            ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
+            same_keys = list(left) == list(right) if ordered else left.keys() == right.keys()
+            same = same_keys and all(containers.equal(i, left[k], right[k]) for k in left)
+            return same ^ (function is operator.ne)
+        return super().operator(i, function, left, right)
 
     def rebuild(self, book: RecipeBook, value: dict[Any, Any]) -> Recipe:
         made: Any
@@ -69,11 +253,12 @@ class DictKind(ObjectKind):
         return made  # type: ignore[no-any-return]
 
 
-def _class_of(value: dict[Any, Any]) -> type[dict[Any, Any]]:
-    return collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+def _native(value: dict[Any, Any], name: str) -> Any:
+    """A method of the builtin class, past those that derive from it."""
+    return getattr(collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict, name)
 
 
-class ViewKind(ObjectKind):
+class ViewKind(ContainerKind):
     """`d.keys()`, `d.values()` and `d.items()`."""
 
     def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
@@ -82,6 +267,9 @@ class ViewKind(ObjectKind):
     def iterate(self, i: Interpreter, value: Any) -> Any:
         return iter(value)
 
+    def backwards(self, i: Interpreter, value: Any) -> Any:
+        return reversed(value)
+
     def length(self, i: Interpreter, value: Any) -> int:
         return len(value)
 
@@ -89,13 +277,29 @@ class ViewKind(ObjectKind):
         raise Unsupported("a view of a dictionary that outlives the captured code")
 
 
-class ShadowDictKind(OutsideKind):
+class ShadowDictKind(MappingKind, OutsideKind):
     """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
 
-    rank = 3
+    rank = 5
 
-    def item(self, i: Interpreter, base: ShadowDict, key: Any, then: Then) -> None:
-        then(containers.shadow_item(i, base, concrete_key(i, key)))
+    def find(self, i: Interpreter, table: ShadowDict, key: Any) -> Any:
+        return table.get(i.outside, stored_key(i.outside, lookup_key(i, key)))
+
+    def entries(self, i: Interpreter, table: ShadowDict) -> dict[Any, Any]:
+        table.keys(i.outside)
+        return {key_value(i.outside, k): table.get(i.outside, k) for k in list(table.entries)}
+
+    def view(self, i: Interpreter, table: ShadowDict, name: str) -> Any:
+        """A live view of the stand-in's entries, as the user's would be."""
+        found = self.entries(i, table) if name != "keys" else dict.fromkeys(table.keys(i.outside))
+        if any(type(key) is TensorProxy for key in found):  # of whose keys the entries have the real tensors
+            return getattr(found, name)()
+        return i.outside.mark_made(getattr(table.entries, name)(), table, name)
+
+    def factory(self, i: Interpreter, table: ShadowDict) -> Any:
+        if table.cls is not collections.defaultdict:
+            return None
+        return i.outside.wrap(table.real.default_factory, table.source.attr("default_factory"))
 
     def set_item(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
         stored = stored_key(i.outside, hashable(i, concrete_key(i, key)))
@@ -114,40 +318,35 @@ class ShadowDictKind(OutsideKind):
         base.changes[stored] = None
         base.removed[stored] = None
 
-    def contains(self, i: Interpreter, container: ShadowDict, element: Any) -> bool:
-        return container.get(i.outside, stored_key(i.outside, lookup_key(i, element))) is not DELETED
-
     def iterate(self, i: Interpreter, value: ShadowDict) -> Any:
-        return iter(containers.dict_view(i, value, "keys"))
+        return iter(self.view(i, value, "keys"))
+
+    def backwards(self, i: Interpreter, value: ShadowDict) -> Any:
+        return reversed(self.view(i, value, "keys"))
 
     def length(self, i: Interpreter, value: ShadowDict) -> int:
         return value.length(i.outside)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if type(left) is ShadowDict and function in (operator.or_, operator.ior):
-            name = "__or__" if function is operator.or_ else "__ior__"
-            then(native_methods.call_container_method(i, left, name, (right,), {}))
+            then((_merged if function is operator.or_ else _merged_into)(i, left, right))
             return
         if function in IN_PLACE_OF and function is not operator.ior:
             raise Unsupported("a dictionary changed in place by an operator")
-        left, right = (container_methods.ordered_copy(i, v) for v in (left, right))
-        binary_operators.binary_operator(i, function, left, right, then)
+        left, right = (_plain(i, v) if type(v) is ShadowDict else v for v in (left, right))
+        i.binary(function, left, right, then)
 
 
-class MappingProxyKind(OutsideKind):
+class MappingProxyKind(WrappedKind):
     """A read-only view of a dictionary of the user's: that answers."""
 
-    def item(self, i: Interpreter, base: MappingProxy, key: Any, then: Then) -> None:
-        i.item(base.behind, key, then)
+    set_item, delete_item = ObjectKind.set_item, ObjectKind.delete_item
 
-    def contains(self, i: Interpreter, container: MappingProxy, element: Any) -> bool:
-        return containers.contains(i, container.behind, element)
+    def within(self, i: Interpreter, value: MappingProxy) -> ShadowDict:
+        return value.behind
 
-    def iterate(self, i: Interpreter, value: MappingProxy) -> Any:
-        return i.iterator(value.behind)
-
-    def length(self, i: Interpreter, value: MappingProxy) -> Any:
-        return i.length(value.behind)
+    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return i.kind_of(value.behind).method(i, function, value.behind, args, kwargs)
 
     def key(self, i: Interpreter, value: ForeignObject) -> Any:
         raise Unsupported("hashing a mappingproxy")

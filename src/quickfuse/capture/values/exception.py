@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ...ir.segment import Call, Constant, Recipe, Traced
 from .. import attributes
 from ..effects import RecipeBook
+from ..exceptions import set_traceback, traceback_of
 from ..interpreter import Interpreter
+from ..native_functions import as_is
 from ..revival import make_exception, with_traceback_of
-from ..unwinding import set_traceback, traceback_of
 from .kind import Then
-from .object import ObjectKind
+from .object import Methods, ObjectKind
 
 #: Attributes that every exception has.
 _DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__ name obj".split())
 
 
 class ExceptionKind(ObjectKind):
+    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": (as_is,)}
+
     def attribute(self, i: Interpreter, base: BaseException, name: str, then: Then) -> None:
         if name not in _DATA or attributes.has_own_getter(i, base):
             super().attribute(i, base, name, then)

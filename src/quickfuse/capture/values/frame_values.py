@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import random
 import types
 from types import CellType
@@ -9,10 +10,10 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Cell, Constant, Recipe
-from ..context_changes import ContextToken, filters_recipe, token_recipe
+from ..changes import ContextToken
 from ..effects import RecipeBook
 from ..random_numbers import of_generator
-from ..revival import call_with
+from ..revival import call_with, enter_filters
 from .kind import Kind
 from .object import ObjectKind
 
@@ -32,10 +33,10 @@ class CellKind(Kind):
 class TokenKind(ObjectKind):
     """What setting a context variable gives."""
 
-    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
-        if not isinstance(value, ContextToken) or value not in book.i.outside.context.tokens:
+    def rebuild(self, book: RecipeBook, value: ContextToken) -> Recipe:
+        if value not in book.i.outside.tokens:
             raise Unsupported("a token of a context variable that outlives the captured code")
-        return token_recipe(value, book.recipe)
+        return Call(contextvars.ContextVar.set, [Constant(value.variable), book.recipe(value.value)])
 
 
 class FiltersKind(ObjectKind):
@@ -45,7 +46,7 @@ class FiltersKind(ObjectKind):
         scope = next((scope for scope in book.i.outside.filters if scope.manager is value), None)
         if scope is None:
             raise Unsupported("a warnings.catch_warnings that was not entered")
-        return filters_recipe(scope)
+        return Call(enter_filters, [Constant(tuple(scope.calls))])
 
 
 class RandomKind(ObjectKind):

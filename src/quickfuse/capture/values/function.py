@@ -6,7 +6,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ...ir.segment import Call, Constant, Recipe
-from .. import attributes, native_calls, python_calls
+from .. import attributes, calls
 from ..class_attributes import CODE_DATA, name_of_code
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
@@ -47,8 +47,8 @@ class FunctionKind(CodeKind):
     def call(
         self, i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
     ) -> None:
-        if not native_calls.call_known(i, function, args, kwargs, then):
-            python_calls.call(i, function, args, kwargs, then)
+        if not calls.call_known(i, function, args, kwargs, then):
+            calls.call(i, function, args, kwargs, then)
 
     def rebuild(self, book: RecipeBook, value: FunctionType) -> Recipe:
         if not book.i.is_created(value):

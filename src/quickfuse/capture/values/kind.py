@@ -69,6 +69,19 @@ class Kind:
         kinds = " and a ".join(type_of(operand).__name__ for operand in (left, right))
         raise Unsupported(f"{function.__name__} of a {kinds}")
 
+    def unary(self, i: Any, function: Any, value: Any, then: Then) -> None:
+        """`function(value)`, one of `operator.neg`, `pos`, `invert` and `abs`, given to `then`: what the class says."""
+        i.attribute(value, f"__{function.__name__}__", lambda method: i.call(method, (), {}, then))
+
+    def method(self, i: Any, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`function(value, *args, **kwargs)`, where `function` is a method of a builtin class: past what the class of the
+        value says in Python."""
+        raise Unsupported(f"the method {function.__name__} of a {type_of(value).__name__}")
+
+    def backwards(self, i: Any, value: Any) -> Any:
+        """`reversed(value)`, a native iterator."""
+        raise Unsupported(f"reversed() of a {type_of(value).__name__}")
+
     def call(self, i: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
         """`function(*args, **kwargs)`, given to `then`."""
         raise Unsupported(f"a call of a {type_of(function).__name__}")

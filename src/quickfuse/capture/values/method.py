@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import FunctionType, MethodType
 from typing import Any
 
-from ...ir.segment import Call, Constant, Existing, Recipe
-from .. import native_methods, torch_calls
+from ...ir.segment import Call, Constant, Recipe
+from .. import torch_calls
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..iterators import ITERATORS
 from ..kinds import is_trusted_module
 from ..library import CatchWarnings
-from ..symbolic import ContainerMethod, TensorMethod, TensorProxy
+from ..symbolic import BuiltinMethod, TensorProxy
 from ..tensor_subclasses import own_member
 from .kind import Then
 from .object import ObjectKind
@@ -31,7 +31,7 @@ class MethodKind(ObjectKind):
         called, instance = function.__func__, function.__self__
         users = type(called) is FunctionType and not is_trusted_module(called.__module__)
         if type(instance) is TensorProxy and not users and own_member(instance.cls, called.__name__)[1] is not called:
-            i.call(TensorMethod(instance, called.__name__), args, kwargs, then)
+            i.call(BuiltinMethod(instance, called.__name__), args, kwargs, then)
         else:
             i.call(called, (instance, *args), kwargs, then)
 
@@ -43,21 +43,15 @@ class MethodKind(ObjectKind):
         return book.build(MethodType, [value.__func__, value.__self__])
 
 
-class TensorMethodKind(ObjectKind):
+class BuiltinMethodKind(ObjectKind):
     def call(
-        self, i: Interpreter, function: TensorMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+        self, i: Interpreter, function: BuiltinMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
     ) -> None:
-        then(torch_calls.call_tensor_method(i, function.proxy, function.name, args, kwargs))
+        base, name = function.base, function.name
+        if type(base) is TensorProxy:
+            then(torch_calls.call_tensor_method(i, base, name, args, kwargs))
+        else:
+            then(i.kind_of(base).method(i, getattr(base.cls, name), base, args, kwargs))
 
-    def rebuild(self, book: RecipeBook, value: TensorMethod) -> Recipe:
-        return Call(getattr, [book.recipe(value.proxy), Constant(value.name)])
-
-
-class ContainerMethodKind(ObjectKind):
-    def call(
-        self, i: Interpreter, function: ContainerMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-    ) -> None:
-        then(native_methods.call_container_method(i, function.shadow, function.name, args, kwargs))
-
-    def rebuild(self, book: RecipeBook, value: ContainerMethod) -> Recipe:
-        return Call(getattr, [Existing(value.shadow.source), Constant(value.name)])
+    def rebuild(self, book: RecipeBook, value: BuiltinMethod) -> Recipe:
+        return Call(getattr, [book.recipe(value.base), Constant(value.name)])

@@ -13,9 +13,9 @@ from .. import torch_calls, variables
 from ..class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
 from ..interpreter import Interpreter
 from ..kinds import is_trusted_module
-from ..peer import PeerModule, torch_lazy_module
 from ..raising import raise_in_program
 from ..symbolic import ABSENT, DELETED
+from ..variables import PeerModule, torch_lazy_module
 from .builtin import CodeKind
 from .kind import Kind, Then
 

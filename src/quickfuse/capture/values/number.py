@@ -11,7 +11,7 @@ from ...errors import Unsupported
 from ...ir.segment import Call, Computed, Existing, Recipe
 from ...ir.source import Source
 from .. import binary_operators
-from ..binary_operators import IN_PLACE_OF, NATIVE_OPERANDS, UNLIKE_NUMBERS, is_a_type
+from ..binary_operators import BUILTIN_CONTAINERS, IN_PLACE_OF, UNLIKE_NUMBERS, is_a_type
 from ..class_attributes import python_method
 from ..containers import as_index, plain_key
 from ..effects import RecipeBook
@@ -27,7 +27,7 @@ class NumberKind(Kind):
     """A `Symbol`: control flow that looks at it is a guard on the outcome."""
 
     asks_class = False
-    rank = 1
+    rank = 3
 
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
         if name not in ("is_integer", "bit_length", "real", "__class__"):
@@ -39,6 +39,9 @@ class NumberKind(Kind):
 
     def truth(self, i: Interpreter, value: Symbol) -> bool:
         return i.truth_in_tensor(value) if value.from_tensor else i.outside.truth(value)
+
+    def unary(self, i: Interpreter, function: Any, value: Symbol, then: Then) -> None:
+        then(i.graph.number(function, value))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if _has_operators(type(left)) or _has_operators(type(right)):
@@ -66,7 +69,7 @@ class NumberKind(Kind):
 class ScalarKind(OutsideKind):
     """A `ForeignScalar`: what its class leaves to the builtin one is done with the plain value."""
 
-    rank = 5
+    rank = 7
 
     def item(self, i: Interpreter, base: ForeignScalar, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
@@ -113,7 +116,7 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
                 return i.native(function, left, right)
             if function in (operator.eq, operator.ne) and (is_a_type(operand) or isinstance(operand, UNLIKE_NUMBERS)):
                 return function is operator.ne
-            if isinstance(operand, NATIVE_OPERANDS):
+            if isinstance(operand, BUILTIN_CONTAINERS):
                 return i.mark_created(i.native(function, left, right))
             raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
     return i.graph.number(function, left, right)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
+from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.segment import Existing, New, Recipe
@@ -11,13 +13,30 @@ from .. import attributes, binary_operators, containers, library, module_calls
 from ..class_attributes import python_method, special_method
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..raising import raise_in_program
-from ..symbolic import ABSENT, Unread, type_of
+from ..native_functions import Reader, as_is, run
+from ..raising import call_handler, raise_in_program
+from ..symbolic import ABSENT, Unread, contains_symbolic, type_of
 from .kind import Kind, Then
+
+#: A method of a builtin class, by name: what it does, or how the native one reads its arguments.
+Methods = Mapping[str, Callable[..., Any] | tuple[Reader, ...]]
+
+
+def _init(i: Interpreter, value: Any, *args: Any, **kwargs: Any) -> None:
+    if args or kwargs:
+        raise_in_program(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
 
 
 class ObjectKind(Kind):
     """An object that the captured code made. Its class answers, or the attributes that the object has."""
+
+    #: Every builtin class has these, perhaps under another function.
+    methods: ClassVar[Methods] = {
+        "__init__": _init,
+        "__setattr__": attributes.set_plain,
+        "__delattr__": attributes.delete_plain,
+        "__getattribute__": lambda i, value, name: i.now(attributes.load_plain, i, value, name),
+    }
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         attributes.load_object(i, base, name, then)
@@ -55,7 +74,15 @@ class ObjectKind(Kind):
         raise Unsupported(f"the truth of a {type_of(value).__name__}")
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        binary_operators.plain_operator(i, function, left, right, then)
+        binary_operators.object_operator(i, function, left, right, then)
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rule = self.methods.get(function.__name__)
+        if rule is None:
+            return super().method(i, function, value, args, kwargs)
+        if callable(rule):
+            return call_handler(i, rule, function.__name__, (value, *args), kwargs)
+        return run(i, function, (as_is, *rule), (value, *args), kwargs)
 
     def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
         module_calls.call_object(i, function, args, kwargs, then)
@@ -85,6 +112,41 @@ class ObjectKind(Kind):
         elif isinstance(value, (list, set)):
             made.items = [book.recipe(v) for v in (list if isinstance(value, list) else set).__iter__(value)]
         return made
+
+
+class ContainerKind(ObjectKind):
+    """Containers that captured code made: real ones, which hold stand-ins. `makes` are the methods that give another one."""
+
+    rank = 1
+    makes: ClassVar[frozenset[str]] = frozenset()
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = function.__name__
+        if name not in ObjectKind.methods and i.outside.made(value) is None and not isinstance(value, (tuple, frozenset)):
+            raise Unsupported(f"the method {name} of a {type(value).__name__}")
+        if name in self.methods:
+            found = super().method(i, function, value, args, kwargs)
+            return i.mark_created(found) if name in self.makes else found
+        if kwargs or any(isinstance(a, (FunctionType, MethodType)) for a in args):
+            raise Unsupported(f"the method {name} with a function")
+        return self.on_whole(i, function, value, *args)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) in binary_operators.BUILTIN_CONTAINERS and type(right) in binary_operators.BUILTIN_CONTAINERS:
+            then(self.operator(i, function, left, right))
+        else:
+            super().binary(i, function, left, right, then)
+
+    def operator(self, i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+        """A binary operator or comparison of builtin containers."""
+        return self.on_whole(i, function, left, right)
+
+    def on_whole(self, i: Interpreter, function: Any, value: Any, *operands: Any) -> Any:
+        """What a native function gives that looks at all there is in containers: only constants may be there."""
+        if contains_symbolic(value) or contains_symbolic(operands):
+            raise Unsupported(f"{function.__name__} of a {type(value).__name__} of tensors or numbers")
+        found = i.native(function, value, *operands)
+        return i.mark_created(found) if isinstance(found, (list, dict, set)) and found is not value else found
 
 
 class UnreadKind(Kind):

@@ -5,39 +5,46 @@ from __future__ import annotations
 import collections
 import operator
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
-from .. import (
-    binary_operators,
-    container_methods,
-    getters,
-    lru_caches,
-    native_calls,
-    native_methods,
-    outside_iterators,
-    torch_calls,
-)
+from .. import binary_operators, calls, function_calls, outside_iterators, torch_calls
 from ..binary_operators import COMPARISONS, IN_PLACE_OF
-from ..class_attributes import python_method
+from ..class_attributes import CACHED, lookup_class, python_method
+from ..containers import iterate
 from ..interpreter import Interpreter
 from ..iterators import ITERATORS
 from ..mutation import name_of
 from ..raising import call_handler, raise_in_program
-from ..symbolic import CONTAINERS, DICTS, ForeignObject, FromOutside, ShadowContainer, contains_symbolic, type_of
+from ..symbolic import (
+    CONTAINERS,
+    DICTS,
+    BuiltinMethod,
+    ForeignObject,
+    FromOutside,
+    ShadowContainer,
+    contains_symbolic,
+    type_of,
+)
+from .callable import GETTERS
 from .kind import Then
-from .object import ObjectKind
+from .object import Methods, ObjectKind
 
 
 class OutsideKind(ObjectKind):
     """What everything that is a `FromOutside` has in common."""
 
     def attribute(self, i: Interpreter, base: FromOutside, name: str, then: Then) -> None:
-        if type(base.real) in DICTS or type(base.real) in CONTAINERS:
-            then(container_methods.load_method(i, base, name))
-        else:
+        if type(base.real) not in DICTS and type(base.real) not in CONTAINERS:
             super().attribute(i, base, name, then)
+        elif name == "__class__":
+            then(type_of(base))
+        elif callable(lookup_class(type(base.real), name)[1]):
+            then(BuiltinMethod(base, name))  # type: ignore[arg-type]
+        else:
+            i.read(getattr, base.real, name)
+            raise Unsupported(f"the attribute {name} of a {type(base.real).__name__}")
 
     def key(self, i: Interpreter, value: Any) -> Any:
         if type(value.real) in (dict, list, set):
@@ -45,8 +52,16 @@ class OutsideKind(ObjectKind):
         raise Unsupported(f"hashing a {type_of(value).__name__}")
 
 
+def _init(i: Interpreter, value: ForeignObject, *args: Any, **kwargs: Any) -> None:
+    if isinstance(value.real, BaseException):
+        raise Unsupported("__init__ of an exception from outside")
+    call_handler(i, ObjectKind.methods["__init__"], "__init__", (value, *args), kwargs)  # type: ignore[arg-type]
+
+
 class ForeignKind(OutsideKind):
     """A `ForeignObject`, which is known by its type alone."""
+
+    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": _init}
 
     def call(
         self, i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
@@ -54,13 +69,14 @@ class ForeignKind(OutsideKind):
         """What native code does with an object depends on which it is."""
         real = function.real
         kind = type(real)
-        if kind in getters.KINDS:
-            then(getters.call(i, function, args, kwargs))
-        elif kind is lru_caches.KIND:
-            then(lru_caches.call(i, function, args, kwargs))
+        if kind in GETTERS:
+            i.outside.guard("is", function.source, real)  # nothing else tells what is in it
+            i.call(real, args, kwargs, then)
+        elif kind is CACHED:
+            then(function_calls.call_cached(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
             then(i.outside.wrap(real(), function.source.referent()))
-        elif type(function) is ForeignObject and (handler := native_calls.handler_of(real)) is not None:
+        elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
             i.outside.guard("is", function.source, real)
             then(call_handler(i, handler, name_of(real), args, kwargs))
         elif torch_calls.is_operator(real):
@@ -83,40 +99,75 @@ class ForeignKind(OutsideKind):
         return value if isinstance(value.real, ITERATORS) else super().iterate(i, value)
 
 
-class ShadowContainerKind(OutsideKind):
+class WrappedKind(OutsideKind):
+    """What stands in front of another value, which answers."""
+
+    def within(self, i: Interpreter, value: Any) -> Any:
+        """That value."""
+        raise NotImplementedError
+
+    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
+        within = self.within(i, base)
+        i.kind_of(within).item(i, within, key, then)
+
+    def set_item(self, i: Interpreter, base: Any, key: Any, value: Any) -> None:
+        within = self.within(i, base)
+        i.kind_of(within).set_item(i, within, key, value)
+
+    def delete_item(self, i: Interpreter, base: Any, key: Any) -> None:
+        within = self.within(i, base)
+        i.kind_of(within).delete_item(i, within, key)
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        within = self.within(i, container)
+        return i.kind_of(within).contains(i, within, element)
+
+    def iterate(self, i: Interpreter, value: Any) -> Any:
+        within = self.within(i, value)
+        return i.kind_of(within).iterate(i, within)
+
+    def backwards(self, i: Interpreter, value: Any) -> Any:
+        within = self.within(i, value)
+        return i.kind_of(within).backwards(i, within)
+
+    def length(self, i: Interpreter, value: Any) -> int | None:
+        within = self.within(i, value)
+        return i.kind_of(within).length(i, within)
+
+
+class ShadowContainerKind(WrappedKind):
     """A list, set, deque or tuple of the user's, past its class: what it holds answers, each element read by its path."""
 
-    rank = 4
+    rank = 6
+
+    def within(self, i: Interpreter, value: ShadowContainer) -> Any:
+        return i.outside.open(value)
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name, cls = function.__name__, value.cls
+        if name in ("__setattr__", "__delattr__", "__getattribute__"):
+            return super().method(i, function, value, args, kwargs)
+        if value.items is None and getattr(value.real, "maxlen", None) is None and len(args) == 1:  # no look is needed
+            if name == ("add" if cls is set else "append"):
+                value.added.append(args[0])
+                return None
+            if name == ("update" if cls is set else "extend"):
+                value.added.extend(iterate(i, args[0]))
+                return None
+        if cls not in (list, tuple) and type(value.real) is not cls and name in _OF_ITS_CLASS:
+            raise Unsupported(f"the method {name} of a {type(value.real).__name__}")
+        contents = i.outside.open(value)
+        found = i.kind_of(contents).method(i, getattr(cls, name), contents, args, kwargs)
+        return value if found is contents else found
 
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
-        contents = i.outside.open(base)
-        i.kind_of(contents).item(i, contents, key, then)
-
-    def set_item(self, i: Interpreter, base: ShadowContainer, key: Any, value: Any) -> None:
-        contents = i.outside.open(base)
-        i.kind_of(contents).set_item(i, contents, key, value)
-
-    def delete_item(self, i: Interpreter, base: ShadowContainer, key: Any) -> None:
-        contents = i.outside.open(base)
-        i.kind_of(contents).delete_item(i, contents, key)
-
-    def contains(self, i: Interpreter, container: ShadowContainer, element: Any) -> bool:
-        contents = i.outside.open(container)
-        return i.kind_of(contents).contains(i, contents, element)
-
-    def iterate(self, i: Interpreter, value: ShadowContainer) -> Any:
-        contents = i.outside.open(value)
-        return i.kind_of(contents).iterate(i, contents)
-
-    def length(self, i: Interpreter, value: ShadowContainer) -> int | None:
-        contents = i.outside.open(value)
-        return i.kind_of(contents).length(i, contents)
+        super().item(i, base, key, then)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if function is operator.iadd and type(left) is ShadowContainer and left.cls is list:
-            native_methods.call_container_method(i, left, "extend", (right,), {})
+            self.method(i, list.extend, left, (right,), {})
             then(left)
             return
         for value in (left, right):
@@ -131,3 +182,10 @@ class ShadowContainerKind(OutsideKind):
             then(left)
             return
         binary_operators.binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
+
+
+#: Methods of sets and deques that give another one of the same class.
+_OF_ITS_CLASS = frozenset(
+    "copy union intersection difference symmetric_difference __or__ __and__ __sub__ __xor__ __ror__ __rand__ __rsub__ "
+    "__rxor__ __add__ __mul__ __rmul__ __copy__".split()
+)

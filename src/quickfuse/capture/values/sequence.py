@@ -6,20 +6,60 @@ import collections
 import operator
 from typing import Any, ClassVar
 
+import torch
+
+from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
 from .. import containers
-from ..containers import as_index, concrete_key, hashable
+from ..binary_operators import COMPARISONS, IN_PLACE_OF, compare_sequences
+from ..containers import as_index, concrete_key, equal, hashable, iterate
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..symbolic import is_constant
+from ..native_functions import as_is, index
+from ..symbolic import is_constant, type_of
+from ..text import printable
+from .constant import ConstantKind
 from .kind import Then
-from .object import ObjectKind
+from .object import ContainerKind, Methods, ObjectKind
 
 
-class SequenceKind(ObjectKind):
+def _index(i: Interpreter, value: Any, wanted: Any, start: Any = None, stop: Any = None) -> int:
+    for position in range(*slice(index(i, start), index(i, stop)).indices(len(value))):
+        if equal(i, value[position], wanted):
+            return position
+    raise Unsupported(f"index() or remove() of what is not in the {type(value).__name__}")
+
+
+def _count(i: Interpreter, value: Any, wanted: Any) -> int:
+    return sum(equal(i, element, wanted) for element in list(value))
+
+
+def _remove(i: Interpreter, value: Any, wanted: Any) -> None:
+    del value[_index(i, value, wanted)]
+
+
+def _sort(i: Interpreter, value: list[Any], *, key: Any = None, reverse: Any = False) -> None:
+    value[:] = i.call_now(sorted, (value,), {"key": key, "reverse": reverse})
+
+
+def _fill(i: Interpreter, value: list[Any], *given: Any) -> None:
+    value[:] = [element for elements in given for element in iterate(i, elements)]
+
+
+_COMMON: Methods = {
+    **ObjectKind.methods, "__getitem__": (index,), "__len__": (), "__iter__": (), "index": _index, "count": _count,
+}  # fmt: skip
+_CHANGEABLE: Methods = {
+    **_COMMON, "append": (as_is,), "extend": (iterate,), "pop": (index,), "clear": (), "reverse": (), "copy": (),
+    "remove": _remove,
+}  # fmt: skip
+
+
+class SequenceKind(ContainerKind):
     """What lists, tuples and deques have in common. `cls` is the builtin class, which does what those that derive from it
     leave to it."""
 
+    makes = frozenset({"copy"})
     cls: ClassVar[type]
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
@@ -44,9 +84,34 @@ class SequenceKind(ObjectKind):
     def truth(self, i: Interpreter, value: Any) -> bool:
         return bool(value) if type(value) is self.cls else super().truth(i, value)
 
+    def backwards(self, i: Interpreter, value: Any) -> Any:
+        return i.read(reversed, value) if type(value) is self.cls else iter(list(self.iterate(i, value))[::-1])
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        plain = IN_PLACE_OF.get(function, function)
+        if plain is operator.mul and (type(left) in (int, bool) or type(right) in (int, bool)):
+            found = i.native(plain, left, right)
+            then(i.mark_created(found) if isinstance(found, (list, collections.deque)) else found)
+        else:
+            super().binary(i, function, left, right, then)
+
+    def operator(self, i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+        if function is operator.iadd and type(left) is list:
+            left.extend(right)
+            return left
+        if function in (operator.add, operator.iadd):  # which looks at no element
+            found = i.native(operator.add, left, right)
+            return i.mark_created(found) if type(found) is list else found
+        if function in COMPARISONS and type(left) is type(right) and isinstance(left, (list, tuple)):
+            return compare_sequences(i, function, left, right)
+        return super().operator(i, function, left, right)
+
 
 class ListKind(SequenceKind):
     cls = list
+    methods: ClassVar[Methods] = {
+        **_CHANGEABLE, "__init__": _fill, "insert": (index, as_is), "__reversed__": (), "sort": _sort,
+    }  # fmt: skip
 
     def set_item(self, i: Interpreter, base: list[Any], key: Any, value: Any) -> None:
         if isinstance(key, slice):
@@ -64,6 +129,7 @@ class TupleKind(SequenceKind):
     """Tuples, and those with names."""
 
     cls = tuple
+    methods = _COMMON
 
     def key(self, i: Interpreter, value: tuple[Any, ...]) -> Any:
         return tuple([hashable(i, v) for v in value]) if type(value) is tuple else value
@@ -72,8 +138,33 @@ class TupleKind(SequenceKind):
         return book.container(value)
 
 
+class SizeKind(TupleKind):
+    """`torch.Size`, which adds to tuples of numbers, and compares like the tuple that it is."""
+
+    rank = 2
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if IN_PLACE_OF.get(function, function) in (operator.add, operator.mul):
+            then(i.native(function, *(_plain_sizes(i, v) for v in (left, right))))
+        elif is_constant(left) and is_constant(right):
+            then(i.native(function, left, right))
+        else:
+            left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
+            i.binary(function, left, right, then)
+
+
+def _plain_sizes(i: Interpreter, value: Any) -> Any:
+    found = concrete_key(i, value)
+    if not is_constant(found):
+        raise Unsupported(f"a torch.Size and a {type_of(value).__name__} of objects")
+    return found
+
+
 class DequeKind(SequenceKind):
     cls = collections.deque
+    methods: ClassVar[Methods] = {
+        **_CHANGEABLE, "appendleft": (as_is,), "extendleft": (iterate,), "popleft": (), "rotate": (index,),
+    }  # fmt: skip
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         ObjectKind.attribute(self, i, base, name, then)
@@ -95,14 +186,35 @@ class DequeKind(SequenceKind):
         return made
 
 
+def _join(i: Interpreter, value: str, parts: Any) -> str:
+    return i.native(value.join, [i.outside.concrete(part) for part in iterate(i, parts)])  # type: ignore[no-any-return]
+
+
+def _format(i: Interpreter, value: str, *args: Any, **kwargs: Any) -> str:
+    named = {key: printable(i, v) for key, v in kwargs.items()}
+    return i.native(value.format, *[printable(i, a) for a in args], **named)  # type: ignore[no-any-return]
+
+
 class TextKind(SequenceKind):
     """Strings, bytes and ranges: their elements are constants. `cls` is the class that the table gives."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls  # type: ignore[misc]
+        self.methods = {**ConstantKind.methods, "join": _join, "format": _format} if cls is str else ConstantKind.methods
+
+    method = ConstantKind.method
 
     def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
         return bool(i.native(operator.contains, container, i.outside.concrete(element)))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if is_constant(left) and is_constant(right):
+            then(i.native(function, left, right))
+        elif type(left) in (str, bytes) and function in (operator.mod, operator.imod):
+            written = tuple([printable(i, v) for v in right]) if type(right) is tuple else printable(i, right)
+            then(i.native(operator.mod, left, written))
+        else:
+            super().binary(i, function, left, right, then)
 
     def key(self, i: Interpreter, value: Any) -> Any:
         return value if is_constant(value) else super().key(i, value)

@@ -9,20 +9,44 @@ from ...ir.segment import Recipe
 from ..containers import hashable
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
+from ..native_functions import keys
 from ..symbolic import TensorProxy, type_of
-from .object import ObjectKind
+from .object import Methods, ObjectKind
 from .sequence import SequenceKind
+
+
+def _fill(i: Interpreter, value: set[Any], *given: Any) -> None:
+    value.clear()
+    value.update(*[keys(i, elements) for elements in given])
+
+
+def _pop(i: Interpreter, value: set[Any]) -> Any:
+    if i.outside.container_of(value) is not None:
+        raise Unsupported("which element a set from outside gives")
+    return i.read(set.pop, value)
+
+
+_NEW = frozenset("copy union difference intersection symmetric_difference".split())
+_CHANGES = "update difference_update intersection_update symmetric_difference_update"
 
 
 class SetKind(SequenceKind):
     """`cls` is the builtin class."""
 
     cls: ClassVar[type]
+    makes = _NEW
+    methods: ClassVar[Methods] = {
+        **ObjectKind.methods, "__init__": _fill, "__len__": (), "clear": (), "pop": _pop,
+        "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
+        **dict.fromkeys(("add", "discard", "remove", "__contains__"), (hashable,)),
+        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issubset", "issuperset", "isdisjoint"), (keys,)),
+    }  # fmt: skip
 
     def __init__(self, cls: type) -> None:
         self.cls = cls  # type: ignore[misc]
 
     item = ObjectKind.item
+    backwards = ObjectKind.backwards
 
     def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
         return bool(i.read(self.cls.__contains__, container, hashable(i, element)))  # type: ignore[attr-defined]

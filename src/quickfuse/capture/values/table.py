@@ -25,16 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..context_changes import ContextToken
+from ..changes import ContextToken
 from ..frame import GeneratorValue
-from ..getters import KINDS as GETTERS
 from ..iterators import ITERATORS
 from ..kinds import VIEW_TYPES
 from ..library import CatchWarnings
-from ..peer import PeerModule
 from ..symbolic import (
     PLAIN_TYPES,
-    ContainerMethod,
+    BuiltinMethod,
     ForeignObject,
     ForeignScalar,
     MappingProxy,
@@ -43,12 +41,12 @@ from ..symbolic import (
     ShadowDict,
     SuperProxy,
     Symbol,
-    TensorMethod,
     TensorProxy,
     Unread,
 )
+from ..variables import PeerModule
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
-from .callable import GetterKind, HandlerKind, PartialKind, SuperKind
+from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind
 from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
@@ -58,12 +56,12 @@ from .frame_values import CellKind, FiltersKind, NamespaceKind, RandomKind, Toke
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
-from .method import ContainerMethodKind, MethodKind, TensorMethodKind
+from .method import BuiltinMethodKind, MethodKind
 from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
-from .sequence import ByteArrayKind, DequeKind, ListKind, TextKind, TupleKind
+from .sequence import ByteArrayKind, DequeKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
 
@@ -75,15 +73,15 @@ KINDS: dict[type, Kind] = {
     # what the symbolic stack holds in place of real values
     TensorProxy: TensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(), ForeignObject: ForeignKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
-    Unread: UnreadKind(), GeneratorValue: GeneratorKind(), TensorMethod: TensorMethodKind(),
-    ContainerMethod: ContainerMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
+    Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
+    BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
     ContextToken: TokenKind(),
     # constants
     **dict.fromkeys(PLAIN_TYPES, _CONSTANT), np.generic: _CONSTANT, enum.Enum: EnumKind(), slice: SliceKind(),
     **dict.fromkeys((GenericAlias, UnionType, CodeType), AliasKind()),
     **{cls: TextKind(cls) for cls in (str, bytes, range)},
     # containers
-    list: ListKind(), tuple: TupleKind(), torch.Size: TupleKind(), collections.deque: DequeKind(), dict: DictKind(),
+    list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), collections.deque: DequeKind(), dict: DictKind(),
     bytearray: ByteArrayKind(), **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
     **dict.fromkeys(ITERATORS, _ITERATOR),
     # code

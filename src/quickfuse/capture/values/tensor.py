@@ -23,7 +23,7 @@ class TensorKind(Kind):
     """A `TensorProxy`: what is asked of it becomes a node of the graph, or follows from its metadata."""
 
     asks_class = False
-    rank = 2
+    rank = 4
 
     def attribute(self, i: Interpreter, base: TensorProxy, name: str, then: Then) -> None:
         tensor_attributes.load(i, base, name, then)
@@ -54,6 +54,18 @@ class TensorKind(Kind):
 
     def truth(self, i: Interpreter, value: TensorProxy) -> bool:
         return i.truth_in_tensor(value)
+
+    def unary(self, i: Interpreter, function: Any, value: TensorProxy, then: Then) -> None:
+        if function is abs:
+            super().unary(i, function, value, then)
+        else:
+            then(call_torch(i, "call_function", function, (value,), {}))
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
+
+    def backwards(self, i: Interpreter, value: TensorProxy) -> Any:
+        return iter(list(self.iterate(i, value))[::-1])
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if type(left) is not TensorProxy:  # nothing to change in place

@@ -1,8 +1,10 @@
-"""Dictionaries of the user's: their entries and keys, read with the guards that this needs."""
+"""Containers of the user's as the captured code sees them: the real ones are not touched."""
 
 from __future__ import annotations
 
 import collections
+import gc
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -10,11 +12,9 @@ import torch
 from ...errors import Unsupported
 from ...ir.source import Source
 from ..kinds import CODE_TYPES
-from .constant import is_constant
-from .foreign import ForeignObject
-from .from_outside import FromOutside
-from .missing import DELETED, LAZY
-from .tensor import TensorProxy
+from .graph_values import TensorProxy
+from .made import DELETED, LAZY
+from .outside import ForeignObject, FromOutside, is_constant
 
 #: The dictionaries whose methods are native and known to capture.
 DICTS: tuple[type, ...] = (collections.OrderedDict, collections.defaultdict, dict)
@@ -140,3 +140,55 @@ def stored_key(outside: Reader, key: Any) -> Any:
             raise Unsupported("a new tensor as a dictionary key")
         return key.real
     return key.real if type(key) is ForeignObject else outside.concrete(key)
+
+
+#: The containers, besides dictionaries, whose methods are native and known to capture.
+CONTAINERS: tuple[type, ...] = (list, set, collections.deque, tuple, frozenset)
+
+
+class ShadowContainer(FromOutside):
+    """A list, set or deque that belongs to the user, as the captured code sees it: the real one is not touched. So are
+    tuples and frozensets of classes of the user's. `cls` is the builtin class.
+
+    `items` is a container of that class that holds stand-ins and is changed in place; None until something looks at
+    the contents. Adding at the end needs no look: `added` has what was added before that.
+    """
+
+    __slots__ = ("added", "cls", "items", "original")
+
+    def __init__(self, real: Any, source: Source) -> None:
+        super().__init__(real, source)
+        self.cls: type = next(cls for cls in CONTAINERS if isinstance(real, cls))
+        self.items: Any = None
+        self.added: list[Any] = []
+        self.original: list[Any] = []
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the captured code left it with other contents than it found."""
+        if self.items is None:
+            return bool(self.added)
+        if isinstance(self.items, set):
+            return self.items != set(self.original)
+        return list(map(id, self.items)) != list(map(id, self.original))
+
+
+class MappingProxy(ForeignObject):
+    """A view of the user's; `behind` stands for the dictionary that it shows."""
+
+    __slots__ = ("behind",)
+
+    def __init__(self, real: MappingProxyType[Any, Any], source: Source, behind: ShadowDict) -> None:
+        super().__init__(real, source)
+        self.behind = behind
+
+
+def dictionary_behind(proxy: MappingProxyType[Any, Any]) -> dict[Any, Any] | None:
+    """The dictionary that a view shows, None if it shows another mapping."""
+    behind = gc.get_referents(proxy)
+    return behind[0] if len(behind) == 1 and type(behind[0]) is dict else None
+
+
+def opened(value: Any) -> Any:
+    """What stands for the dictionary behind a view; other values as they are."""
+    return value.behind if type(value) is MappingProxy else value

@@ -1,13 +1,42 @@
-"""Objects that existed before the call, of kinds that capture knows nothing special of."""
+"""What stands for objects that existed before the call, of kinds that capture knows nothing special of; and plain values."""
 
 from __future__ import annotations
 
+import enum
+import re
 import sys
 from typing import Any
 
+import torch
+
 from ...errors import Unsupported
 from ...ir.source import Source
-from .from_outside import FromOutside
+
+
+class FromOutside:
+    """What stands for an object that existed before the call: `real` is the object, which capture reads and never changes,
+    `source` where it was found first. `attributes` are those that the captured code has set, or deleted."""
+
+    __slots__ = ("attributes", "real", "source")
+
+    def __init__(self, real: Any, source: Source) -> None:
+        self.real = real
+        self.source = source
+        self.attributes: dict[str, Any] = {}
+
+
+class Place(FromOutside):
+    """Where an object was found that lies on the stack as it is: a function, class, module or method, which is the same
+    object at each call, or (`by_code`) which is known by its code or its owner, so that another one may stand at its source;
+    a variable of an enclosing function; or a tuple, method or partial function, in whose place is
+    one of stand-ins, its `contents`."""
+
+    __slots__ = ("by_code", "contents")
+
+    def __init__(self, real: Any, source: Source, by_code: bool = False) -> None:
+        super().__init__(real, source)
+        self.by_code = by_code
+        self.contents: Any = None
 
 
 class Unread:
@@ -93,3 +122,23 @@ def numpy_class(value: Any) -> type | None:
         return None
     kinds = ((numpy.integer, int), (numpy.floating, float))
     return next((cls for kind, cls in kinds if isinstance(value, kind)), None)
+
+
+#: Immutable types whose instances are plain constants: comparing values tells all there is to know.
+PLAIN_TYPES: frozenset[type] = frozenset(
+    {
+        int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
+        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo,
+        re.Pattern, re.Match,
+    }
+)  # fmt: skip
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is fixed when captured: plain, or a tuple or frozenset of constants."""
+    kind = type(value)
+    if kind is tuple or kind is frozenset:
+        return all(is_constant(v) for v in value)
+    if kind is slice:
+        return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
+    return kind in PLAIN_TYPES or isinstance(value, enum.Enum) or is_numpy(value)

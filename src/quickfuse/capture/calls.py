@@ -1,0 +1,221 @@
+"""Calls of functions. Those of Python are captured as a part of the program, but for some; native ones have rules."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from types import ClassMethodDescriptorType, FunctionType
+from typing import Any
+
+from ..errors import Unsupported
+from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
+from ..ir.values import TensorMeta
+from . import builtin_calls, function_calls, library, torch_calls, transforms
+from .class_attributes import lookup_class
+from .interpreter import Interpreter, Then
+from .kinds import is_trusted_module
+from .metadata import result_device
+from .mutation import name_of
+from .on_device import KEPT_FROM_COMPILER
+from .raising import call_handler
+from .results import OperatorFailed, SameTensor, View, tensors_in
+from .stand_ins import outside_inference_mode, run_without_data
+from .symbolic import TensorProxy, symbolic_leaves
+from .text import AROUND_REPR
+
+
+def call(
+    i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
+) -> None:
+    mark = user_mark(function)
+    if mark is not None:
+        then(call_marked(i, mark, function, args, kwargs))
+        return
+    if (made := transforms.made_outside(i, function)) is not None:
+        then(made.run(i, *args, **kwargs))
+        return
+    if (original := _counted_by_peer(function)) is not None:
+        i.call(original, args, kwargs, then)
+        return
+    if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
+        then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}"))
+        return
+    if function.__code__ is function_calls.DISPATCH:
+        then(function_calls.dispatch_to(i, function, args, kwargs))
+        return
+    if function.__code__ is function_calls.GET_CACHED:
+        function_calls.method(i, function, args, kwargs, then)
+        return
+    kept_out = function.__code__ is KEPT_FROM_COMPILER and is_trusted_module(function.__module__)
+    if kept_out or function.__code__ is AROUND_REPR:
+        i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
+        return
+    if (kept := kept_from_peer(function)) is not None:
+        i.call(_without_peer(function, kept), args, kwargs, then)
+        return
+    if is_left_to_python(function):
+        raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
+    torch_calls.prepare_step(i, function, args)
+    i.inline(function, args, kwargs, then)
+
+
+def _counted_by_peer(function: FunctionType) -> Any:
+    """`nn.Module.__init__`, where PyTorch's compiler was used in the process and counts since then when modules are made."""
+    names = ("patched_init", "patched_setstate")
+    if function.__module__ != "torch._dynamo.mutation_guard" or function.__name__ not in names:
+        return None
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
+    original = cells.get("init" if function.__name__ == "patched_init" else "setstate")
+    return None if original is None else original.cell_contents
+
+
+def _without_peer(function: FunctionType, kept: Any) -> Any:
+    """The function behind a wrapper of PyTorch's own compiler. The user's wish not to compile one is honoured; PyTorch
+    wraps its own (once its compiler is imported) for the sake of that compiler."""
+    if not is_trusted_module(function.__module__):
+        raise Unsupported(f"{function.__qualname__}, which torch.compiler.disable keeps out of graphs")
+    return kept
+
+
+#: Modules whose functions do nothing with tensors of a graph, talk to the world, or look at the interpreter itself: a
+#: call is one step in Python. A name covers its submodules.
+_LEFT_TO_PYTHON = (
+    "argparse ast asyncio atexit base64 builtins calendar code codecs concurrent configparser copy csv ctypes datetime "
+    "decimal difflib dis email fileinput fnmatch ftplib genericpath getpass gettext glob gzip hashlib heapq html http "
+    "importlib inspect io ipaddress json linecache locale logging lzma mailbox mimetypes multiprocessing ntpath os "
+    "pathlib pdb pickle pickletools pkgutil platform posixpath pprint profile queue random re secrets selectors shelve "
+    "shlex shutil signal smtplib socket sqlite3 ssl statistics string struct subprocess sys sysconfig tarfile tempfile "
+    "textwrap threading timeit token tokenize trace traceback tracemalloc unittest urllib uuid warnings wave webbrowser "
+    "xml zipfile zlib numpy scipy pandas matplotlib PIL tqdm rich jinja2 yaml requests sklearn networkx sympy tabulate "
+    "wandb tensorboard torch._functorch.apis torch._functorch.eager_transforms torch._functorch.vmap torch._tensor_str "
+    "torch.autograd.graph torch.autograd.profiler torch.cuda torch.distributed torch.export torch.fx torch.hub "
+    "torch.library torch.multiprocessing torch.package torch.profiler torch.random torch.serialization torch.testing "
+    "torch.utils.benchmark torch.utils.data torch.utils.dlpack torch.utils.hooks quickfuse.backends quickfuse.compile "
+    "quickfuse.control quickfuse.doctor quickfuse.explain quickfuse.logs torch.utils.tensorboard "
+    "torch.autograd.gradcheck torch.autograd.functional torch.autograd.anomaly_mode torch.autograd.forward_ad"
+)
+_PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
+
+#: Classes whose methods hold state that only real objects have.
+_LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})
+
+
+def is_left_to_python(function: FunctionType) -> bool:
+    """Whether a call of a Python function is performed as one step instead of being captured."""
+    module = function.__module__
+    return (type(module) is str and _PATTERN.fullmatch(module) is not None) or function.__qualname__ in _LEFT_BY_NAME
+
+
+# functions that the user said something about: see `ir.marks` ------------------------------------------------------
+
+
+_IN_GRAPH = Mark("in graph")
+
+
+def user_mark(function: Any) -> Mark | None:
+    """What the user said about a function, to us or to PyTorch's compiler."""
+    mark = mark_of(function)
+    if mark is None and _is_allowed_by_peer(function):
+        return _IN_GRAPH
+    return mark
+
+
+def _is_allowed_by_peer(function: Any) -> bool:
+    """Whether `torch.compiler.allow_in_graph` was called on a function of the user's. PyTorch's compiler is loaded then."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    allowed: set[int] = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None) or set()
+    return id(function) in allowed and not is_trusted_module(getattr(function, "__module__", None))
+
+
+def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a marked function.
+
+    Raises:
+        Unsupported: where the call is to happen in Python.
+    """
+    if mark.kind == "is compiling":
+        return torch_calls.is_compiling(i)
+    if mark.kind == "hint":
+        return None
+    if mark.kind == "in graph":
+        return _call_in_graph(i, function, args, kwargs)
+    if mark.kind == "graph break":
+        raise Unsupported("quickfuse.graph_break()")
+    note = f" ({mark.note})" if mark.note else ""
+    if not isinstance(function, FunctionType) or function.__module__ == "quickfuse.control":
+        raise Unsupported(f"quickfuse.disable(){note}")
+    raise Unsupported(f"{function.__qualname__}, which quickfuse.disable keeps out of graphs{note}")
+
+
+def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One node of the graph. What it returns is found out by running it on tensors without data."""
+    if i.is_created(function) or i.outside.is_by_code(function):
+        raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
+    args, kwargs = torch_calls.plain_operands(i, args), torch_calls.plain_operands(i, kwargs)
+    tensors = [leaf for leaf in symbolic_leaves((args, kwargs)) if type(leaf) is TensorProxy]
+    what = f"{name_of(function)}, allowed in graphs,"
+    try:
+        with outside_inference_mode():
+            result = run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled, result_device(tensors))
+    except (OperatorFailed, Unsupported) as error:
+        raise Unsupported(f"{what} does not run on tensors without data: {error}") from error
+    if result.written or result.changed:
+        raise Unsupported(f"{what} changes its arguments")
+    if any(isinstance(leaf, View) for leaf in tensors_in(result.structure)):
+        raise Unsupported(f"{what} returns a view of its arguments")
+    if not _only_tensors(result.structure):
+        raise Unsupported(f"{what} returns something else than tensors")
+    return i.graph.call("call_function", function, args, kwargs, result.structure)
+
+
+def _only_tensors(structure: Any) -> bool:
+    if isinstance(structure, (tuple, list)):
+        return bool(structure) and all(map(_only_tensors, structure))
+    return isinstance(structure, (TensorMeta, SameTensor))
+
+
+# what is written in C: functions, methods of builtin classes, and PyTorch's operators ------------------------------
+
+
+def call_known(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> bool:
+    """Call a function that capture has a rule for, or a Python function in place of, or that becomes a node of the graph;
+    False where it is none of these."""
+    if (handler := handler_of(function)) is not None:
+        then(call_handler(i, handler, name_of(function), args, kwargs))
+    elif (equivalent := _found(library.EQUIVALENTS, function)) is not None:
+        i.call(equivalent, args, kwargs, then)
+    elif torch_calls.is_operator(function):
+        then(torch_calls.call_operator(i, function, args, kwargs))
+    else:
+        return False
+    return True
+
+
+def handler_of(function: Any) -> Callable[..., Any] | None:
+    """What capture does in place of a native function, if it has a rule for it."""
+    return _found(builtin_calls.HANDLERS, function) or _found(torch_calls.HANDLERS, function)
+
+
+def _found(table: dict[Any, Callable[..., Any]], function: Any) -> Callable[..., Any] | None:
+    try:
+        return table.get(function)
+    except TypeError:  # it cannot be hashed
+        return None
+
+
+def call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if mark := others_marked().get(function):
+        return call_marked(i, mark, function, args, kwargs)
+    owner = function.__self__
+    if isinstance(owner, type):  # a class method in C
+        unbound = lookup_class(owner, function.__name__)[1]
+        handler = handler_of(unbound) if type(unbound) is ClassMethodDescriptorType else None
+        if handler is not None:
+            return call_handler(i, handler, name_of(unbound), (owner, *args), kwargs)
+    elif owner is not None and type(owner).__name__ != "module":
+        unbound = getattr(type(owner), function.__name__, None)
+        if unbound is None:
+            raise Unsupported(f"the native function {name_of(function)}")
+        return i.kind_of(owner).method(i, unbound, owner, args, kwargs)
+    raise Unsupported(f"the native function {getattr(function, '__module__', '')}.{name_of(function)}")

@@ -1,0 +1,93 @@
+"""Several results of one node of autograd's graph, some of which backward does not begin from.
+
+A compiled graph is one node, where eager has many. So autograd frees what the node saved after the first backward from any
+of its results, and passes on None for the inputs that those in question do not depend on. In eager, results that have
+nothing in common are differentiated one after the other, and nothing that they do not depend on notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+#: PyTorch's message.
+_SECOND_TIME = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after "
+    "calling backward."
+)
+
+
+class SavedForGroups:
+    """What a call saves for backward, where its differentiable results are of several groups: `groups` has each one's.
+
+    It is freed when backward has begun from results of all groups."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], groups: Sequence[int]) -> None:
+        self.tensors = [*tensors]
+        self.groups = groups
+        self.versions = [t._version for t in tensors]
+        self.done: set[int] = set()
+
+    def take(self, absent: frozenset[int], retained: bool) -> list[torch.Tensor]:
+        """The tensors, for backward from the results that are not in `absent`.
+
+        Raises:
+            RuntimeError: if there was one from a result of these groups, which did not retain the graph.
+        """
+        begun = {group for k, group in enumerate(self.groups) if k not in absent}
+        if begun & self.done and self.versions:
+            raise RuntimeError(_SECOND_TIME)
+        taken = [*self.tensors]
+        if not retained:
+            self.done |= begun
+            if self.done == {*self.groups}:
+                self.tensors = []
+        return taken
+
+    def check(self, taken: Sequence[torch.Tensor], used: Sequence[int]) -> None:
+        """See to it that none of the tensors that backward reads was changed.
+
+        Raises:
+            RuntimeError: where one was.
+        """
+        for k in used:
+            tensor, version = taken[k], self.versions[k]
+            if tensor._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"[{tensor.type()} {[*tensor.shape]}] is at version {tensor._version}; expected version {version} "
+                    "instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
+                    "with torch.autograd.set_detect_anomaly(True)."
+                )
+
+
+class _UnlessNothing:
+    """A hook of the user's that is not called where there is no gradient."""
+
+    def __init__(self, hook: Callable[[Any], Any]) -> None:
+        self.hook = hook
+
+    def __call__(self, gradient: Any) -> Any:
+        return None if gradient is None else self.hook(gradient)
+
+
+def keep_hooks_from_nothing(tensor: torch.Tensor | None) -> None:
+    """Let the hooks of a tensor not be called with None in the backward that runs now."""
+    hooks: Any = None if tensor is None else tensor._backward_hooks
+    if not hooks:
+        return
+    for key, hook in [*hooks.items()]:
+        if type(hook) is not _UnlessNothing:
+            hooks[key] = _UnlessNothing(hook)
+
+    def restore() -> None:
+        for key, hook in [*hooks.items()]:
+            if type(hook) is _UnlessNothing:
+                hooks[key] = hook.hook
+
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(restore)

@@ -1,0 +1,89 @@
+"""Operators that fail in a `try` statement, after changes in place."""
+
+import pytest
+import torch
+
+import quickfuse
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.table = torch.nn.Embedding(3, 2)
+        self.seen = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
+
+    def forward(self, x, index):
+        x = self.norm(x)
+        y = x.exp()
+        try:
+            try:
+                self.seen.add_(1)
+                y = y + self.table(index) * x
+                x = torch.linalg.inv(y)
+            finally:
+                self.seen.mul_(3)
+            y = y[index - 1]
+        except (IndexError, RuntimeError) as error:
+            y = y * 3 + self.seen
+            x = x + len(str(error))
+        self.seen.sub_(1)
+        return y + x, torch.rand(2)
+
+
+def dividing(x, index):
+    index.add_(1)
+    try:
+        y = 12 // index
+        index.mul_(2)
+        y = y + 24 // (index - 4)
+    except (RuntimeError, ZeroDivisionError):
+        y = index + 0.5
+    return x * y
+
+
+X = torch.tensor([[1.0, 2.0], [0.5, -1.0]])
+INDICES = [[0, 2], [1, 1], [0, 3], [2, 0], [-4, 1], [5, 5], [1, 2]]
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_module(backend, grad):
+    torch.manual_seed(0)
+    ours, eager = Counting(), Counting()
+    eager.load_state_dict(ours.state_dict())
+    compiled = quickfuse.compile(ours, backend=backend)
+    for k, index in enumerate(INDICES):
+        results = []
+        for module, state in ((compiled, ours), (eager, eager)):
+            torch.manual_seed(k)
+            state.zero_grad()
+            with torch.set_grad_enabled(grad):
+                y, drawn = module(X, torch.tensor(index))
+            if grad:
+                y.square().mean().backward()
+            gradients = [p.grad for p in state.parameters() if p.grad is not None]
+            results.append((y, drawn, gradients, dict(state.named_buffers()), state.seen.clone()))
+        torch.testing.assert_close(*results)
+        assert k or compiled._compiled.graph_count == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_divisions(backend):
+    compiled = quickfuse.compile(dividing, backend=backend)
+    for values in ([1, 2], [-1, 2], [1, 1], [0, 0], [3, 1], [-1, -1]):
+        a, b = torch.tensor(values), torch.tensor(values)
+        torch.testing.assert_close(compiled(X, a), dividing(X, b))
+        assert a.tolist() == b.tolist()
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse", lambda module, inputs: module.forward])
+def test_inference_mode_and_other_backends(backend):
+    torch.manual_seed(0)
+    ours, eager = Counting(), Counting()
+    eager.load_state_dict(ours.state_dict())
+    compiled = quickfuse.compile(ours, backend=backend)
+    for index in INDICES:
+        with torch.inference_mode():
+            torch.testing.assert_close(compiled(X, torch.tensor(index))[0], eager(X, torch.tensor(index))[0])
+            torch.testing.assert_close(ours.state_dict(), eager.state_dict())
