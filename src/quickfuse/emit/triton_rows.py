@@ -269,12 +269,16 @@ class RowsBuilder(TritonBuilder):
             [f"    {line}" for line in [*_tile_lines(self.body, "begin + lane", [f"r_mask = {mask}"]), *inner.text]]
             for mask in (_everywhere("[1, COLUMNS]"), "r < length")
         )
-        self.scope.lines += [
-            "full = length // COLUMNS * COLUMNS",
-            "for begin in range(0, full, COLUMNS):",
-            *full,
-            "for begin in range(full, length, COLUMNS):",
-            *rest,
+        self.scope.lines += [  # more loops without masks made all of them slower, those of aligned rows as well: H200
+            "if ALIGNED:",
+            "    full = length // COLUMNS * COLUMNS",
+            "    for begin in range(0, full, COLUMNS):",
+            *(f"    {line}" for line in full),
+            "    for begin in range(full, length, COLUMNS):",
+            *(f"    {line}" for line in rest),
+            "else:",
+            "    for begin in range(0, length, COLUMNS):",
+            *(f"    {line}" for line in rest),
         ]
 
     # --- reductions and scans ---
