@@ -34,7 +34,7 @@ from .points import Point
 from .report import save_report
 from .settings import Settings
 from .signals import handlers_heard
-from .specialise import Specialisation, get_ready, helpers, specialise
+from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
@@ -77,7 +77,7 @@ class Compiled:
         self.captures = 0
         #: How many of the next calls are plain Python.
         self.native_calls = 0
-        self._recovers = self.settings.backend.name in ("quickfuse", "eager")
+        self._recovers = self.settings.backend.name == "quickfuse"
         self.trial = Trial() if self._may_be_native() else None
         self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
 
@@ -222,9 +222,9 @@ class Compiled:
             elif (other := outer_tracer()) is not None:
                 self._refuse_or_log(other)
             elif not added and self.native_reason is None and self._may_compile(self.entry, args):
-                given = {"whole": self.settings.fullgraph, "recovers": self._recovers}
-                begin = functools.partial(capture, self._plain, args, kwargs, **given)
-                specialisation = self._specialise(self.entry, args, kwargs, lambda volatile: begin(volatile=volatile))
+                whole = self.settings.fullgraph
+                begin = functools.partial(capture, self._plain, args, kwargs, whole=whole, recovers=self._recovers)
+                specialisation = self._specialise(self.entry, args, kwargs, begin)
         for made_elsewhere in added:
             result = made_elsewhere.run(*args, **kwargs)
             if result is not MISS:
@@ -264,7 +264,7 @@ class Compiled:
                 added, made = _others(point, tried), None
                 if not added and point.capturable and outer_tracer() is None and self._may_compile(point, (), frames[-1]):
                     begin = functools.partial(resume, frames, recovers=self._recovers)
-                    made = self._specialise(point, (frames,), {}, lambda volatile: begin(volatile=volatile))
+                    made = self._specialise(point, (frames,), {}, begin)
             if added:
                 return self._run_segment(key, frames)
             if made is None:
@@ -317,7 +317,7 @@ class Compiled:
 
     @collected_later()
     def _specialise(
-        self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[[frozenset[str]], Segment]
+        self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[..., Segment]
     ) -> Specialisation | None:
         """Capture and compile a segment; None where there is none to be had."""
         get_ready(self.settings.backend)
@@ -326,14 +326,16 @@ class Compiled:
             self._note_failed_guards(point, args, kwargs)
             try:
                 with logs.stage("capture"):
-                    segment = begin(point.volatile)
+                    segment = begin(volatile=point.volatile)
                 heard.check()
                 if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
                     point.capturable = False
                     self._note_break(segment)
                     return None
-                segment.recorded, segment.tuned = self.settings.recorded, self.settings.tuned
-                specialisation = specialise(segment, cast(FunctionType, self._plain), self.settings.backend)
+                try:
+                    specialisation = self._specialised(segment)
+                except FailsTooLate:
+                    specialisation = self._specialised(begin(volatile=point.volatile, recovers=False))
             except Unsupported as reason:
                 heard.check()
                 if self.settings.fullgraph:
@@ -396,6 +398,10 @@ class Compiled:
             if point is self.entry:
                 self.native_reason = reason.reason
                 self.say_native(f"{reason.reason} (from now on without trying to capture it)")
+
+    def _specialised(self, segment: Segment) -> Specialisation:
+        segment.recorded, segment.tuned = self.settings.recorded, self.settings.tuned
+        return specialise(segment, cast(FunctionType, self._plain), self.settings.backend)
 
     def _note_failed_guards(self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""

@@ -51,6 +51,11 @@ class Specialisation:
         self.without_kernels = without_kernels
 
 
+class FailsTooLate(Exception):
+    """A graph that fails where the program goes on otherwise, which kernels find out before they change anything, has to run
+    operator by operator."""
+
+
 def get_ready(backend: backends.Backend) -> None:
     """Begin what a backend's first kernel has to wait for, before anything is captured."""
     if backend is backends.QUICKFUSE:
@@ -58,7 +63,11 @@ def get_ready(backend: backends.Backend) -> None:
 
 
 def specialise(segment: Segment, function: FunctionType, backend: backends.Backend) -> Specialisation:
-    """Compile a segment of a call of `function`."""
+    """Compile a segment of a call of `function`.
+
+    Raises:
+        FailsTooLate: where it has to be captured again, without `recovers`.
+    """
     if logs.enabled("guards"):
         logs.emit("guards", "\n".join(f"{g}  # {g.location}" if g.location else str(g) for g in segment.guards))
     if logs.enabled("graph"):
@@ -71,6 +80,8 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         setting = ("torch.are_deterministic_algorithms_enabled()", torch.are_deterministic_algorithms_enabled())
         segment.guards.append(Guard("state", None, setting))
     body, kernels, without = _body(segment, checked, backend)
+    if body.by_operator and segment.fails_after_changes:
+        raise FailsTooLate
     if segment.labels:
         body.lines[:] = ["with _labelled():", *(f"    {line}" for line in body.lines or ["pass"])]
         body.constants["_labelled"] = partial(labelled, segment.labels)

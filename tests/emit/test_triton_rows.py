@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from quickfuse.emit.triton import emit
 from quickfuse.ir.kernel import Form
 from quickfuse.ir.target import CUDA
 from quickfuse.launch.cuda_shapes import program_table
@@ -207,6 +209,33 @@ def test_moments_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     x = R(4, 3, 8, 8) * 3 + 100
     for images in (x, x.to(memory_format=torch.channels_last)):
         same(lambda x, w: F.batch_norm(x, None, None, w, training=True), images, R(3), launches=3, ulps=2048)
+
+
+def _sources(function: Callable[..., Any], *inputs: Any) -> str:
+    return "".join(emit(call.body, "k", shape_of(call).form) for call in kernels(gpu_schedule(function, *inputs)[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_is_rounded_to_16_bits_needs_fewer_instructions(dtype: torch.dtype) -> None:
+    x = R(13, 37).to(dtype) * 20
+    x[3, 4:] = -math.inf
+    assert "quick_exp" in _sources(lambda x: torch.softmax(x, 1), x)
+    assert "quick_div" in _sources(lambda x: torch.softmax(x, 1), x)
+    same(lambda x: torch.softmax(x, 1), x, launches=1)
+    same(lambda x: (x.float() / (1 + x.float().square().sum(1, True))).to(dtype), x)
+
+
+def test_what_is_not_rounded_is_exact() -> None:
+    """Nor what is rounded and used elsewhere as well, or where a difference could bring its error out."""
+    x = R(13, 37).bfloat16()
+    for function in (
+        lambda x: torch.softmax(x.float(), 1),
+        lambda x: (y := torch.softmax(x.float(), 1), y.bfloat16()),
+        lambda x: ((x.float() - x.float().amax(1, True)).exp() - 1).bfloat16(),
+        lambda x: (torch.softmax(x.float(), 1) - 0.5).bfloat16(),
+        lambda x: (x.float().exp() / 3).bfloat16(),
+    ):
+        assert "qm.quick_" not in _sources(function, x)
 
 
 def test_chains() -> None:

@@ -88,6 +88,25 @@ def test_a_server_that_is_killed() -> None:
     assert compile_processes.start() is None, "what does not run is not started again and again"
 
 
+def test_workers_end_with_the_server(tmp_path: Path) -> None:
+    """Also in the middle of a job."""
+    server = compile_processes.start()
+    assert server is not None
+    mark = tmp_path / "worker"
+    program = f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    server.submit(Job(program, "kernel", (), (), 0, 90, 1))
+    until = time.monotonic() + 60
+    while not (mark.exists() and mark.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    worker = int(mark.read_text())
+    assert _runs(worker)
+    os.kill(server._process.pid, signal.SIGKILL)
+    until = time.monotonic() + 20
+    while _runs(worker) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not _runs(worker)
+
+
 def test_a_server_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert compiled(_job()).cubin

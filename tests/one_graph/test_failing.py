@@ -65,7 +65,7 @@ def test_module(backend, grad):
             gradients = [p.grad for p in state.parameters() if p.grad is not None]
             results.append((y, drawn, gradients, dict(state.named_buffers()), state.seen.clone()))
         torch.testing.assert_close(*results)
-        assert k or compiled._compiled.graph_count == 1
+        assert k or backend == "eager" or compiled._compiled.graph_count == 1
 
 
 @pytest.mark.parametrize("backend", ["eager", "quickfuse"])

@@ -178,7 +178,7 @@ def test_after_changes(backend, function):
         found, wanted = outcome(compiled, ours), outcome(function, eager)
         assert found == wanted if type(wanted) is str else torch.testing.assert_close(found, wanted, equal_nan=True) is None
         torch.testing.assert_close(ours, eager, equal_nan=True)
-        assert k or function is not changing_its_argument_before or compiled.graph_count == 1
+        assert k or backend == "eager" or function is not changing_its_argument_before or compiled.graph_count == 1
 
 
 @pytest.mark.parametrize("backend", ["eager", "quickfuse"])

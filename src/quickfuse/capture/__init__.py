@@ -246,6 +246,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         autograd_asked=frozenset(i.autograd_asked),
         asks_compiling=i.asked_compiling,
         expects=i.graph.expects,
+        fails_after_changes=i.graph.fails_after_changes,
         draws=[Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws],
     )
 

@@ -4,8 +4,7 @@
 The graph gets an operator that fails where that side would be taken, and goes on with the other. A graph that fails runs
 again in Python, instruction by instruction, so that the program's own exception is raised, where it is raised, or its other
 side taken. That is right where the graph changed nothing of the program's: kernels change it once it is known that nothing
-fails, and what runs operator by operator is taken up where it failed (see `interrupted`). Of the graphs of other backends
-nothing is known.
+fails. A graph that then has to run operator by operator is captured again, up to the branch.
 
 Which side a check for numbers that are not finite takes is known beforehand. If it turns out otherwise several times, the
 branch is captured as a break (see `Compiled`).
@@ -101,8 +100,10 @@ def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> boo
     frame = i.frames[-1]
     if is_in_try(frame.code, frame.lasti):  # it decides by exceptions: they may come often
         return False
-    if graph.nested or (graph.mutated and graph.contents.has_written_inputs() and not _recovers(i, condition)):
+    changed = bool(graph.mutated) and graph.contents.has_written_inputs()
+    if graph.nested or (changed and not _recovers(i, condition)):
         return False
+    graph.fails_after_changes |= changed
     if type(condition) is Symbol:
         condition = _as_tensor(i, condition)
     if not outcome:

@@ -1,9 +1,9 @@
 """Operators that may fail when they run, although the shapes and types of their operands fit.
 
 A graph whose operator fails runs again in Python, instruction by instruction, so that the exception goes to the program's
-own handler. Kernels change nothing before it is known that nothing fails, and what runs operator by operator is taken up
-where it failed (see `interrupted`). Other backends promise nothing, and tensors of inference mode cannot be taken up: there,
-within a `try` statement, a graph ends in front of an operator that may fail once it has changed something in place.
+own handler. Kernels change nothing before it is known that nothing fails. What runs operator by operator does, and other
+backends promise nothing: there, within a `try` statement, a graph ends in front of an operator that may fail once it has
+changed something in place.
 """
 
 from __future__ import annotations

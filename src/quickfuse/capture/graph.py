@@ -86,6 +86,8 @@ class GraphBuilder:
         self.changes_modes = False
         #: Whether the program goes on in Python where the graph fails, also after it has changed something.
         self.recovers = False
+        #: Whether that matters.
+        self.fails_after_changes = False
         #: Whether it goes on with the usual outcome of a branch: see `assertions`.
         self.expects = False
         self.operators = 0
@@ -249,7 +251,6 @@ class GraphBuilder:
         self.sync_modes()
         self.operators += 1
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
-        must_not_fail = must_not_fail and not self.goes_on_after_changes()
         node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
         self._stamp(node)
         if asks_class:
@@ -257,7 +258,9 @@ class GraphBuilder:
             node.op, node.target = "call_function", without_torch_function(function)
         node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
         if must_not_fail and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
-            raise Unsupported(FAILING)
+            if not self.goes_on_after_changes():
+                raise Unsupported(FAILING)
+            self.fails_after_changes = True
         value = self._wrap(structure, node, tensors, result.leaves)
         if subclass is not None:
             give_class(value, subclass, tensors)

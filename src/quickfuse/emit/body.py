@@ -26,7 +26,7 @@ def graph_body(segment: Segment, run: Callable[..., Any]) -> Body:
     names = _output_names(segment)
     lines = [f"{', '.join(names)}, = {call}" if names else call]
     constants = {"_graph": run, "_picks": tensor_picks(segment)}
-    return Body(lines, names, constants, repeatable=not segment.mutated)
+    return Body(lines, names, constants, repeatable=not segment.mutated, by_operator=True)
 
 
 def _output_names(segment: Segment) -> list[str]:

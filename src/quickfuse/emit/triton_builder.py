@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 import torch
 
 from quickfuse.emit.plan import Plan, Region
-from quickfuse.emit.triton_ops import POWER_OF_ONCE, bitcast, cast, constant, from_memory, template, to_memory
+from quickfuse.emit.triton_ops import POWER_OF_ONCE, QUICK, bitcast, cast, constant, from_memory, template, to_memory
 from quickfuse.emit.walker import Builder, Walker
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr, Index, Op, short
-from quickfuse.ir.kernel import ArgScalar, KernelBody, SlotLoad, SlotPrevious, StoreKind, walk
+from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Op, short
+from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, SlotLoad, SlotPrevious, StoreKind, walk
 
 
 class BlockPlan(Plan):
     """A plan for code on whole blocks: all axes of a row are one loop, or none, and elements have none.
 
-    Nothing is kept in memory from one pass to the next, which other threads may read.
+    Nothing is kept in memory from one pass to the next, which other threads may read. `rounded` are the values that come
+    from reductions and of which no more than 16 bits count.
     """
 
     widens = keeps = False
@@ -35,6 +36,27 @@ class BlockPlan(Plan):
                 offset, inside, root = self.roots[k]
                 self.roots[k] = (offset, inside, self._added(root))
                 self.added.add(k)
+        self.rounded = self._rounded() if body.inner else set[int]()
+
+    def _rounded(self) -> set[int]:
+        """The values that are only used in products and sums of rows which are rounded to 16 bits, and that depend on what
+        was reduced: there kernels compute more than they load."""
+        stored = [k for k, store in enumerate(self.body.stores) if store.kind is not StoreKind.REDUCE]
+        exact = {root for k in stored for root in self.roots[k]}
+        for number in reversed(range(len(self.nodes))):
+            expr, args = self.nodes[number].expr, self.nodes[number].args
+            if isinstance(expr, Reduced):
+                store = self.body.stores[expr.reduction]
+                if number in exact or self.body.ordered or store.combine not in ("sum", "add"):
+                    exact.update(self.roots[expr.reduction])
+            elif isinstance(expr, Op) and not (expr.name == "cast" and expr.dtype in HALF_TYPES):
+                passes = number not in exact and expr.name in ("mul", "div", "neg")
+                exact.update(() if passes else args)
+        late = set[int]()
+        for number, node in enumerate(self.nodes):
+            if isinstance(node.expr, Reduced) or any(arg in late for arg in node.args):
+                late.add(number)
+        return late - exact
 
     def _added(self, root: int) -> int:
         """What is added to what a scatter finds."""
@@ -87,7 +109,9 @@ class TritonBuilder(Builder[str]):
         self.address = address
         self.scopes = [Scope()]
         self._count: Counter[str] = Counter()
-        self.walker(BlockPlan(body)).unit()
+        plan = BlockPlan(body)
+        self._rounded = {id(plan.nodes[number].expr) for number in plan.rounded}
+        self.walker(plan).unit()
 
     def walker(self, plan: Plan) -> Walker[str]:
         """What goes over the body."""
@@ -128,6 +152,8 @@ class TritonBuilder(Builder[str]):
             code = bitcast(args[0], op.args[0].dtype, op.dtype)
         elif self.body.ndim == 0 and op.name == "pow" and op.dtype == torch.float32:
             code = POWER_OF_ONCE.format(*args)
+        elif id(op) in self._rounded and op.name in QUICK:
+            code = QUICK[op.name].format(*args)
         else:
             code = template(op).format(*args)
         return code if code.isidentifier() else self.name(code, "t")

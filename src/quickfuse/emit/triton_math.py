@@ -143,13 +143,34 @@ def mul(x, y):  # type: ignore[no-untyped-def]
 @triton.jit
 def maximum(x, y):  # type: ignore[no-untyped-def]
     """NaN if either is NaN, which is the one value that differs from itself."""
-    return tl.where((x > y) | (x != x), x, y)
+    if x.dtype == tl.float32:
+        return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)  # an instruction, on devices of 8.0
+    else:
+        return tl.where((x > y) | (x != x), x, y)
 
 
 @triton.jit
 def minimum(x, y):  # type: ignore[no-untyped-def]
     """NaN if either is NaN."""
-    return tl.where((x < y) | (x != x), x, y)
+    if x.dtype == tl.float32:
+        return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        return tl.where((x < y) | (x != x), x, y)
+
+
+@triton.jit
+def quick_exp(x):  # type: ignore[no-untyped-def]
+    """The exponential, for float32 to some 2 ** -23 of `1 + |x|`. Triton's own is that approximation."""
+    if x.dtype == tl.float32:
+        return tl.exp(x)
+    else:
+        return libdevice.exp(x)
+
+
+@triton.jit
+def quick_div(x, y):  # type: ignore[no-untyped-def]
+    """x / y, for float32 to 2 units in the last place. Triton's own is that approximation."""
+    return x / y
 
 
 @triton.jit
@@ -157,11 +178,13 @@ def scaled_sum(total, largest, value):  # type: ignore[no-untyped-def]
     """`total`, a sum of exponentials relative to `largest`, with that of `value`, relative to the larger of both.
 
     Of equal values the difference is 0, infinite ones too: what they add here is made up for by `unscaled_sum`, or scaled
-    to nothing by the first value that is finite.
+    to nothing by the first value that is finite. A NaN is there in the maximum as well. The larger a difference, and the
+    error of its exponential, the less the smaller one of both sums counts.
     """
-    difference = tl.where(value > largest, largest - value, value - largest)
-    factor = libdevice.exp(tl.where(value == largest, tl.zeros_like(difference), difference))
-    return tl.where(value > largest, total * factor + 1, total + factor)
+    zero = tl.zeros_like(total)
+    factor = quick_exp(tl.minimum(-tl.abs(value - largest), zero))  # the minimum of NaN and 0 is 0
+    is_larger, one = value > largest, zero + 1
+    return tl.fma(total, tl.where(is_larger, factor, one), tl.where(is_larger, one, factor))
 
 
 @triton.jit

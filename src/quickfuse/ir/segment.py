@@ -204,6 +204,7 @@ class Segment:
     where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph; `tuned`: with launch shapes that are measured.
     `draws` are calls that come before the graph, in order. `asks_compiling`: the user's code asked whether it is being
     compiled. `expects`: the graph fails where a branch has another outcome than usual, which is no fault of the program's.
+    `fails_after_changes`: it may fail where the program goes on, after it changed something.
     """
 
     code: CodeType
@@ -231,6 +232,7 @@ class Segment:
     draws: list[Draw] = field(default_factory=list)
     asks_compiling: bool = False
     expects: bool = False
+    fails_after_changes: bool = False
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

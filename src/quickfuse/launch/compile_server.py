@@ -7,15 +7,19 @@ when nothing was asked for a while. It imports nothing of the package but `trito
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pickle
 import selectors
+import signal
 import struct
 from collections import deque
 from typing import Any
 
 #: Seconds after which workers without work end, and the server with them.
 _IDLE = 60.0
+#: Of prctl(2).
+_PARENT_DEATH_SIGNAL = 1
 _LENGTH = struct.Struct("<q")
 
 
@@ -126,6 +130,7 @@ class _Server:
     def _forked(self) -> _Worker:
         jobs, results = os.pipe(), os.pipe()
         if os.fork() == 0:
+            _end_with_server()
             _work_and_exit(jobs[0], results[1], [0, self._answers, jobs[1], results[0], *self._descriptors()])
         os.close(jobs[0])
         os.close(results[1])
@@ -136,6 +141,12 @@ class _Server:
 
     def _descriptors(self) -> list[int]:
         return [descriptor for worker in self._workers for descriptor in (worker.jobs, worker.results)]
+
+
+def _end_with_server() -> None:
+    """Be killed when the server ends, however it does: LLVM may work on a large kernel for minutes that nobody waits for."""
+    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _work_and_exit(jobs: int, results: int, others: list[int]) -> None:

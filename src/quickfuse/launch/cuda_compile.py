@@ -108,7 +108,17 @@ def compile_kernel(
     index_bits = 0 if body.ndim < 2 and not body.tiled else 64 if wide_index else 32
     # The key is the source, not the body: hashing a tree visits shared parts of it again and again.
     arguments = tuple(argument_types(body, scalars_in_memory).items())
-    return _compile(source, name, arguments, capability, shape, index_bits, unaligned_step(body, shape))
+    step, registers = unaligned_step(body, shape), most_registers(body, shape)
+    return _compile(source, name, arguments, capability, shape, index_bits, step, registers)
+
+
+def most_registers(body: KernelBody, shape: LaunchShape) -> int:
+    """The limit of a thread's registers; 0 for none. Values of 16 bits that are loaded one by one take a register each,
+    twice as many as in wide accesses: with code for both, all programs would have to make room for unaligned ones."""
+    moving = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.inner)]
+    is_narrow = all(slot.dtype.itemsize <= 2 for slot in moving) and len(moving) <= CUDA.few_operands
+    whole = bool(body.inner) and shape.columns > 0 and shape.form is Form.WHOLE and shape.aligned
+    return CUDA.most_registers_of_narrow if whole and is_narrow else 0
 
 
 def unaligned_step(body: KernelBody, shape: LaunchShape) -> int:
@@ -122,14 +132,14 @@ def unaligned_step(body: KernelBody, shape: LaunchShape) -> int:
 @functools.lru_cache(maxsize=1024)
 def _compile(
     source: str, name: str, arguments: tuple[tuple[str, str], ...], capability: int, shape: LaunchShape, index_bits: int,
-    step: int,
+    step: int, registers: int,
 ) -> CompiledCubin:  # fmt: skip
     constants: dict[str, int] = {"BLOCK": shape.block}
     if shape.columns:
         constants.update(COLUMNS=shape.columns, ALIGN=shape.aligned)
     elif "blocks" in dict(arguments):
         constants.update(TAIL=step, ALIGN=shape.aligned)
-    job = Job(source, name, arguments, tuple(constants.items()), index_bits, capability, shape.num_warps)
+    job = Job(source, name, arguments, tuple(constants.items()), index_bits, capability, shape.num_warps, registers)
     made = compile_processes.compiled(job)
     hidden = _hidden_params(made.ptx, len(arguments))
     return CompiledCubin(made.cubin, made.name, shape, made.shared_bytes, hidden, made.ptx)

@@ -20,7 +20,7 @@ class Job(NamedTuple):
     """What to compile: the function `name` of a module, for a compute capability (90 for 9.0).
 
     `arguments` are names and types of its arguments, `constants` names and values of its constexprs; `index_bits` (0: it has
-    no such) is the width of indices.
+    no such) is the width of indices. `most_registers` (0: any number) is the limit for a thread.
     """
 
     source: str
@@ -30,6 +30,7 @@ class Job(NamedTuple):
     index_bits: int
     capability: int
     num_warps: int
+    most_registers: int = 0
 
 
 class Machine(NamedTuple):
@@ -75,6 +76,9 @@ def compile_job(job: Job) -> Machine:
     compiled = triton.compile(
         ASTSource(load_source(job.source, job.name), signature, constants),
         target=GPUTarget("cuda", job.capability, 32),
-        options={**_OPTIONS, "num_warps": job.num_warps, "debug": "tl.device_assert" in job.source},
+        options={
+            **_OPTIONS, "num_warps": job.num_warps, "debug": "tl.device_assert" in job.source,
+            **({"maxnreg": job.most_registers} if job.most_registers else {}),
+        },  # fmt: skip
     )
     return Machine(compiled.asm["cubin"], compiled.metadata.name, compiled.metadata.shared, compiled.asm.get("ptx", ""))

@@ -1,0 +1,12 @@
+"""Some of the random functions of `random_autograd.py`, which runs more of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from differentiate.random_autograd import difference
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_function(seed: int) -> None:
+    assert (found := difference(seed)) is None, found
