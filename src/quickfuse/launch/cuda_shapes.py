@@ -107,7 +107,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
         rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
-        warps = max(rows * columns // (32 * min(_elements_a_thread(body), CUDA.elements_a_thread)), 1)
+        each = CUDA.elements_of_square if len(_moving(body)) <= CUDA.few_operands else CUDA.elements_a_thread
+        warps = max(rows * columns // (32 * each), 1)
         aligned = _may_align(body, members, Form.SPREAD)
         return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, aligned)
     spread = Axis.SCAN in body.axes and not scans
