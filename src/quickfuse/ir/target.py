@@ -142,8 +142,8 @@ class CudaTarget:
     #: With at most so many operands of 16 bits each, threads have twice as many.
     few_operands: int = 4
     most_warps: int = 16
-    #: The registers of a thread that has whole rows of few operands of so many bytes at most, with 16 elements of each: those
-    #: of accesses of 128 bits are enough. Layer norm takes 62 in bfloat16 and 70 in float32; with the code for narrow
+    #: The registers of a thread that has whole rows of few operands of so many bytes at most, with 16 elements of each: as
+    #: many as accesses of 128 bits need. Layer norm takes 62 in bfloat16 and 70 in float32; with the code for narrow
     #: accesses beside, 106 and 107.
     most_registers: tuple[tuple[int, int], ...] = ((2, 64), (4, 80))
     #: Rows that would take more warps together are tiles of their own: all warps of a program wait for each other.
