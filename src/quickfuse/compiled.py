@@ -222,8 +222,8 @@ class Compiled:
             elif (other := outer_tracer()) is not None:
                 self._refuse_or_log(other)
             elif not added and self.native_reason is None and self._may_compile(self.entry, args):
-                given = {"whole": self.settings.fullgraph, "recovers": self._recovers}
-                begin = functools.partial(capture, self._plain, args, kwargs, **given)
+                whole = self.settings.fullgraph
+                begin = functools.partial(capture, self._plain, args, kwargs, whole=whole, recovers=self._recovers)
                 specialisation = self._specialise(self.entry, args, kwargs, begin)
         for made_elsewhere in added:
             result = made_elsewhere.run(*args, **kwargs)

@@ -21,6 +21,7 @@ def leaf(*shape: int, seed: int = 0) -> X:
 
 x, y, image = leaf(6, 8), leaf(6, 8, seed=1), leaf(2, 3, 10, 12)
 mask = x > 0.3
+places = torch.arange(20).view(5, 4) % 6
 edges = torch.tensor([-1.0, -0.2, 0.0, 0.7, 1.5])
 
 #: What PyTorch composes, and what it has kernels for that are compositions all the same.
@@ -47,6 +48,10 @@ FUSED: dict[str, Callable[[], Any]] = {
         lambda t, m: torch.ops.aten._safe_softmax(t.masked_fill(m, float("-inf")), -1), x, mask | (y[:, :1] > 0),
     ),
     "trace": lambda: (torch.trace, x),
+    "embedding_bag": lambda: (lambda w, i: F.embedding_bag(i, w), x, places),
+    "embedding_bag_of_weights": lambda: (
+        lambda w, i, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), x, places, y[:5, :4],
+    ),
     "block_diag": lambda: (torch.block_diag, x, y[:2]),
     "masked_scatter": lambda: (torch.masked_scatter, x, mask, y),
     "isin": lambda: (torch.isin, x.round(), edges.round()),

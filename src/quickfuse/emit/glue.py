@@ -116,7 +116,8 @@ class Body:
     said) and the number inputs by their placeholder names; `outputs` are the expressions of the graph's outputs
     afterwards. Names that start with an underscore are ours, others the user's. `numbers` come first, with the guards:
     where a number cannot be computed, or does not fit, the specialisation does not hold. `by_operator`: each operator may
-    fail after others have changed something. `repeatable` says that it changes nothing, so that the function can run natively after an operator failed, for its effects so far and its traceback.
+    fail after others have changed something. `repeatable` says that it changes nothing, so
+    that the function can run natively after an operator failed, for its effects so far and its traceback.
     `replayed` is what replays the computing part as a CUDA graph, if it does: it gets the tensors' check. `released` are
     tensors that are checked and then let go, so that their memory may be used. `eager` is the statement that runs where
     `UNFIT`, and `given` the expression of the tensors that the computing part gets, if it can do without them where all are

@@ -63,7 +63,6 @@ def bind(
                 call = CpuCall(step, compiled[step.body], placer)
             else:
                 call = _bind_gpu(step, placer, emit_gpu, recorded, next(shapes))
-            placer.tables.append(call.table)
             calls.append(call)
         elif isinstance(step.target, SteadyConvolution):
             step.target = packed(step.target, step.args[1].meta.span_bytes)

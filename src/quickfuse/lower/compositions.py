@@ -149,11 +149,27 @@ def _safe_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     return torch.where(masked, 0, torch.softmax(input, dim, dtype=dtype))
 
 
+def _embedding_bag(
+    input: Tensor, weight: Tensor, offsets: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, mode: Any = "mean", sparse: bool = False, per_sample_weights: Any = None,
+    include_last_offset: bool = False, padding_idx: Any = None,
+) -> Any:  # fmt: skip
+    """Bags of one size: `functional.embedding_bag`, whose namesake in `torch` has the weight first."""
+    if input.is_floating_point() or input.ndim != 2 or not input.numel() or mode not in ("sum", "mean"):
+        return None
+    if not (offsets is max_norm is padding_idx is None) or (per_sample_weights is not None and mode != "sum"):
+        return None
+    rows = functional.embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    return rows.sum(1) if mode == "sum" else rows.mean(1)
+
+
 #: Name of a function of `torch` or of an operator of ATen -> what it is composed of.
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "count_nonzero": _count_nonzero, "nansum": _nansum, "ldexp": _ldexp, "channel_shuffle": _channel_shuffle,
     "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "_safe_softmax": _safe_softmax,
     "aminmax": _aminmax, "block_diag": _block_diag, "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
-    "rot90": _rot90, "repeat": _repeat,
+    "rot90": _rot90, "repeat": _repeat, "embedding_bag": _embedding_bag,
     "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip
