@@ -254,12 +254,31 @@ def test_long_rows_are_gone_through_in_loops_and_few_are_cut_up() -> None:
             for call in kernels(schedule)
         ]
 
-    ((shape, programs),) = shapes(lambda x: torch.softmax(x, 1), torch.zeros(512, 1000))
-    assert (shape.form, shape.columns, shape.aligned) == (Form.WHOLE, 1024, True) and programs >= 256
+    for length, aligned in ((1000, True), (1001, False)):
+        ((shape, programs),) = shapes(lambda x: torch.softmax(x, 1), torch.zeros(512, length))
+        assert (shape.form, shape.columns, shape.aligned) == (Form.WHOLE, 1024, aligned) and programs >= 256
     ((shape, programs),) = shapes(lambda x: torch.softmax(x, 1), torch.zeros(600, 50304))
     assert (shape.form, programs, shape.aligned) == (Form.LOOPED, 600, True)
     (_, programs), *_ = shapes(lambda x: x.sum(0), torch.zeros(4096, 768))
     assert programs > 264
+
+
+def test_narrow_accesses_take_no_more_registers_than_wide_ones() -> None:
+    def limits(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
+        return re.findall(r"\.maxnreg (\d+)", "".join(kernel.ptx for kernel in compiled(gpu_schedule(function, *inputs)[0])))
+
+    operands = torch.zeros(512, 4096), torch.zeros(4096), torch.zeros(4096)
+    assert limits(lambda x, w, b: F.layer_norm(x, (4096,), w, b), *(t.bfloat16() for t in operands)) == ["64"]
+    assert limits(lambda x, w, b: F.layer_norm(x, (4096,), w, b), *operands) == ["80"]
+    assert limits(lambda x, y, w, b: F.layer_norm(x * y + 1 / y, (4096,), w, b), operands[0], *operands) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_threads_have_several_accesses_of_a_transpose(dtype: torch.dtype) -> None:
+    schedule, _ = gpu_schedule(lambda x: x.t().contiguous(), torch.zeros(512, 512, dtype=dtype))
+    (kernel,) = compiled(schedule)
+    assert kernel.shape.block * kernel.shape.columns == 16 * kernel.shape.threads
+    assert len(re.findall(r"ld\.global\.v4\.b32", kernel.ptx)) >= dtype.itemsize
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -129,6 +129,9 @@ class CudaTarget:
     #: Elements of the tiles of loops that do not reduce, with as many rows as columns, where both axes have so many.
     square: int = 64
     least_tiled: int = 16
+    #: How many elements each thread has of such a tile, of few operands: half of a thread's instructions find out where its
+    #: elements are. A transpose of bfloat16 is 160 for 8 elements, 152 for 16 and 184 for 32; of float32 160, 208 and 304.
+    elements_of_square: int = 16
     #: A scan goes along a row in one program: fewer rows of so many elements are PyTorch's.
     long_scan: int = 1 << 16
     busy_scans: int = 128
@@ -139,9 +142,10 @@ class CudaTarget:
     #: With at most so many operands of 16 bits each, threads have twice as many.
     few_operands: int = 4
     most_warps: int = 16
-    #: The registers of a thread that has whole rows of so few operands of 16 bits: those of accesses of 128 bits are enough.
-    #: Layer norm of bfloat16 takes 62, and 106 with the code for narrow accesses beside.
-    most_registers_of_narrow: int = 64
+    #: The registers of a thread that has whole rows of few operands of so many bytes at most, with 16 elements of each: as
+    #: many as accesses of 128 bits need. Layer norm takes 62 in bfloat16 and 70 in float32; with the code for narrow
+    #: accesses beside, 106 and 107.
+    most_registers: tuple[tuple[int, int], ...] = ((2, 64), (4, 80))
     #: Rows that would take more warps together are tiles of their own: all warps of a program wait for each other.
     usual_warps: int = 8
     #: Calls that move fewer bytes take about as long as a launch, whatever their tiles are, as long as no more than so many

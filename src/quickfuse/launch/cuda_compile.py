@@ -113,12 +113,13 @@ def compile_kernel(
 
 
 def most_registers(body: KernelBody, shape: LaunchShape) -> int:
-    """The limit of a thread's registers; 0 for none. Values of 16 bits that are loaded one by one take a register each,
-    twice as many as in wide accesses: with code for both, all programs would have to make room for unaligned ones."""
+    """The limit of a thread's registers; 0 for none. Values that are loaded one by one, with masks, take more registers than
+    wide accesses: with code for both, all programs would have to make room for unaligned ones."""
     moving = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.inner)]
-    is_narrow = all(slot.dtype.itemsize <= 2 for slot in moving) and len(moving) <= CUDA.few_operands
-    whole = bool(body.inner) and shape.columns > 0 and shape.form is Form.WHOLE and shape.aligned
-    return CUDA.most_registers_of_narrow if whole and is_narrow else 0
+    both = bool(body.inner) and shape.columns > 0 and shape.form is Form.WHOLE and shape.aligned
+    is_light = len(moving) <= CUDA.few_operands and shape.block * shape.columns <= 2 * CUDA.elements_a_thread * shape.threads
+    widest = max([slot.dtype.itemsize for slot in moving], default=0)
+    return next((most for size, most in CUDA.most_registers if widest <= size), 0) if both and is_light else 0
 
 
 def unaligned_step(body: KernelBody, shape: LaunchShape) -> int:

@@ -107,7 +107,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
         rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
-        warps = max(rows * columns // (32 * min(_elements_a_thread(body), CUDA.elements_a_thread)), 1)
+        each = CUDA.elements_of_square if len(_moving(body)) <= CUDA.few_operands else CUDA.elements_a_thread
+        warps = max(rows * columns // (32 * each), 1)
         aligned = _may_align(body, members, Form.SPREAD)
         return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, aligned)
     spread = Axis.SCAN in body.axes and not scans
@@ -120,9 +121,9 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         least = CUDA.least_across
     else:
         few = total < multiprocessors * CUDA.tiles_per_multiprocessor  # each of them has to have more loads under way
-        wide = max(_elements_a_thread(body) // CUDA.elements_a_thread, 1)
+        wide = max(_elements_of_rows(body) // CUDA.elements_a_thread, 1)
         columns = columns if whole else min(columns, CUDA.tile * max(wide, 2 if few else 1))
-        tile = min(CUDA.tile, 32 * CUDA.usual_warps * _elements_a_thread(body))
+        tile = min(CUDA.tile, 32 * CUDA.usual_warps * _elements_of_rows(body))
         rows = min(max(tile // columns, 1), _power_of_two(most_rows))
         least = 1
     programs = multiprocessors * CUDA.tiles_per_multiprocessor
@@ -139,7 +140,15 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
 
 
 def _warps(body: KernelBody, elements: int) -> int:
-    return min(max(elements // (32 * _elements_a_thread(body)), 1), CUDA.most_warps)
+    return min(max(elements // (32 * _elements_of_rows(body)), 1), CUDA.most_warps)
+
+
+def _elements_of_rows(body: KernelBody) -> int:
+    """How many elements each thread has of rows that are reduced: as many of 32 bits as of 16, where operands are few. What
+    a thread does once for its rows, to find them and to reduce with the others, is some 200 instructions."""
+    slots, each = _moving(body), _elements_a_thread(body)
+    is_light = len(slots) <= CUDA.few_operands and all(slot.dtype.itemsize <= 4 for slot in slots)
+    return 2 * CUDA.elements_a_thread if is_light and each == CUDA.elements_a_thread and not body.ordered else each
 
 
 def _rows_and_length(body: KernelBody, member: Member) -> tuple[int, int]:
