@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import quickfuse
 from operator_cases import breaks
+from quickfuse.differentiate.recorder import draws_random_numbers
 from quickfuse.differentiate.shapes import spec_of
 from quickfuse.differentiate.traced import Memory, make_traced
 from quickfuse.emit.recordable import why_not_recorded
@@ -34,6 +35,16 @@ def test_which_results() -> None:
     assert results_on_cpu(efficient) == results_on_cpu(efficient.default) == results_on_cpu(whole.default) == (2, 3)
     assert results_on_cpu(torch.relu) == ()
     assert uses_random_state(efficient) and uses_random_state(aten._efficient_attention_backward.default)
+
+
+def test_gradients_draw_nothing() -> None:
+    """They are told what was drawn, although PyTorch says of some that they draw."""
+    graph = torch.fx.Graph()
+    operands = [graph.placeholder(name) for name in ("grad", "q", "k", "v", "out", "sums", "seed", "offset")]
+    seeded = aten._scaled_dot_product_efficient_attention_backward.default
+    gradients = graph.call_function(seeded, (*operands[:4], None, *operands[4:], 0.5, [True] * 4))
+    attention = graph.call_function(aten._scaled_dot_product_efficient_attention.default, (*operands[1:4], None, True, 0.5))
+    assert draws_random_numbers(attention) and not draws_random_numbers(gradients)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

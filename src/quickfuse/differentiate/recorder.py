@@ -415,7 +415,10 @@ def draws_random_numbers(node: Node) -> bool:
 
 
 def _is_deterministic(function: Any, args: Any) -> bool:
-    """Whether an operator that may draw random numbers does not: attention without dropout."""
+    """Whether an operator that is said to draw random numbers does not: attention without dropout, and its gradients, which
+    are told what was drawn."""
+    if any(argument.name == "philox_seed" for argument in function._schema.arguments):
+        return True
     for position, argument in enumerate(function._schema.arguments):
         if argument.name in ("dropout_p", "p"):
             value = args[position] if position < len(args) else argument.default_value

@@ -117,7 +117,8 @@ def most_registers(body: KernelBody, shape: LaunchShape) -> int:
     wide accesses: with code for both, all programs would have to make room for unaligned ones."""
     moving = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.inner)]
     both = bool(body.inner) and shape.columns > 0 and shape.form is Form.WHOLE and shape.aligned
-    is_light = len(moving) <= CUDA.few_operands and shape.block * shape.columns <= 2 * CUDA.elements_a_thread * shape.threads
+    are_few = shape.block * shape.columns <= 2 * CUDA.elements_a_thread * shape.threads
+    is_light = are_few and 2 < len(moving) <= CUDA.few_operands
     widest = max([slot.dtype.itemsize for slot in moving], default=0)
     return next((most for size, most in CUDA.most_registers if widest <= size), 0) if both and is_light else 0
 
