@@ -10,7 +10,7 @@ from . import builtin, unchanged
 from .same_words_ir import AHEAD, GRADIENT_WORDS, OBJECT_WORDS, STORAGE_WORDS, TYPE, gradients_ir, load_word, records_ir
 from .tensor_check import key_included_function, tracing_ir
 from .tensor_layout import TensorLayout
-from .unchanged_ir import LIST_ITEMS, LIST_SIZE, RESULTS_WORD, RETURNED_NONE, pairs_ir
+from .unchanged_ir import LIST_ITEMS, LIST_SIZE, RESULTS_WORD, RETURNED_NONE, pairs_ir, returned_list_ir
 
 #: Words of the block that the scan reads: which of them counts how often everything was the same, and with how many threads
 #: to compare, and to count changes.
@@ -291,19 +291,7 @@ def list_ir() -> str:
     """LLVM IR that returns a new list of the objects in %objects, %f11 of them. For one that is 0 it asks the tensor in
     %parents for its gradient; without one, or where the list is not looked at (%strict), None stands there."""
     increment, attribute = builtin.api("Py_IncRef"), builtin.api("PyObject_GetAttr")
-    return f"""  %made = call ptr {builtin.api("PyList_New")}(i64 %f11)
-  %failed = icmp eq ptr %made, null
-  br i1 %failed, label %fail, label %fill
-fill:
-  %slots.p = getelementptr i8, ptr %made, i64 {LIST_ITEMS}
-  %slots = load ptr, ptr %slots.p
-  br label %out.head
-out.head:
-  %o = phi i64 [ 0, %fill ], [ %o.next, %out.put ]
-  %out.done = icmp sge i64 %o, %f11
-  br i1 %out.done, label %exit, label %out.body
-out.body:
-  %value.p = getelementptr ptr, ptr %objects, i64 %o
+    value = f"""  %value.p = getelementptr ptr, ptr %objects, i64 %o
   %kept = load ptr, ptr %value.p
   %absent = icmp eq ptr %kept, null
   br i1 %absent, label %out.ask, label %out.keep
@@ -335,12 +323,5 @@ out.drop:
   call void {builtin.api("Py_DecRef")}(ptr %made)
   br label %changed
 out.put:
-  %value = phi ptr [ %kept, %out.keep ], [ inttoptr (i64 {id(None)} to ptr), %out.none ], [ %got, %out.got ]
-  %list.slot = getelementptr ptr, ptr %slots, i64 %o
-  store ptr %value, ptr %list.slot
-  %o.next = add i64 %o, 1
-  br label %out.head
-exit:
-  ret ptr %made
-fail:
-  ret ptr null"""
+  %value = phi ptr [ %kept, %out.keep ], [ inttoptr (i64 {id(None)} to ptr), %out.none ], [ %got, %out.got ]"""
+    return returned_list_ir("%f11", value, "out.put")

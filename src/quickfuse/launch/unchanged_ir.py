@@ -14,8 +14,9 @@ RESULTS_WORD = 5
 LIST_SIZE, LIST_ITEMS = 16, 24
 
 
-def returned_list_ir(objects: str, count: str) -> str:
-    """LLVM IR that returns a new Python list of the objects in an array, or null where there is no memory for it."""
+def returned_list_ir(count: str, value: str, last: str = "out.body") -> str:
+    """LLVM IR that returns a new Python list, or null where there is no memory for it. `value` sets %value to a reference of
+    the list's own for object %o; it ends in the block `last`."""
     return f"""  %made = call ptr {builtin.api("PyList_New")}(i64 {count})
   %failed = icmp eq ptr %made, null
   br i1 %failed, label %fail, label %fill
@@ -24,21 +25,26 @@ fill:
   %slots = load ptr, ptr %slots.p
   br label %out.head
 out.head:
-  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
+  %o = phi i64 [ 0, %fill ], [ %o.next, %{last} ]
   %out.done = icmp sge i64 %o, {count}
   br i1 %out.done, label %exit, label %out.body
 out.body:
-  %value.p = getelementptr ptr, ptr {objects}, i64 %o
-  %value = load ptr, ptr %value.p
-  call void {builtin.api("Py_IncRef")}(ptr %value)
-  %slot = getelementptr ptr, ptr %slots, i64 %o
-  store ptr %value, ptr %slot
+{value}
+  %list.slot = getelementptr ptr, ptr %slots, i64 %o
+  store ptr %value, ptr %list.slot
   %o.next = add i64 %o, 1
   br label %out.head
 exit:
   ret ptr %made
 fail:
   ret ptr null"""
+
+
+def held_object_ir(objects: str) -> str:
+    """LLVM IR of the `value` of such a list that has the objects of an array."""
+    return f"""  %value.p = getelementptr ptr, ptr {objects}, i64 %o
+  %value = load ptr, ptr %value.p
+  call void {builtin.api("Py_IncRef")}(ptr %value)"""
 
 
 #: LLVM IR that returns None.
@@ -137,7 +143,7 @@ collect:
   %count = load i64, ptr %count.p
   %results.p = getelementptr i64, ptr %block, i64 {RESULTS_WORD}
   %results = load ptr, ptr %results.p
-{returned_list_ir("%results", "%count")}
+{returned_list_ir("%count", held_object_ir("%results"))}
 changed:
 {RETURNED_NONE}
 }}
