@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch._decomp import global_decomposition_table
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from ..errors import Unsupported
+from ..ir.modes import DispatchMode
 from ..ir.values import TensorMeta
 
 _META = torch.device("meta")
@@ -78,13 +78,9 @@ class OnDevice(torch.Tensor):
         return tree_map(wrap, returned)
 
 
-class Dispatching(TorchDispatchMode):
+class Dispatching(DispatchMode):
     """Calls operators on such tensors. Without a mode the first one would import `torch.distributed.tensor`, whose class
     PyTorch compares that of each operand with: three seconds."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would make each call import PyTorch's compiler
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         placed = any(issubclass(cls, OnDevice) for cls in types)

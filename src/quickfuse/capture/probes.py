@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
+from ..ir.modes import DispatchMode
 from ..ir.values import TensorMeta, contiguous_stride
 from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
 from .stand_ins import StandIns, call, reason_of, run_without_data, whole
@@ -293,15 +293,11 @@ def _unread(function: Callable[..., Any], numbers: list[torch.Tensor | None]) ->
     return _Unread(function, numbers) if numbers else contextlib.nullcontext()
 
 
-class _Unread(TorchDispatchMode):
+class _Unread(DispatchMode):
     def __init__(self, function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> None:
         super().__init__()
         self.function = function
         self.numbers = {id(number) for number in numbers}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would make each call import PyTorch's compiler
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default and id(args[0]) in self.numbers:

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
-from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference, modes_restored
+from ..ir.modes import MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
 from ..ir.values import NumberMeta, TensorMeta
 from .builder import Builder
 from .on_device import Dispatching, OnDevice
@@ -121,16 +120,12 @@ class Shadow:
         return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
 
 
-class _LayoutsOn(TorchDispatchMode):
+class _LayoutsOn(DispatchMode):
     """Lays out the results of convolutions, and of their gradients, as the library for a device does: `meta` has none."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._device = device
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would make each call import PyTorch's compiler
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import Step
+from ..ir.modes import DispatchMode
 from ..ir.nodes import is_view, new_node
 from ..ir.values import TensorMeta
 from .constants import value_of
@@ -39,7 +39,7 @@ LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default:
 _LARGEST_CONSTANT = 64
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Records into `graph`. `trace` is noted on the nodes; `number_node` finds the node of a number that is an input."""
 
     def __init__(self, graph: Graph, number_node: Callable[[Any], Node | None]) -> None:
@@ -54,10 +54,6 @@ class Recorder(TorchDispatchMode):
         self._elements: dict[tuple[Node, int], Node] = {}
         #: The masks that select where values are assigned to -> whether the same values go to each selected element.
         self._spread: dict[Node, bool] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True would make each call import PyTorch's compiler
 
     # tensors ----------------------------------------------------------------------------------------------------
 

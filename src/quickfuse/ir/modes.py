@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 #: The devices whose autocast state is followed.
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -99,6 +100,14 @@ def modes_restored() -> Iterator[None]:
         yield
     finally:
         before.restore()
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode of PyTorch's that sees each operator, and whose first call does not import PyTorch's compiler."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would make each call import PyTorch's compiler
 
 
 class Modes:
