@@ -16,9 +16,8 @@ import torch
 
 from . import builtin, cpu
 
-_TYPE_OFFSET = 8
-_LIST_SIZE_OFFSET = 16
-_LIST_ITEMS_OFFSET = 24
+#: Where an object has its class, and a list its length and the pointer to its elements: see `list_layout_holds`.
+TYPE, LIST_SIZE, LIST_ITEMS = 8, 16, 24
 
 #: Where a dictionary keeps the pointer to its table, in CPython 3.11 and 3.12: for prefetching only.
 _DICT_TABLE_OFFSET = 32
@@ -62,7 +61,7 @@ def functions() -> dict[str, Callable[..., Any]]:
     if not list_layout_holds() or not builtin.layout_holds():
         return python_functions()
     names = {name: f"quickfuse_{name}" for name in python_functions()}
-    ir = [_module(handle_offset() or _TYPE_OFFSET)]
+    ir = [_module(handle_offset() or TYPE)]
     for name, symbol in names.items():
         result, second = "object" if name.endswith("_each") else "truth", "number" if name == "lengths_are" else "object"
         ir.append(builtin.of_two_arguments(f"{symbol}_call", symbol, result, second))
@@ -73,10 +72,10 @@ def functions() -> dict[str, Callable[..., Any]]:
 def list_layout_holds() -> bool:
     """Whether lists and types stand where CPython 3.8 to 3.14 put them."""
     probe = [object(), object()]
-    size = ctypes.c_int64.from_address(id(probe) + _LIST_SIZE_OFFSET).value
-    items = ctypes.c_int64.from_address(id(probe) + _LIST_ITEMS_OFFSET).value
+    size = ctypes.c_int64.from_address(id(probe) + LIST_SIZE).value
+    items = ctypes.c_int64.from_address(id(probe) + LIST_ITEMS).value
     found = [ctypes.c_int64.from_address(items + 8 * k).value for k in range(2)]
-    kind = ctypes.c_int64.from_address(id(probe[0]) + _TYPE_OFFSET).value
+    kind = ctypes.c_int64.from_address(id(probe[0]) + TYPE).value
     return size == 2 and found == [id(p) for p in probe] and kind == id(object)
 
 
@@ -126,7 +125,7 @@ def prefetch_ahead(length: str, types: tuple[type, ...], field_offset: int, poin
 def _field_of(name: str, types: tuple[type, ...], offset: int) -> list[str]:
     """IR that sets %NAME.field to a field of %NAME.object, or to the list's items where the object has another type."""
     lines = [
-        f"%{name}.type.p = getelementptr i8, ptr %{name}.object, i64 {_TYPE_OFFSET}",
+        f"%{name}.type.p = getelementptr i8, ptr %{name}.object, i64 {TYPE}",
         f"%{name}.type = load i64, ptr %{name}.type.p",
     ]
     known = "false"
@@ -156,7 +155,7 @@ def _module(tensor_offset: int) -> str:
             ),
             _tester(
                 "quickfuse_types_are", "ptr %wanted",
-                f"%kind.p = getelementptr i8, ptr %object, i64 {_TYPE_OFFSET}\n"
+                f"%kind.p = getelementptr i8, ptr %object, i64 {TYPE}\n"
                 "  %kind = load ptr, ptr %kind.p\n  %good = icmp eq ptr %kind, %wanted",
             ),
             _tester(
@@ -178,9 +177,9 @@ def _api(code: str) -> str:
 
 
 _LIST_PARTS = f"""
-  %{{0}}.size.p = getelementptr i8, ptr %{{0}}, i64 {_LIST_SIZE_OFFSET}
+  %{{0}}.size.p = getelementptr i8, ptr %{{0}}, i64 {LIST_SIZE}
   %{{0}}.size = load i64, ptr %{{0}}.size.p
-  %{{0}}.items.p = getelementptr i8, ptr %{{0}}, i64 {_LIST_ITEMS_OFFSET}
+  %{{0}}.items.p = getelementptr i8, ptr %{{0}}, i64 {LIST_ITEMS}
 """
 
 
@@ -198,7 +197,7 @@ entry:
   %failed = icmp eq ptr %made, null
   br i1 %failed, label %fail, label %start
 start:
-  %made.items.p = getelementptr i8, ptr %made, i64 {_LIST_ITEMS_OFFSET}
+  %made.items.p = getelementptr i8, ptr %made, i64 {LIST_ITEMS}
   %made.items = load ptr, ptr %made.items.p
   br label %head
 head:

@@ -7,10 +7,11 @@ import sys
 import torch
 
 from . import builtin, unchanged
-from .same_words_ir import AHEAD, GRADIENT_WORDS, OBJECT_WORDS, STORAGE_WORDS, TYPE, gradients_ir, load_word, records_ir
+from .bulk_reads import LIST_ITEMS, LIST_SIZE, TYPE
+from .same_words_ir import AHEAD, GRADIENT_WORDS, OBJECT_WORDS, STORAGE_WORDS, gradients_ir, load_word, records_ir
 from .tensor_check import key_included_function, tracing_ir
 from .tensor_layout import TensorLayout
-from .unchanged_ir import LIST_ITEMS, LIST_SIZE, RESULTS_WORD, RETURNED_NONE, pairs_ir, returned_list_ir
+from .unchanged_ir import RESULTS_WORD, RETURNED_NONE, pairs_ir, returned_list_ir
 
 #: Words of the block that the scan reads: which of them counts how often everything was the same, and with how many threads
 #: to compare, and to count changes.

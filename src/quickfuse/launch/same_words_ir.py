@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from .bulk_reads import TYPE
 from .tensor_layout import FIRST_WORDS as LANES
 from .tensor_layout import OBJECT_MASK, TensorLayout
-
-TYPE = 8
 
 #: A gradient's row: where the pointer to it is, where its address was noted, how many bytes it begins after its storage,
 #: whether it may be another tensor than before, and where the list of all has its Python object, 0 if it has none that
@@ -31,29 +30,29 @@ def load_word(name: str, base: str, offset: int) -> str:
     return f"  %{name}.p = getelementptr i8, ptr %{base}, i64 {offset}\n  %{name} = load i64, ptr %{name}.p"
 
 
-def records_ir(name: str, layout: TensorLayout) -> str:
-    """IR of a function that compares the words of some tensors, a range of those of a share, and says there if they are
-    others. Their C++ objects are known to be alive."""
-    x = "t"
+def _each_record(name: str, layout: TensorLayout, before: str, body: str) -> str:
+    """IR of a function that goes through a range of a share's records. Number %t.k is %t.record; `body` ends by going to the
+    block `next`, or to `changed`, which says so in the share."""
     assert layout.handle == TYPE + 8
     return f"""
 define internal void @{name}(ptr %share, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
 entry:
-  %{x}.records = load ptr, ptr %share
-  %{x}.final = sub i64 %past, 1
-  br label %{x}.head
-{x}.head:
-  %{x}.k = phi i64 [ %first, %entry ], [ %{x}.k.next, %{x}.next ]
-  %{x}.done = icmp sge i64 %{x}.k, %past
-  br i1 %{x}.done, label %exit, label %{x}.body
-{x}.body:
-  %{x}.at = mul i64 %{x}.k, {RECORD_WORDS}
-  %{x}.record = getelementptr i64, ptr %{x}.records, i64 %{x}.at
-{_ahead_ir(x, layout)}
-{_tensor_ir(x, layout)}
-{x}.next:
-  %{x}.k.next = add i64 %{x}.k, 1
-  br label %{x}.head
+  %t.records = load ptr, ptr %share
+{before}
+  %t.final = sub i64 %past, 1
+  br label %head
+head:
+  %t.k = phi i64 [ %first, %entry ], [ %t.k.next, %next ]
+  %done = icmp sge i64 %t.k, %past
+  br i1 %done, label %exit, label %body
+body:
+  %t.at = mul i64 %t.k, {RECORD_WORDS}
+  %t.record = getelementptr i64, ptr %t.records, i64 %t.at
+{_ahead_ir("t", layout)}
+{body}
+next:
+  %t.k.next = add i64 %t.k, 1
+  br label %head
 changed:
   %any.p = getelementptr i64, ptr %share, i64 1
   store atomic i64 1, ptr %any.p monotonic, align 8
@@ -62,6 +61,12 @@ exit:
   ret void
 }}
 """
+
+
+def records_ir(name: str, layout: TensorLayout) -> str:
+    """IR of a function that compares the words of some tensors, a range of those of a share, and says there if they are
+    others. Their C++ objects are known to be alive."""
+    return _each_record(name, layout, "", f"{_tensor_ir('t', layout)}\nt.next:\n  br label %next")
 
 
 def _tensor_ir(x: str, layout: TensorLayout) -> str:
@@ -99,31 +104,15 @@ def _tensor_ir(x: str, layout: TensorLayout) -> str:
 def gradients_ir(name: str, layout: TensorLayout) -> str:
     """IR of a function that compares gradients, a range of those of a share. A backward pass makes new tensors: such a one
     has to be as the one before was in all but its address."""
-    assert layout.handle == TYPE + 8
-    return f"""
-define internal void @{name}(ptr %share, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
-entry:
-  %t.records = load ptr, ptr %share
-{load_word("objects.i", "share", 32)}
+    before = f"""{load_word("objects.i", "share", 32)}
   %objects = inttoptr i64 %objects.i to ptr
 {load_word("gradients.i", "share", 40)}
   %gradients = inttoptr i64 %gradients.i to ptr
 {load_word("moved.i", "share", 48)}
   %moved = inttoptr i64 %moved.i to ptr
 {load_word("strict.i", "share", 56)}
-  %strict = icmp ne i64 %strict.i, 0
-  %t.final = sub i64 %past, 1
-  br label %head
-head:
-  %k = phi i64 [ %first, %entry ], [ %k.next, %next ]
-  %done = icmp sge i64 %k, %past
-  br i1 %done, label %exit, label %body
-body:
-  %t.k = add i64 %k, 0
-  %t.at = mul i64 %k, {RECORD_WORDS}
-  %t.record = getelementptr i64, ptr %t.records, i64 %t.at
-{_ahead_ir("t", layout)}
-  %gradient.at = mul i64 %k, {GRADIENT_WORDS}
+  %strict = icmp ne i64 %strict.i, 0"""
+    body = f"""  %gradient.at = mul i64 %t.k, {GRADIENT_WORDS}
   %gradient = getelementptr i64, ptr %gradients, i64 %gradient.at
   %slot = load ptr, ptr %gradient
   %impl = load ptr, ptr %slot
@@ -145,7 +134,7 @@ t.compare:
 t.next:
   %t.data.p0 = getelementptr i64, ptr %t.record, i64 {STORAGE}
   %t.found = load i64, ptr %t.data.p0
-  %object.at = mul i64 %k, {OBJECT_WORDS}
+  %object.at = mul i64 %t.k, {OBJECT_WORDS}
   %object.p = getelementptr i64, ptr %objects, i64 %object.at
   %object = load i64, ptr %object.p
   store i64 %object, ptr %place
@@ -170,18 +159,8 @@ moves:
 note:
   store i64 %now, ptr %address
   store atomic i64 1, ptr %moved monotonic, align 8
-  br label %next
-next:
-  %k.next = add i64 %k, 1
-  br label %head
-changed:
-  %any.p = getelementptr i64, ptr %share, i64 1
-  store atomic i64 1, ptr %any.p monotonic, align 8
-  ret void
-exit:
-  ret void
-}}
-"""
+  br label %next"""
+    return _each_record(name, layout, before, body)
 
 
 def _new_tensor_ir(x: str, layout: TensorLayout) -> str:

@@ -20,15 +20,21 @@ import torch
 from ..ir.modes import outer_tracer
 from ..ir.values import TensorMeta
 from . import builtin, cpu
-from .bulk_reads import TENSOR_POINTERS, TENSOR_TYPES, handle_offset, list_layout_holds, prefetch_ahead
+from .bulk_reads import (
+    LIST_ITEMS,
+    TENSOR_POINTERS,
+    TENSOR_TYPES,
+    TYPE,
+    handle_offset,
+    list_layout_holds,
+    prefetch_ahead,
+)
 
 UNCHANGED, MOVED, MISMATCH = 0, 1, -1
 
 #: Words of a tensor's record before its sizes and strides.
 _HEADER = 6
 _ANY = -1
-_OBJECT_TYPE_OFFSET = 8
-_LIST_ITEMS_OFFSET = 24
 
 _NAME = "quickfuse_check_tensors"
 
@@ -305,7 +311,7 @@ entry:
   %out = alloca i64
   %block = inttoptr i64 %block.i to ptr
 {fields}
-  %list.items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS_OFFSET}
+  %list.items.p = getelementptr i8, ptr %list, i64 {LIST_ITEMS}
   %items = load ptr, ptr %list.items.p
   %records = inttoptr i64 %f1 to ptr
   %offsets = inttoptr i64 %f2 to ptr
@@ -330,7 +336,7 @@ body:
   %offset.p = getelementptr i64, ptr %offsets, i64 %k
   %offset = load i64, ptr %offset.p
   %record = getelementptr i64, ptr %records, i64 %offset
-  %type.i = add i64 %object, {_OBJECT_TYPE_OFFSET}
+  %type.i = add i64 %object, {TYPE}
   %type.p = inttoptr i64 %type.i to ptr
   %type = load i64, ptr %type.p
 {require("type", "type", "i64", 0)}

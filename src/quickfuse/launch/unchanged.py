@@ -36,6 +36,7 @@ from ..ir.reading import entry
 from ..ir.walk import PLAIN_VALUES, Step, is_plain_attribute
 from ..signals import let_through
 from . import builtin, cpu, inline_values, watched
+from .bulk_reads import LIST_ITEMS, TYPE
 from .object_layout import (
     DICTS,
     HAS_MANAGED_DICT,
@@ -48,10 +49,9 @@ from .object_layout import (
     version_of_type,
     word_at,
 )
-from .unchanged_ir import BLOCK_WORDS, LIST_ITEMS, READ_WORDS, find_ir, scan_ir
+from .unchanged_ir import BLOCK_WORDS, READ_WORDS, find_ir, scan_ir
 from .watched import DICT_VERSION
 
-_TYPE = 8
 #: How many lists there are at most for one walk, which may begin at other roots for each layer of a model.
 _MOST_LISTS = 32
 
@@ -214,7 +214,7 @@ class Unchanged:
             elif kind in PLAIN_VALUES:
                 places.kept.append(value)
             elif step.typed:
-                places.addresses.append(id(value) + _TYPE)
+                places.addresses.append(id(value) + TYPE)
         return values, places
 
 
@@ -258,7 +258,7 @@ def _open(value: Any, kind: type, ordered: bool, places: _Places) -> None:
             raise Changed
         addresses.append(place + TYPE_VERSION)
         return
-    addresses.append(place + _TYPE)
+    addresses.append(place + TYPE)
     if kind in DICTS:
         watched.follow(value)
         addresses.append(place + DICT_VERSION)
@@ -293,7 +293,7 @@ def _open_instance(value: Any, kind: type, places: _Places) -> None:
     if (id(own), False) not in seen:
         seen.add((id(own), False))
         watched.follow(own)
-        addresses += [id(own) + _TYPE, id(own) + DICT_VERSION]
+        addresses += [id(own) + TYPE, id(own) + DICT_VERSION]
         pointer = inline_values.pointer_of(own)
         if pointer:
             values = places.wanted[len(addresses)] = word_at(pointer)

@@ -4,14 +4,13 @@ and makes lists of objects. See `unchanged.py`."""
 from __future__ import annotations
 
 from . import builtin
+from .bulk_reads import LIST_ITEMS, LIST_SIZE
 
 #: Words of the block that the native function reads for each list: how many roots, where they are, the same for words and
 #: results, and how often it found everything unchanged.
 BLOCK_WORDS = 7
 #: Which of these words is where the results are, another place for each list.
 RESULTS_WORD = 5
-
-LIST_SIZE, LIST_ITEMS = 16, 24
 
 
 def returned_list_ir(count: str, value: str, last: str = "out.body") -> str:

@@ -16,13 +16,11 @@ from typing import Any
 import torch
 
 from . import cpu
-from .bulk_reads import handle_offset, list_layout_holds
+from .bulk_reads import LIST_ITEMS, handle_offset, list_layout_holds
 
 #: Words of a tensor's C++ part that are searched for the pointer to its version, and of what that points to.
 _TENSOR_WORDS = 16
 _VERSION_OFFSETS = (8, 12, 16, 20, 24)
-
-_LIST_ITEMS_OFFSET = 24
 
 #: Addresses below are no pointers but small numbers.
 _LOWEST_ADDRESS = 1 << 16
@@ -104,7 +102,7 @@ define i64 @{name}(ptr %list, i64 %indices.i, i64 %count) {{
 entry:
   %final = sub i64 %count, 1
   %indices = inttoptr i64 %indices.i to ptr
-  %items.p = getelementptr i8, ptr %list, i64 {_LIST_ITEMS_OFFSET}
+  %items.p = getelementptr i8, ptr %list, i64 {LIST_ITEMS}
   %items = load ptr, ptr %items.p
   br label %head
 head:
