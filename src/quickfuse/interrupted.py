@@ -15,12 +15,15 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from . import config, errors, logs
 from .emit.body import graph_body
-from .emit.glue import Interrupted
+from .emit.glue import Interrupted, RunNatively
+from .errors import Unsupported
 from .ir.frame import Suspension
 from .ir.modes import MODE_CHANGES
 from .ir.nodes import outputs_of
 from .ir.segment import Segment
+from .report import save_report
 from .signals import handlers_heard
 from .specialise import glued
 
@@ -42,8 +45,16 @@ def suspended(
     with handlers_heard():
         try:
             result = _suspended(halt, capture_until, function, args, kwargs)
-        except Exception:
+        except (Unsupported, RunNatively):
             result = None  # the operator's own exception says more
+        except Exception as ours:
+            if config.raise_internal_errors:
+                raise errors.InternalError(f"{type(ours).__name__}: {ours}") from ours
+            logs.log.warning(
+                "internal error while going on after an operator that failed (%s: %s); its exception is raised. %s",
+                type(ours).__name__, ours, save_report(function, ours),
+            )  # fmt: skip
+            result = None
     if type(result) is Suspension:
         return result
     context = error.__context__
@@ -100,14 +111,16 @@ def _value(node: Node, values: dict[str, Any], failed: Node) -> Any:
     """What a node gave before `failed`: a condition that only this one needed is known from it.
 
     Raises:
-        KeyError: where it is not known any more.
+        Unsupported: where it is not known any more.
     """
     if node.name not in values and failed.target is torch._assert_async:
         asked = failed.args[0]
         if _is_item(node):
             return _value(node.args[0], values, failed).item()  # type: ignore[arg-type]
         if isinstance(asked, Node) and asked.target == "logical_not" and asked.args[0].name == node.name:  # type: ignore[union-attr]
-            return values[asked.name].logical_not()
+            return _value(asked, values, failed).logical_not()
+    if node.name not in values:
+        raise Unsupported("a value that generated code has let go of")
     return values[node.name]
 
 

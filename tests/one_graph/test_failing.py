@@ -87,3 +87,24 @@ def test_inference_mode_and_other_backends(backend):
         with torch.inference_mode():
             torch.testing.assert_close(compiled(X, torch.tensor(index))[0], eager(X, torch.tensor(index))[0])
             torch.testing.assert_close(ours.state_dict(), eager.state_dict())
+
+
+def test_failure_of_ours(monkeypatch, caplog):
+    """Where the compiler cannot go on by its own fault, it says so, and the operator's exception is raised."""
+
+    def fail(*_):
+        raise ValueError("our own")
+
+    def function(x, index):
+        x.mul_(2)
+        return x[index]
+
+    compiled = quickfuse.compile(function, backend=lambda module, inputs: module.forward)
+    compiled(X.clone(), torch.tensor([0]))
+    monkeypatch.setattr(quickfuse.interrupted, "_suspended", fail)
+    with pytest.raises(quickfuse.errors.InternalError):
+        compiled(X.clone(), torch.tensor([2]))
+    monkeypatch.setattr(quickfuse.config, "raise_internal_errors", False)
+    with pytest.raises(IndexError), caplog.at_level("WARNING", "quickfuse"):
+        compiled(X.clone(), torch.tensor([2]))
+    assert "internal error while going on after an operator that failed (ValueError: our own)" in caplog.text
