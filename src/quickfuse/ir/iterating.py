@@ -15,10 +15,11 @@ from .reading import MISSING
 _SEQUENCES: tuple[tuple[Any, Any], ...] = (
     (list, []), (tuple, ()), (str, ""), (str, "\u1234"), (bytes, b""), (range, range(0)), (range, range(1 << 65)),
 )  # fmt: skip
+_OF_DEQUE: Any = type(iter(collections.deque()))
 #: Iterators over sequences, which say what they iterate over and how far they are: how to make another one.
 _OF_SEQUENCES: dict[type, Callable[[Any], Any]] = {
     **{type(cls.__iter__(empty)): cls.__iter__ for cls, empty in _SEQUENCES}, type(reversed([])): list.__reversed__,
-    type(iter(collections.deque())): collections.deque.__iter__,
+    _OF_DEQUE: collections.deque.__iter__,
 }  # fmt: skip
 
 #: Of these the ones whose `__reduce__` tells a position from the beginning.
@@ -62,88 +63,14 @@ def read_by(iterator: Any) -> tuple[Any, ...]:
     return tuple([held for held in gc.get_referents(iterator) if isinstance(held, _CHANGEABLE)])
 
 
-def ahead(iterator: Any) -> Any:
-    """What an iterator gives next: `ahead(iterator)[k]` is the element after `k` others, `MISSING` from its end on."""
-    return _READERS.get(type(iterator), _Copy)(iterator)
-
-
-def _of_sequence(iterator: Any) -> Any:
-    _, (sequence,), *state = iterator.__reduce__()
-    if type(sequence) not in (list, tuple, range):
-        return _Copy(iterator)
-    return _Sequence(sequence, state[0] or 0) if state else _Sequence((), 0)  # at its end it has let go of the sequence
-
-
-def _of_table(iterator: Any) -> Any:
-    return _Sequence(iterator.__reduce__()[1][0], 0)
-
-
-def _of_enumerate(iterator: Any) -> Any:
-    source, count = iterator.__reduce__()[1]
-    return _Numbered(ahead(source), count)
-
-
-def _of_zip(iterator: Any) -> Any:
-    _, sources, *strict = iterator.__reduce__()
-    if strict or not sources or len({*map(id, sources)}) < len(sources) or not _ONE_BY_ONE.issuperset(map(type, sources)):
-        return _Copy(iterator)
-    return _Zipped([_READERS[type(source)](source) for source in sources])
-
-
-class _Sequence:
-    """The elements of a sequence from a position on."""
-
-    __slots__ = ("sequence", "start")
-
-    def __init__(self, sequence: Any, start: int) -> None:
-        self.sequence = sequence
-        self.start = start
-
-    def __getitem__(self, position: int) -> Any:
-        position += self.start
-        return self.sequence[position] if position < len(self.sequence) else MISSING
-
-
-class _Numbered:
-    """What `enumerate` gives."""
-
-    __slots__ = ("count", "elements")
-
-    def __init__(self, elements: Any, count: int) -> None:
-        self.elements = elements
-        self.count = count
-
-    def __getitem__(self, position: int) -> Any:
-        element = self.elements[position]
-        return MISSING if element is MISSING else (self.count + position, element)
-
-
-class _Zipped:
-    """What `zip` gives for iterators that do not share what they read."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: list[Any]) -> None:
-        self.parts = parts
-
-    def __getitem__(self, position: int) -> Any:
-        elements = []
-        for part in self.parts:
-            element = part[position]
-            if element is MISSING:
-                return MISSING
-            elements.append(element)
-        return tuple(elements)
-
-
-class _Copy:
+class Ahead:
     """The elements of an equal iterator."""
 
     __slots__ = ("copy", "elements")
 
-    def __init__(self, iterator: Any) -> None:
+    def __init__(self, copy: Iterator[Any]) -> None:
+        self.copy = copy
         self.elements: list[Any] = []
-        self.copy = _copied(iterator, {})
 
     def __getitem__(self, position: int) -> Any:
         elements = self.elements
@@ -152,42 +79,39 @@ class _Copy:
         return elements[position]
 
 
-#: Iterators that read no others.
-_ONE_BY_ONE = _BY_POSITION | _OF_TABLES
-_READERS: dict[type, Callable[[Any], Any]] = {
-    **dict.fromkeys(_BY_POSITION, _of_sequence), **dict.fromkeys(_OF_TABLES, _of_table), enumerate: _of_enumerate,
-    zip: _of_zip,
-}  # fmt: skip
-
-
-def _copied(iterator: Any, known: dict[int, Iterator[Any]]) -> Iterator[Any]:
-    """An equal iterator; those that it reads are copied with it, each once.
+def ahead(iterator: Any) -> Ahead:
+    """What an iterator gives next: `ahead(iterator)[k]` is the element after `k` others, `MISSING` from its end on.
 
     Raises:
         RuntimeError: where a dictionary or set has changed since.
-        TypeError: for an iterator of another class.
+        TypeError: for an iterator that is not `is_readable`.
     """
-    if id(iterator) in known:
-        return known[id(iterator)]
+    return Ahead(_copied(iterator, {}))
+
+
+def _copied(iterator: Any, known: dict[int, Iterator[Any]]) -> Iterator[Any]:
+    """An equal iterator; those that it reads are copied with it, each once."""
     kind = type(iterator)
-    made: Any
+    over = _OF_SEQUENCES.get(kind)
+    made = known.get(id(iterator)) if known else None
+    if made is not None:
+        return made
+    _, arguments, *state = iterator.__reduce__()
     if kind is enumerate:
-        source, count = iterator.__reduce__()[1]
-        made = enumerate(_copied(source, known), count)
+        made = enumerate(_copied(arguments[0], known), arguments[1])
     elif kind is zip:
-        sources, *strict = iterator.__reduce__()[1:]
-        made = zip(*[_copied(source, known) for source in sources], strict=bool(strict))
+        made = zip(*[_copied(source, known) for source in arguments], strict=bool(state))
     elif kind in _OF_TABLES:
-        made = iter(iterator.__reduce__()[1][0])
-    elif kind is type(iter(collections.deque())):
-        made = kind(*iterator.__reduce__()[1])
-    elif kind in _OF_SEQUENCES:
-        _, (sequence,), *state = iterator.__reduce__()
-        made = _OF_SEQUENCES[kind](sequence) if state else iter(())  # at its end it has let go of the sequence
-        if state and state[0] is not None:
-            made.__setstate__(state[0])
-    else:
+        made = iter(arguments[0])
+    elif over is None:
         raise TypeError(f"an iterator of the class {kind.__name__}")
+    elif kind is _OF_DEQUE:
+        made = _OF_DEQUE(*arguments)
+    elif state:
+        made = over(arguments[0])
+        made.__setstate__(state[0])  # type: ignore[attr-defined]
+    else:  # at its end it has let go of the sequence
+        made = iter(())
     known[id(iterator)] = made
     return made
 
