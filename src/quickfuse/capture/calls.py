@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -97,12 +100,20 @@ _LEFT_TO_PYTHON = (
 )
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 
+#: Functions of these modules that do no more than their Python says.
+_PLAIN: frozenset[Any] = frozenset(
+    {inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, os.getenv,
+     logging.Logger.getEffectiveLevel}
+)  # fmt: skip
+
 #: Classes whose methods hold state that only real objects have.
 _LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})
 
 
 def is_left_to_python(function: FunctionType) -> bool:
     """Whether a call of a Python function is performed as one step instead of being captured."""
+    if function in _PLAIN:
+        return False
     module = function.__module__
     return (type(module) is str and _PATTERN.fullmatch(module) is not None) or function.__qualname__ in _LEFT_BY_NAME
 

@@ -9,15 +9,11 @@ import bisect
 import collections
 import functools
 import heapq
-import inspect
 import itertools
-import logging
 import operator
-import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ..ir.modes import enter_inference, leave_inference
@@ -187,19 +183,11 @@ def _vars(obj: Any, /) -> Any:
         raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
-def _effective_level(logger: Any) -> Any:
-    while logger is not None:
-        if logger.level:
-            return logger.level
-        logger = logger.parent
-    return 0
-
-
 def level_enables(logger: Any, level: Any) -> bool:
     """`logger.isEnabledFor(level)`, without what the logger remembers."""
     if logger.disabled or logger.manager._disable >= level:
         return False
-    return bool(level >= _effective_level(logger))
+    return bool(level >= logger.getEffectiveLevel())
 
 
 class InferenceMode:
@@ -268,14 +256,8 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     operator.not_: lambda a, /: not a, operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
     operator.contains: lambda a, b, /: b in a, operator.setitem: _setitem, operator.delitem: _delitem,
     operator.countOf: _count_of, operator.iconcat: _iconcat,
-    logging.Logger.getEffectiveLevel: _effective_level, heapq.nlargest: _largest, heapq.nsmallest: _smallest,
+    heapq.nlargest: _largest, heapq.nsmallest: _smallest,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings,
     bisect.bisect_left: _bisect_left, bisect.bisect_right: _bisect_right,
-    inspect.isclass: lambda object: isinstance(object, type),
-    inspect.isfunction: lambda object: isinstance(object, FunctionType),
-    inspect.ismethod: lambda object: isinstance(object, MethodType),
-    inspect.ismodule: lambda object: isinstance(object, ModuleType),
-    inspect.isbuiltin: lambda object: isinstance(object, BuiltinFunctionType),
-    os.getenv: lambda key, default=None: os.environ.get(key, default),
 }  # fmt: skip
