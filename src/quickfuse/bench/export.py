@@ -17,7 +17,7 @@ from rich import box
 from rich.table import Table
 
 from quickfuse.bench import zoo
-from quickfuse.bench.export_programs import PROGRAMS, verdict
+from quickfuse.bench.export_programs import PROGRAMS, exported, verdict
 from quickfuse.bench.machine import describe_machine, show_machine
 from quickfuse.bench.report import SCHEMA
 from quickfuse.bench.run import Progress
@@ -219,12 +219,3 @@ def answer(who: Sequence[str], name: str, rounds: int) -> None:
 def answer_programs(who: str) -> None:
     """Print what came of each of the small programs."""
     print(json.dumps({name: verdict(who, name) for name in PROGRAMS}))
-
-
-def exported(who: str, model: Any, args: tuple[Any, ...]) -> Any:
-    """A model exported by quickfuse or by PyTorch."""
-    if who == "quickfuse":
-        import quickfuse
-
-        return quickfuse.export(model, args)
-    return torch.export.export(model, args)

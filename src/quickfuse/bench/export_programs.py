@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import quickfuse
 from quickfuse import errors
 
 
@@ -151,14 +152,19 @@ def _in_training(module: nn.Module) -> Any:
 REFUSALS: dict[str, type[Exception]] = {"quickfuse": errors.QuickfuseError, "torch.export": Exception}
 
 
+def exported(who: str, model: Any, args: tuple[Any, ...]) -> Any:
+    """A model exported by quickfuse or by PyTorch."""
+    if who == "quickfuse":
+        return quickfuse.export(model, args)
+    return torch.export.export(model, args)
+
+
 def verdict(who: str, name: str) -> str:
     """What came of a program: "right", "refused" or "wrong".
 
     Raises:
         Exception: any other error of quickfuse's.
     """
-    from quickfuse.bench.export import exported
-
     case = PROGRAMS[name]
     torch.manual_seed(0)
     original = case.make()

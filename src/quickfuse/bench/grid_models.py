@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+import quickfuse
 from quickfuse import logs
 from quickfuse.bench import models
 from quickfuse.bench.grid import Row, Task
@@ -52,8 +53,6 @@ def wrapper(variant: str) -> Callable[[Any], Any]:
         return lambda fn: fn
     if name == "torch.compile":
         return lambda fn: torch.compile(fn, mode=mode or None)
-    import quickfuse
-
     return lambda fn: quickfuse.compile(fn, mode=mode or None)
 
 

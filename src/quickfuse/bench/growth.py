@@ -25,6 +25,7 @@ import torch
 from rich import box
 from rich.table import Table
 
+import quickfuse
 from quickfuse import logs
 from quickfuse.bench.cold import cache_environment
 from quickfuse.bench.growing_programs import SERIES
@@ -165,8 +166,6 @@ def _shown(value: float | None) -> str:
 def _first_call(name: str, length: int) -> Point:
     """Compile a program and time that; the stages are exclusive of each other, and so is collecting garbage, which is put
     off until all is compiled."""
-    import quickfuse
-
     torch.manual_seed(0)
     torch.set_num_threads(1)  # on a busy machine, threads that wait for each other take processor time
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 10_000))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
+import quickfuse
 from quickfuse import kernels as kernels_
 from quickfuse.bench import zoo
 from quickfuse.bench.workloads import ModelWorkload
@@ -31,6 +32,7 @@ from quickfuse.ir.loop import Extern
 from quickfuse.ir.values import TensorMeta
 from quickfuse.joining import lying_of
 from quickfuse.launch.cuda_shapes import choose
+from quickfuse.launch.gpu_call import name_of_kernel
 from quickfuse.lower import lower
 from quickfuse.schedule import schedule as make_schedule
 
@@ -200,9 +202,6 @@ def recorded_schedules() -> Iterator[Recorded]:
 
 def measured(function: Callable[..., Any], args: tuple[Any, ...], backward: bool, calls: int = 5) -> list[list[Work]]:
     """The work of each schedule of a function on a GPU with the times of one call, and last what PyTorch's kernels took."""
-    import quickfuse
-    from quickfuse.launch.gpu_call import name_of_kernel
-
     compiled = quickfuse.compile(function)
 
     def call() -> None:

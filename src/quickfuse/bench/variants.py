@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import quickfuse
-from quickfuse.bench import models
+from quickfuse.bench import jax_peer, models
 from quickfuse.bench.step import Missing, Step
 from quickfuse.bench.workloads import DTYPES, OptimizerWorkload, PointwiseWorkload, Shape, Workload
 
@@ -27,8 +27,6 @@ def prepare(workload: Workload, variant: str) -> Step:
         Missing: if the variant does not exist here.
     """
     if variant == "jax":
-        from quickfuse.bench import jax_peer
-
         return jax_peer.prepare(workload)
     if isinstance(workload, OptimizerWorkload):
         return _optimizer_step(workload, variant)

@@ -16,7 +16,7 @@ def emit_cpu(body: KernelBody, name: str) -> str:
 
 def emit_gpu(body: KernelBody, name: str, form: Form) -> str:
     """Triton code of a kernel."""
-    from .triton import emit as emit_triton
+    from .triton import emit as emit_triton  # which a program without GPU kernels need not wait for
 
     source = emit_triton(body, name, form)
     logs.emit("kernels", source)

@@ -394,7 +394,7 @@ def _leave_out_unused(traced: Traced, signature: GraphSignature) -> None:
 
 def versions() -> dict[str, str]:
     """What a program is made with."""
-    from .. import __version__
+    from .. import __version__  # which imports this package
 
     return {"quickfuse": __version__, "torch": torch.__version__, "python": platform.python_version()}
 

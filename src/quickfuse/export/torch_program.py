@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
 
 from ..errors import ExportError
 from ..ir.values import TensorMeta
@@ -236,8 +237,6 @@ class _Conversion:
     # what is around the graph -----------------------------------------------------------------------------------
 
     def _call_entry(self) -> Any:
-        from torch.utils import _pytree as pytree
-
         args, kwargs = self._nested(lambda leaf: leaf)
         _, in_spec = pytree.tree_flatten((args, kwargs))
         _, out_spec = pytree.tree_flatten(built(_plain(self.program.result), lambda leaf: 0))

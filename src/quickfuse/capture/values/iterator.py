@@ -54,7 +54,7 @@ class IteratorKind(ObjectKind):
         except RuntimeError as error:  # a container that changed since
             raise Unsupported(f"an iterator that is no longer valid: {error}") from None
         except TypeError:
-            raise Unsupported(f"keeping a {type(value).__qualname__} where it is") from None
+            raise Unsupported(f"a {type(value).__qualname__} that goes on after the captured code") from None
         parts: list[Recipe] = [Constant(function), book.recipe(arguments)]
         if state and state[0] is not None:
             parts.append(book.recipe(state[0]))
