@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -29,10 +29,9 @@ from quickfuse.bench.grid import Limits, Results, Task
 from quickfuse.bench.grid import run as run_grid
 from quickfuse.bench.growing_programs import SERIES
 from quickfuse.bench.machine import describe_machine, show_machine
-from quickfuse.bench.optimizers import OPTIMIZERS
 from quickfuse.bench.report import Report
 from quickfuse.bench.run import run
-from quickfuse.bench.variants import OURS, PEERS, wrapper
+from quickfuse.bench.variants import OURS, wrapper
 from quickfuse.bench.workloads import (
     DTYPES,
     MODES,
@@ -43,6 +42,28 @@ from quickfuse.bench.workloads import (
     parse_shape,
 )
 from quickfuse.bench.zoo import MODELS
+from quickfuse.cli_options import (
+    Budget,
+    ColdTimeout,
+    Device,
+    Dtype,
+    Dtypes,
+    Jobs,
+    Json,
+    JsonOfMany,
+    OptimizerName,
+    Params,
+    Peers,
+    Plot,
+    Seconds,
+    Shape,
+    checked,
+    console,
+    found_device,
+    known_names,
+    peer_names,
+    say,
+)
 from quickfuse.errors import QuickfuseError
 from quickfuse.export import export as export_program
 from quickfuse.export import load as load_program
@@ -52,28 +73,11 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="A just-in-ti
 bench = typer.Typer(no_args_is_help=True, help="Measure quickfuse beside its peers on this machine.")
 app.add_typer(bench, name="bench")
 
-console = Console(highlight=False)
-T = TypeVar("T")
-
-Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU if there is one.")]
-Dtype = Annotated[str, typer.Option(help=f"One of {', '.join(DTYPES)}.")]
-Peers = Annotated[str, typer.Option(help=f"Comma-separated, from {', '.join(PEERS)}. quickfuse is always measured.")]
-Seconds = Annotated[float, typer.Option(help="How long each variant runs for its steady time.")]
-ColdTimeout = Annotated[float, typer.Option(help="Give up on a first call after as many seconds.")]
-Params = Annotated[str, typer.Option(help="A number of parameters, or gpt2: the 148 of GPT-2 124M.")]
-OptimizerName = Annotated[str, typer.Option("--optimizer", help=f"One of {', '.join(OPTIMIZERS)}.")]
-Shape = Annotated[str, typer.Option(help="The shape of each tensor.")]
-Dtypes = Annotated[str, typer.Option(help="With a GPU: comma-separated dtypes.")]
-Jobs = Annotated[int, typer.Option(min=1, help="With a GPU: how many processes get ready at a time.")]
-Budget = Annotated[float, typer.Option(help="With a GPU: end after as many seconds; 0: when all is done.")]
-JsonOfMany = Annotated[Path | None, typer.Option("--json", help="Write all numbers here; with a GPU, go on after those.")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw a bar chart into this file (needs matplotlib).")]
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        _say(f"quickfuse {quickfuse.__version__} (PyTorch {torch.__version__}, Python {platform.python_version()})")
+        say(f"quickfuse {quickfuse.__version__} (PyTorch {torch.__version__}, Python {platform.python_version()})")
         raise typer.Exit(0)
 
 
@@ -100,7 +104,7 @@ def optimizer(
     plot: Plot = None,
 ) -> None:
     """A compiled optimizer step: time per step, first call, memory bandwidth."""
-    workload = _checked(lambda: OptimizerWorkload(params, parse_shape(shape), optimizer, dtype, _device(device)))
+    workload = checked(lambda: OptimizerWorkload(params, parse_shape(shape), optimizer, dtype, found_device(device)))
     _compare(workload, peers, seconds, cold_timeout, json, plot)
 
 
@@ -116,7 +120,7 @@ def pointwise(
     plot: Plot = None,
 ) -> None:
     """sin(x) + cos(y) on small tensors: what a call costs."""
-    workload = _checked(lambda: PointwiseWorkload(parse_shape(shape), dtype, _device(device)))
+    workload = checked(lambda: PointwiseWorkload(parse_shape(shape), dtype, found_device(device)))
     _compare(workload, peers, seconds, cold_timeout, json, plot)
 
 
@@ -145,17 +149,17 @@ def models(
 
     On a GPU at its sizes (--batch, --pixels, --tokens), in two dtypes, each variant in a process of its own.
     """
-    names = _names(models, MODELS) if models != "all" else list(MODELS)
-    where = _checked(lambda: _device(device))
+    names = known_names(models, MODELS) if models != "all" else list(MODELS)
+    where = checked(lambda: found_device(device))
     if where == "cuda" or grid:
         size = {"batch": batch, "pixels": pixels, "tokens": tokens}
         tasks = grid_models.tasks(
-            names, _names(modes, MODES), _names(dtypes, DTYPES), _names(variants, grid_models.VARIANTS), where,
-            0.5 if seconds is None else seconds, size,
+            names, known_names(modes, MODES), known_names(dtypes, DTYPES), known_names(variants, grid_models.VARIANTS),
+            where, 0.5 if seconds is None else seconds, size,
         )  # fmt: skip
         return _measure_many(tasks, json, where, Limits(cold_timeout, budget, jobs), grid_models)
     reports = []
-    for mode in _names(modes, MODES):
+    for mode in known_names(modes, MODES):
         for name in names:
             report = _measured(ModelWorkload(name, mode, where), peers, 5.0 if seconds is None else seconds, cold_timeout)
             reports.append(report)
@@ -163,7 +167,7 @@ def models(
                 number = list(MODELS).index(name) + 1
                 report.write(folder / f"models-{mode}-{where}-{number}-{name}.json")
     for line in render.geometric_means(reports):
-        _say(line)
+        say(line)
 
 
 @bench.command()
@@ -184,21 +188,21 @@ def operators(
 
     On a GPU at its sizes, in two dtypes, with the share of a copy's bandwidth.
     """
-    where = _checked(lambda: _device(device))
+    where = checked(lambda: found_device(device))
     known: Iterable[str] = grid_operators.OPERATORS if where == "cuda" or grid else operators_.OPERATORS
-    names = _names(operators, known) if operators != "all" else list(known)
-    wanted = [*_names(peers, ("eager", "torch.compile")), OURS]
+    names = known_names(operators, known) if operators != "all" else list(known)
+    wanted = [*known_names(peers, ("eager", "torch.compile")), OURS]
     if where == "cuda" or grid:
-        tasks = grid_operators.tasks(names, _names(dtypes, DTYPES), wanted, where, seconds or 0.1, smaller)
+        tasks = grid_operators.tasks(names, known_names(dtypes, DTYPES), wanted, where, seconds or 0.1, smaller)
         return _measure_many(tasks, json, where, Limits(cold_timeout, budget, jobs), grid_operators)
     with _progress_bar() as progress:
         result = operators_.run(names, {name: wrapper(name) for name in wanted}, seconds or 0.5, progress)
-    _say(show_machine(result.machine))
+    say(show_machine(result.machine))
     console.print(result.to_table())
     for row in result.rows:
         for variant, reason in row.failed.items():
-            _say(f"{variant}: {row.operator}, {row.shape}: {reason}")
-    _say(result.summary())
+            say(f"{variant}: {row.operator}, {row.shape}: {reason}")
+    say(result.summary())
     if json is not None:
         result.write(json)
 
@@ -206,13 +210,13 @@ def operators(
 def _measure_many(tasks: list[Task], json: Path | None, device: str, limits: Limits, suite: Any) -> None:
     """Run the tasks of a suite (`grid_models`, `grid_operators`) that have no result in the file yet, and show them."""
     results = Results.of_file(json, device)
-    _say(show_machine(results.about))
-    done = run_grid(tasks, results, limits, lambda task, row: _say(suite.shown(task, row)))
+    say(show_machine(results.about))
+    done = run_grid(tasks, results, limits, lambda task, row: say(suite.shown(task, row)))
     rows = [row for row in results.rows if row["task"] in tasks]
     for line in [*suite.table(rows), *suite.summary(rows)]:
-        _say(line)
+        say(line)
     if not done:
-        _say("There was no time for the rest; the same command goes on with it.")
+        say("There was no time for the rest; the same command goes on with it.")
 
 
 @bench.command()
@@ -228,8 +232,8 @@ def kernels(
     bodies: Annotated[bool, typer.Option("--bodies", help="Show what each kernel does.")] = False,
 ) -> None:
     """The kernels of a model on a GPU: launches, bytes, the least time that these take, and the time that they do."""
-    where = _checked(lambda: _device(device))
-    workload = _checked(lambda: ModelWorkload(model, mode, where, dtype, batch, pixels, tokens))
+    where = checked(lambda: found_device(device))
+    workload = checked(lambda: ModelWorkload(model, mode, where, dtype, batch, pixels, tokens))
     function, args = traffic.function_of(workload)
     if where == "cuda":
         found = traffic.measured(function, args, mode == "train")
@@ -239,7 +243,7 @@ def kernels(
         titles = [f"graph {number}" for number in range(len(found))]
     for works, title in zip(found, titles, strict=True):
         for line in traffic.lines_of(works, f"{workload.title}, {title}", most, bodies):
-            _say(line)
+            say(line)
 
 
 @bench.command("compile-time")
@@ -260,30 +264,30 @@ def compile_time(
     """Where the first call of a compiled optimizer step spends its time, or how that grows with several programs."""
     if growth:
         return _compile_time_growth(series, largest, limit, json)
-    workload = _checked(lambda: OptimizerWorkload(params, parse_shape(shape), optimizer, dtype, _device(device)))
+    workload = checked(lambda: OptimizerWorkload(params, parse_shape(shape), optimizer, dtype, found_device(device)))
     with _progress_bar() as progress:
         result = compile_time_.measure(workload, repeats=repeats, timeout=cold_timeout, progress=progress)
     if result.failure:
-        _say(f"{OURS}: failed, {result.failure}")
+        say(f"{OURS}: failed, {result.failure}")
         raise typer.Exit(1)
-    _say(show_machine(result.machine))
+    say(show_machine(result.machine))
     console.print(result.to_table())
     if json is not None:
         result.write(json)
 
 
 def _compile_time_growth(series: str, largest: int, limit: float, json: Path | None) -> None:
-    names = _names(series, SERIES) if series != "all" else list(SERIES)
+    names = known_names(series, SERIES) if series != "all" else list(SERIES)
 
     def show(found: growth_.Growth, name: str) -> None:
         points = found.series[name]
         console.print(found.to_table(name))
         for reason in dict.fromkeys(reason for point in points for reason in point.breaks):
-            _say(f"{name}: not one graph: {reason}")
+            say(f"{name}: not one graph: {reason}")
         if points[-1].failure or points[-1].length < largest:
-            _say(f"{name}: stopped at {points[-1].length}, {points[-1].failure or f'{points[-1].seconds:.0f} s'}")
+            say(f"{name}: stopped at {points[-1].length}, {points[-1].failure or f'{points[-1].seconds:.0f} s'}")
 
-    _say(show_machine(describe_machine("cpu")))
+    say(show_machine(describe_machine("cpu")))
     with _progress_bar() as progress:
         result = growth_.measure(names, largest, limit, progress, show)
     if json is not None:
@@ -316,7 +320,7 @@ def breaks(
     _show_figures(found, json)
     for figure in found.figures:
         beside = f", torch.compile {figure.notes['torch_compile']:.3g} us" if peer else ""
-        _say(f"{figure.name}: {figure.notes['graphs']:.0f} graphs{beside}")
+        say(f"{figure.name}: {figure.notes['graphs']:.0f} graphs{beside}")
 
 
 @bench.command("python-loop")
@@ -338,13 +342,13 @@ def bench_export(
     json: Json = None,
 ) -> None:
     """Seconds to export a model, beside torch.export, and what each accepts."""
-    names = _names(models, export_.MODELS) if models != "all" else list(export_.MODELS)
+    names = known_names(models, export_.MODELS) if models != "all" else list(export_.MODELS)
     with _progress_bar() as progress:
         found = export_.measure(names, peer=peer, progress=progress)
-    _say(show_machine(found.machine))
+    say(show_machine(found.machine))
     console.print(found.to_table())
     for line in found.notes():
-        _say(line)
+        say(line)
     if json is not None:
         found.write(json)
 
@@ -360,17 +364,17 @@ def export(
     strict: Annotated[bool, typer.Option(help="Side effects on Python objects are an error.")] = True,
 ) -> None:
     """Export a program to a file that can be loaded without its source."""
-    found = _checked(lambda: export_report.callable_named(target))
-    args, kwargs = _checked(lambda: export_report.examples(example or []))
+    found = checked(lambda: export_report.callable_named(target))
+    args, kwargs = checked(lambda: export_report.examples(example or []))
     if isinstance(found, torch.nn.Module):
         found.train(not evaluation)
     try:
         exported = export_program(found, args, kwargs, strict=strict)
         exported.save(output)
     except (QuickfuseError, OSError, TypeError) as error:
-        _say(f"{type(error).__name__}: {error}")
+        say(f"{type(error).__name__}: {error}")
         raise typer.Exit(1) from None
-    _say(f"{exported!r} is in {output}, {output.stat().st_size / 2**20:.1f} MiB")
+    say(f"{exported!r} is in {output}, {output.stat().st_size / 2**20:.1f} MiB")
 
 
 @app.command()
@@ -384,12 +388,12 @@ def inspect(
     try:
         exported = load_program(path, namespaces=namespace or ())
     except (QuickfuseError, OSError) as error:
-        _say(f"{type(error).__name__}: {error}")
+        say(f"{type(error).__name__}: {error}")
         raise typer.Exit(1) from None
     for line in export_report.lines(exported, all_):
-        _say(line)
+        say(line)
     if graph:
-        _say(exported.print_readable(print_output=False))
+        say(exported.print_readable(print_output=False))
 
 
 @app.command()
@@ -406,7 +410,7 @@ def doctor() -> None:
 
 def _measured(workload: Workload, peers: str, seconds: float, cold_timeout: float) -> Report:
     """Run a workload with quickfuse and its peers, and show what came out."""
-    names = [*_checked(lambda: _peer_names(peers)), OURS]
+    names = [*checked(lambda: peer_names(peers)), OURS]
     with _progress_bar() as progress:
         report = run(workload, names, seconds=seconds, cold_timeout=cold_timeout, progress=progress)
     _show(report)
@@ -427,16 +431,16 @@ def _compare(
 
 
 def _show(report: Report) -> None:
-    _say(show_machine(report.machine))
+    say(show_machine(report.machine))
     console.print(render.to_table(report))
     for line in render.notes(report):
-        _say(line)
+        say(line)
     for line in render.summary_lines(report):
-        _say(line)
+        say(line)
 
 
 def _show_figures(found: Figures, json: Path | None) -> None:
-    _say(show_machine(found.machine))
+    say(show_machine(found.machine))
     console.print(found.to_table())
     if json is not None:
         found.write(json)
@@ -448,51 +452,7 @@ def _draw(report: Report, path: Path) -> None:
 
         plot([report], path)
     except ModuleNotFoundError as error:
-        _say(f"no plot: {error.name} is not installed (pip install matplotlib)")
-
-
-def _names(text: str, known: Iterable[str]) -> list[str]:
-    """The names in a comma-separated list, which must be known."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"unknown name {unknown[0]!r}; known are {', '.join(known)}")
-    return names
-
-
-def _peer_names(text: str) -> list[str]:
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip() not in ("", OURS)))
-    unknown = [name for name in names if name not in PEERS]
-    if unknown:
-        raise ValueError(f"unknown peer {unknown[0]!r}; known are {', '.join(PEERS)}")
-    return names
-
-
-def _device(name: str) -> str:
-    """The device to measure on. Ends the program, with success, where its GPU is too old for any compiler here."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"unknown device {name!r}; known are auto, cpu, cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("no usable NVIDIA GPU was found; `quickfuse doctor` says more")
-    if name == "cpu" or not torch.cuda.is_available():
-        return "cpu"
-    too_old = doctor_.gpu_too_old()
-    if too_old is not None:
-        _say(too_old)
-        raise typer.Exit(0)
-    return "cuda"
-
-
-def _checked(make: Callable[[], T]) -> T:
-    """What `make` returns; its ValueError becomes the usual message for a wrong option."""
-    try:
-        return make()
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _say(line: str) -> None:
-    console.print(line, markup=False, soft_wrap=True)
+        say(f"no plot: {error.name} is not installed (pip install matplotlib)")
 
 
 @contextmanager

@@ -5,48 +5,16 @@ The frame has been moved on to the next instruction already. A micro-function co
 
 from __future__ import annotations
 
-import builtins
-import inspect
-import io
-import sys
-import time
-import traceback
 from types import CellType, FunctionType
 from typing import Any
 
 from ..ir.frame import NULL, UNBOUND, FrameState
 from .callers import call_below
+from .frame_reading_calls import SPECIAL_CALLS, looks_at_frames, sees_no_frames
 from .micro import EXHAUSTED, Micro, call_handling, handled_exception, reraise
 from .native import step_natively
 from .program import program_of
 from .unwind import Returned
-
-# calls that look at the caller's frame --------------------------------------------------------------------------
-
-#: Functions that look at the frame which calls them, or at the whole stack.
-_LOOK_AT_FRAMES: tuple[Any, ...] = (
-    builtins.locals, builtins.breakpoint, sys._getframe, sys._current_frames, sys.settrace, sys.setprofile,
-    inspect.currentframe, inspect.stack, inspect.trace, traceback.print_stack, traceback.extract_stack,
-    traceback.format_stack, traceback.walk_stack,
-)  # fmt: skip
-#: The same, but only with fewer arguments than this.
-_LOOK_AT_FRAMES_BELOW: tuple[tuple[Any, int], ...] = (
-    (builtins.vars, 1), (builtins.dir, 1), (builtins.eval, 2), (builtins.exec, 2),
-)  # fmt: skip
-
-_ENOUGH_ARGUMENTS = {id(function): enough for function, enough in _LOOK_AT_FRAMES_BELOW} | {
-    id(function): sys.maxsize for function in _LOOK_AT_FRAMES
-}
-
-_SPECIAL_CALLS = frozenset({*_ENOUGH_ARGUMENTS, id(super)})
-
-
-def looks_at_frames(function: Any, arguments: int = 0) -> bool:
-    """Whether a call with that many positional arguments looks at the variables or at the stack of its caller."""
-    if arguments < _ENOUGH_ARGUMENTS.get(id(function), 0):
-        return True
-    return type(function) is FunctionType and function.__module__ == "pdb"  # imported by those only who use it
-
 
 # running micro-functions ----------------------------------------------------------------------------------------
 
@@ -63,32 +31,8 @@ def _run_call(frames: list[FrameState], frame: FrameState, micro: Micro, values:
     function = FunctionType(micro.code or micro.build(frame.code), frame.globals)
     handled = handled_exception(frames)
     if handled is None:
-        return function(values) if _sees_no_frames(values) else call_below(frames[:-1], function, values, frames)
+        return function(values) if sees_no_frames(values) else call_below(frames[:-1], function, values, frames)
     return call_handling(handled, lambda operand: call_below(frames[:-1], function, operand), values)
-
-
-def _sees_no_frames(values: list[Any]) -> bool:
-    """Whether a call runs no Python code that could look at its callers, so that these need not be there. The operands are
-    the topmost first, the callable last."""
-    function = values[-1]
-    if function is print:
-        stdout = sys.stdout
-        return (
-            type(stdout) is io.TextIOWrapper
-            and type(stdout.buffer) is io.BufferedWriter
-            and type(stdout.buffer.raw) is io.FileIO
-            and _PRINTED.issuperset(map(type, values[:-1]))
-        )
-    return id(function) in _CLOCKS
-
-
-#: Classes whose text and truth are not the user's.
-_PRINTED = frozenset({str, int, float, bool, complex, bytes, type(None)})
-_CLOCKS = frozenset(
-    id(clock)
-    for name in ("time", "perf_counter", "monotonic", "process_time", "thread_time")
-    for clock in (getattr(time, name), getattr(time, f"{name}_ns"))
-)
 
 
 def _take(stack: list[Any], count: int) -> list[Any]:
@@ -358,7 +302,7 @@ def kw_names(frames: list[FrameState], f: FrameState, arg: int, value: tuple[str
 def call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, Micro]) -> None:
     stack = f.stack
     function, given = called(stack, arg)
-    if id(function) in _SPECIAL_CALLS and _call_specially(frames, f, function, given):
+    if id(function) in SPECIAL_CALLS and _call_specially(frames, f, function, given):
         return
     values = stack[: -arg - 3 : -1]
     del stack[len(stack) - arg - 2 :]
@@ -415,7 +359,7 @@ def _call_super(frames: list[FrameState], f: FrameState) -> None:
 def call_with_unpacked(frames: list[FrameState], f: FrameState, arg: int, micro: Micro) -> None:
     operands = 1 + (arg & 1)
     function, _ = called(f.stack, operands)
-    if id(function) in _SPECIAL_CALLS:
+    if id(function) in SPECIAL_CALLS:
         _natively(frames, f)
         return
     values = _take_call(f.stack, operands)

@@ -16,8 +16,8 @@ from ..ir.frame import FrameState
 from . import operations as do
 from .callers import is_own
 from .effects import CONTAINER_OPERATIONS, effect
+from .frame_reading_calls import looks_at_frames
 from .micro import MICRO_VARIABLES, Micro
-from .operations import looks_at_frames
 from .places import WithoutSegment
 from .program import Program, program_of
 from .unwind import Returned, unwind
