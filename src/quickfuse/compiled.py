@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
 from . import config, errors, logs
+from .callables import plain_function, why_never
 from .capture import capture, may_be_handled, resume, user_function
 from .capture.assertions import UNUSUAL
 from .capture.failing import is_in_try
@@ -26,7 +27,7 @@ from .explain.recompiles import limit_message, report
 from .interrupted import suspended
 from .ir.frame import FrameState, Suspension
 from .ir.garbage import collected_later
-from .ir.marks import keep_peer_out, kept_from_peer, mark_of
+from .ir.marks import keep_peer_out
 from .ir.modes import outer_tracer
 from .ir.segment import Break, Segment
 from .ir.trace import summary
@@ -61,7 +62,7 @@ class Compiled:
         self.native_reason: str | None = None
         self._lock = threading.RLock()
         self._plain, self._bound = plain_function(function)
-        self._never: str | None = _why_never(self._plain)
+        self._never: str | None = why_never(self._plain)
         plain = function if self._plain is None else self._plain
         self.call_natively = functools.partial(plain, *self._bound) if self._bound else plain
         self._begin()
@@ -470,47 +471,6 @@ class Compiled:
 def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
     """What another thread compiled since these were tried."""
     return [s for s in point.specialisations if s not in tried]
-
-
-def _why_never(function: FunctionType | None) -> str | None:
-    """Why a function is never captured, if so."""
-    if function is None:
-        return "a callable without Python code"
-    mark = mark_of(function)
-    if mark is not None and mark.kind == "disabled":
-        return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
-    return "torch.compiler.disable" if kept_from_peer(function) is not None else None
-
-
-def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
-    """The Python function behind a callable, and the arguments that are bound to it already.
-
-    PyTorch's compiler, once it is imported, wraps functions of PyTorch for its own sake: we go through these wrappers.
-    """
-    if isinstance(function, FunctionType):
-        kept = kept_from_peer(function)
-        own = kept is not None and (function.__module__ or "").partition(".")[0] == "torch"
-        return plain_function(kept) if own else (function, ())
-    if isinstance(function, Compiled):
-        return function._plain, function._bound
-    if isinstance(function, MethodType):
-        inner, bound = plain_function(function.__func__)
-        return (None, ()) if inner is None else (inner, (*bound, function.__self__))
-    if isinstance(function, functools.partial) or isinstance(_call_method(function), FunctionType):
-        return _called, (function,)
-    return None, ()
-
-
-def _call_method(function: Any) -> Any:
-    return next((vars(cls)["__call__"] for cls in type(function).__mro__ if "__call__" in vars(cls)), None)
-
-
-def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What is captured of a callable that is no function itself, and calls one."""
-    return function(*args, **kwargs)
-
-
-_called = cast("FunctionType", _call)
 
 
 keep_peer_out(Compiled.__call__)

@@ -14,9 +14,10 @@ import torch
 from torch.fx import Node
 
 from .. import logs
+from ..callables import plain_function
 from ..capture import capture
 from ..capture.assertions import UNUSUAL
-from ..compiled import Compiled, plain_function
+from ..compiled import Compiled
 from ..differentiate.recompute import memory_root
 from ..errors import ExportError, GraphBreak, Unsupported
 from ..explain.hints import hint_for
