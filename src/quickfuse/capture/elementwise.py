@@ -34,10 +34,11 @@ _COPIES = frozenset({"copy_"})
 
 
 def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
-    """Whether the elements of an operator's result come from the same elements of its operands, which are broadcast."""
+    """Whether the elements of an operator's result come from the same elements of its operands, which are broadcast; of an
+    operator on lists, of the members."""
     if kwargs.get("out") is not None or "memory_format" in kwargs or "device" in kwargs:
         return False
-    name = getattr(function, "__name__", "").removeprefix("special_")
+    name = getattr(function, "__name__", "").removeprefix("special_").removeprefix("_foreach_")
     return name in _DUNDER or name in _COPIES or name in _NAMES or name.strip("_") in _NAMES
 
 

@@ -19,11 +19,10 @@ from ..errors import Unsupported
 from ..ir.memo import Memo
 from ..ir.modes import AUTOCAST_DEVICES
 from ..ir.random_state import results_on_cpu
-from ..ir.values import TensorMeta
 from .elementwise import is_elementwise
 from .mutation import is_in_place, name_of, returns_nothing
 from .probes import probe, run_elementwise, run_empty
-from .results import LazyMeta, OperatorFailed, Result, SameTensor, device_of
+from .results import LazyMeta, Result, device_of
 from .shape_rules import shape_rule
 from .stand_ins import is_leaf, outside_inference_mode, run_without_data
 from .symbolic import Symbol, TensorProxy
@@ -80,9 +79,6 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
         return _infer_with_autocast(function, args, kwargs, tensors, grad)
     is_known = isinstance(function, _NATIVE) and not any(isinstance(t.meta, LazyMeta) for t in tensors)
     if is_known:
-        lists = not any(type(a) is TensorProxy and a.meta.ndim for a in args)
-        if name.startswith("_foreach_") and lists and is_elementwise(_single_form(name), kwargs):
-            return _foreach(name, args, kwargs, grad)
         rule = shape_rule(function)
         if rule is not None:
             result = rule(args, kwargs, tensors, grad)
@@ -142,49 +138,6 @@ _ANSWERS = frozenset(
     "is_same_size is_conj is_neg get_device is_pinned type result_type can_cast promote_types broadcast_shapes eq ne "
     "is_storage is_distributed has_names dim_order get_default_dtype".split()
 )
-
-
-def _single_form(name: str) -> Any:
-    return getattr(torch.Tensor, name.removeprefix("_foreach_").strip("_"), None)
-
-
-def _foreach(name: str, args: Any, kwargs: Any, grad: bool) -> Result:
-    """The results of an elementwise operator on lists, member by member; nothing where it works in place."""
-    single = _single_form(name)
-    listed = args[0] if type(args[0]) in (list, tuple) else args[1]
-    results = []
-    for k in range(len(listed)):
-        pick = [a[k] if type(a) in (list, tuple) else a for a in args]
-        named = dict(kwargs)
-        if "addc" in name and len(pick) == 4:
-            named["value"] = pick.pop()
-        if name.strip("_").endswith(("maximum", "minimum")) and type(pick[1]) is not TensorProxy:
-            member = torch.Tensor.clamp_min
-        else:
-            member = single
-        if type(pick[0]) is not TensorProxy:
-            member, pick = getattr(torch, single.__name__), pick
-        structure = result_of(member, tuple(pick), named, [a for a in pick if type(a) is TensorProxy], grad).structure
-        results.append(structure)
-    return _foreach_in_place(listed, results) if name.endswith("_") else Result(tuple(results))
-
-
-def _foreach_in_place(listed: list[TensorProxy], results: list[TensorMeta]) -> Result:
-    changed = []
-    for index, (tensor, result) in enumerate(zip(listed, results, strict=True)):
-        if result.shape != tensor.meta.shape:
-            raise OperatorFailed("an operand that is broadcast in place")
-        if result.requires_grad:
-            if tensor.meta.requires_grad and is_leaf(tensor):
-                raise OperatorFailed("a leaf that requires gradients is changed in place")
-            if not tensor.meta.requires_grad:
-                changed.append((index, replace(tensor.meta, requires_grad=True)))
-    structure = [SameTensor(k) for k in range(len(listed))] if _FOREACH_RETURNS else ()
-    return Result(structure, tuple(range(len(listed))), tuple(changed))
-
-
-#: Whether operators on lists that work in place return the list: not before PyTorch 2.13.
-_FOREACH_RETURNS = torch._foreach_add_([torch.zeros(1)], 1) is not None
 
 
 def _describe(value: Any, first: dict[int, int]) -> Any:

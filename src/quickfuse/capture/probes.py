@@ -240,7 +240,7 @@ def run_elementwise(
         except _Raised as raised:
             failed = raised.__cause__
         else:
-            if result is not None and isinstance(result.structure, (list, tuple)):  # `torch.where` with one argument
+            if result is not None and function is torch.where and len(args) + len(kwargs) == 1:  # which looks at elements
                 raise Unsupported(*reason_of(function, NotImplementedError()))
             if result is not None:
                 return result
