@@ -132,3 +132,8 @@ def test_types_without_a_common_one() -> None:
     x = torch.ones(3, dtype=torch.uint16)
     check(lambda x, y: torch.kron(x, y), (x, torch.ones(3, dtype=torch.bool)), (torch.ones(3), torch.ones(3)))
     check(lambda x: x.type_as(3), (x,))
+
+
+@pytest.mark.parametrize("value", [-5, -1.0, 255, 256])
+def test_numbers_around_a_tensor_of_bytes(value: float) -> None:
+    check(lambda x: functional.pad(x, (1, 1), value=value), (torch.ones(2, dtype=torch.uint8),))
