@@ -221,6 +221,12 @@ def user_attributes_on_tensors(x):
     return y, z, y.tag, hasattr(z, "tag"), getattr(z, "scale", None)
 
 
+@case((t(3, 1, grad=True),), (t(2, 1, seed=1, grad=True),), graphs=1)
+def new_of_a_size(x):
+    made = x.new(x.shape).fill_(1), x.new(x.shape[:1]).zero_(), x.new(x.sum().shape).fill_(2), x.new((2, 3)), x.new([4, 5])
+    return x * 2, [(tuple(y.shape), y.tolist()) for y in made] if not made[0].requires_grad else made
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_tensors(name, backend):

@@ -416,6 +416,25 @@ def test_gradients_of_backward() -> None:
     assert Watched.found > 5
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_tensors_without_gradients(requires_grad: bool) -> None:
+    def double(tensors: list[torch.Tensor]) -> torch.Tensor:
+        torch._foreach_mul_(tensors, 2.0)
+        return torch.rand(2)  # a call that ran twice would draw twice
+
+    ours, theirs = ([torch.ones(SIZE, requires_grad=requires_grad) for _ in range(COUNT)] for _ in range(2))
+    compiled = quickfuse.compile(double)
+    for seed in range(8):
+        drawn = []
+        for function, tensors in ((double, theirs), (compiled, ours)):
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                drawn.append((function(tensors), torch.get_rng_state()))
+        assert all(map(torch.equal, drawn[0], drawn[1]))
+        assert all(map(torch.equal, ours, theirs))
+    assert Watched.found > 2
+
+
 def test_versions_count_as_in_eager_mode() -> None:
     twins = [Twin(1, adam), Twin(1, adam)]
     step = step_of(twins[0])

@@ -107,3 +107,33 @@ def test_bools_of_numpy_are_floats_in_arithmetic() -> None:
     np = pytest.importorskip("numpy")
     for function in (torch.Tensor.__add__, torch.mul, lambda x, n: x**n, lambda x, n: x if n else -x):
         check(function, *[(torch.tensor([-1, 3]), np.bool_(value)) for value in (True, False, True)])
+
+
+LISTS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "a number": lambda x, y: torch._foreach_add_([x, y], -2.5),
+    "a tensor of one element": lambda x, y: torch._foreach_add_([x, y], torch.tensor(1.5)),
+    "a wider tensor of one element": lambda x, y: torch._foreach_add([x, y], torch.tensor(1.5, dtype=torch.float64))[0] + 1,
+    "a complex one": lambda x, y: torch._foreach_mul([x, y], torch.tensor(2j))[0] + 1,
+    "quotients": lambda x, y: torch._foreach_div_([x, y], 2),
+    "roots": lambda x, y: torch._foreach_sqrt_([x, y]),
+    "lists": lambda x, y: torch._foreach_mul_([x], [y + 0.5]),
+    "copies": lambda x, y: torch._foreach_copy_([x], [y + 0.5]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool])
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_another_type(name: str, dtype: torch.dtype) -> None:
+    x, y = torch.tensor([1, 0, 3]).to(dtype), torch.tensor([4, 1, 0]).to(dtype)
+    check(lambda x, y: (LISTS[name](x, y), x, y)[0], (x, y), (x + y, y))
+
+
+def test_types_without_a_common_one() -> None:
+    x = torch.ones(3, dtype=torch.uint16)
+    check(lambda x, y: torch.kron(x, y), (x, torch.ones(3, dtype=torch.bool)), (torch.ones(3), torch.ones(3)))
+    check(lambda x: x.type_as(3), (x,))
+
+
+@pytest.mark.parametrize("value", [-5, -1.0, 255, 256])
+def test_numbers_around_a_tensor_of_bytes(value: float) -> None:
+    check(lambda x: functional.pad(x, (1, 1), value=value), (torch.ones(2, dtype=torch.uint8),))

@@ -108,3 +108,39 @@ def test_failure_of_ours(monkeypatch, caplog):
     with pytest.raises(IndexError), caplog.at_level("WARNING", "quickfuse"):
         compiled(X.clone(), torch.tensor([2]))
     assert "internal error while going on after an operator that failed (ValueError: our own)" in caplog.text
+
+
+REFUSED = {
+    "std": lambda x: x.std(),
+    "var": lambda x: torch.var_mean(x, 0)[0],
+    "bernoulli": lambda x: x.bernoulli(),
+    "bernoulli of a tensor": lambda x: torch.empty(3).bernoulli_(x.float()),
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
+    "fft": lambda x: torch.fft.fft(x.half()).real.float(),
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(*[x.view(1, 3)] * 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("name", REFUSED)
+def test_operands_that_an_operator_refuses(name, dtype):
+    def change(x, y):
+        y.copy_(y * 2)
+        try:
+            result = REFUSED[name](x)
+        except (RuntimeError, NotImplementedError) as error:
+            return type(error).__name__
+        return result
+
+    compiled = quickfuse.compile(change, options={"raise_internal_errors": True})
+    for value in (1, 3):
+        x = torch.full((3,), value).to(dtype)
+        results = []
+        for function in (change, compiled):
+            torch.manual_seed(value)
+            y = torch.ones(3)
+            results.append((function(x, y), y, torch.rand(2)))
+        if type(results[0][0]) is str:
+            assert results[0][0] == results[1][0]
+            results = [result[1:] for result in results]
+        torch.testing.assert_close(*results)

@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import optimizer as optimizer_module
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+import quickfuse
 from optim.sides import OPTIMIZERS, Side, check_sides, fresh_gradients, just_step, lockstep
 from optim.step_twins import compile_step, compiled_count, difference
 
@@ -456,3 +457,19 @@ def test_under_no_grad() -> None:
         lockstep(just_step, before=before)
     finally:
         torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop])
+def test_gradients_that_an_optimizer_refuses(kind: Any) -> None:
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = kind(table.parameters())
+
+    def step(k: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        table(k).square().sum().backward()
+        optimizer.step()
+
+    compiled = quickfuse.compile(step, options={"raise_internal_errors": True})
+    for function in (step, compiled, compiled):
+        with pytest.raises(RuntimeError, match="sparse"):
+            function(torch.tensor([1, 2]))

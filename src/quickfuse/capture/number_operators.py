@@ -141,6 +141,8 @@ def converted_numbers(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     name = name.removeprefix("foreach_")
     places = _CONVERTED.get(name, ()) + (_ALPHA if "alpha" in kwargs else ())
     given = [args[k] if 0 <= k < len(args) else kwargs.get(keyword) for k, keyword in places]
+    if name == "pad":  # which converts through a float: -5 does not become 251 then
+        given = [float(value) if type(value) is int else value for value in given]
     return [number for value in given for number in _numbers(value)]
 
 

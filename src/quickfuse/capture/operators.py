@@ -295,6 +295,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
             return proxy
         args, kwargs = (wanted,), {}
     args, kwargs = (_with_plain_sizes(i, name, part) for part in _operands(i, name, args, kwargs))
+    if name == "new" and len(args) == 1 and type(args[0]) is torch.Size:  # a tuple, as graphs hold, would be contents
+        name = "new_empty"
     return _call(i, "call_method", name, (proxy, *args), kwargs)
 
 

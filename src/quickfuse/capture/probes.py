@@ -203,7 +203,9 @@ def probe(
 
 #: What an exception says that is about the operands' types, whatever their lengths and contents. PyTorch's rules for tensors
 #: without data often know nothing of it.
-_ABOUT_TYPES = re.compile(r"not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported")
+_ABOUT_TYPES = re.compile(
+    "not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported|only supports? floating"
+)
 
 
 def run_empty(

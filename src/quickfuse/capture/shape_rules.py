@@ -343,6 +343,8 @@ def _type(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Res
 
 def _type_as(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
     other = args[1] if len(args) > 1 else kwargs["other"]
+    if type(other) is not TensorProxy:
+        raise OperatorFailed(f"type_as() of a {type(other).__name__}")
     return _convert(args[0], grad, other.meta.device, other.meta.dtype)
 
 

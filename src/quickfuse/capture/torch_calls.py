@@ -147,8 +147,12 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
             _HEALTH_CHECK(optimizer)
         for group in optimizer.param_groups:
             with _captured_gradients(i, group["params"]) as present:
-                if any(not optimizer.state.get(p) for p in present):
+                if not any(not optimizer.state.get(p) for p in present):
+                    continue
+                try:
                     initialise(group, *([] for _ in range(parameters)))
+                except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
+                    raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -172,7 +172,7 @@ class SameTensors:
         """A row of each gradient. One that is changed, or takes part in autograd, has to be the tensor that it was."""
         layout = tensor_layout()
         assert layout is not None
-        grads, parents = (np.array(part, dtype=np.int64) for part in zip(*self._grads, strict=True) or ((), ()))
+        grads, parents = np.array(self._grads, dtype=np.int64).reshape(-1, 2).T
         addresses = self._check.addresses
         rows = np.empty((len(self._grads), GRADIENT_WORDS), dtype=np.int64)
         autograd = words[:, layout.autograd - layout.first]

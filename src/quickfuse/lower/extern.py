@@ -102,7 +102,10 @@ class _Call:
         return results[0] if single else results
 
     def _add(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any], buffers: list[Buffer]) -> None:
-        step = Extern(function, args, kwargs, buffers, may_fail=not never_fails(self.name))
+        first = self.operands[0].dtype if self.operands else None
+        # Probabilities in a tensor may be none.
+        may_fail = not never_fails(self.name, first) or (self.name == "bernoulli_" and len(self.operands) > 1)
+        step = Extern(function, args, kwargs, buffers, may_fail=may_fail)
         self.ctx.program.steps.append(step)
         if not draws_nothing(self.function, self.name):
             self.ctx.keep_order(step)

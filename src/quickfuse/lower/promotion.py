@@ -72,7 +72,11 @@ def common_dtype(keys: tuple[Key, ...], promotion: Promotion, default: torch.dty
         for dtype, its_rank in keys:
             if its_rank == rank:
                 dtype = default if rank == NUMBER and dtype in _FLOATS else dtype
-                of_rank = dtype if of_rank is None else torch.promote_types(of_rank, dtype)
+                if of_rank is not None and dtype is not of_rank:
+                    check_supported(dtype)
+                    check_supported(of_rank)  # PyTorch refuses to promote some of the others
+                    dtype = torch.promote_types(of_rank, dtype)
+                of_rank = dtype
         if of_rank is not None and (common is None or category(of_rank) > category(common)):
             # A float of lower rank comes alone, as its category is above; an integer replaces a bool.
             common = of_rank

@@ -34,14 +34,20 @@ _DRAW_NOTHING = frozenset("einsum pad interpolate tensordot kron embedding_bag c
 _FAMILIES_THAT_DRAW_NOTHING = ("fft_", "linalg_")
 
 #: Operators that raise no exception on operands of shapes and types that they take, whatever these hold.
+_MOVE_DATA = frozenset(
+    "sort argsort topk cat stack hstack vstack dstack clone pad to rand randn rand_like randn_like randint randint_like "
+    "randperm".split()
+)
+
+#: The same for floating-point numbers: capture does not know of all of them for which other types they have no kernel.
 _NEVER_FAIL = frozenset(
     "matmul mm bmm mv dot addmm addmv addr addbmm baddbmm linear bilinear outer inner einsum tensordot "
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution convolution_backward "
-    "scaled_dot_product_attention sort argsort topk kthvalue median mode cumsum cumprod logcumsumexp cummax cummin "
-    "cat stack hstack vstack dstack clone norm std var std_mean var_mean max min pad interpolate lstm gru rnn_tanh "
-    "rnn_relu native_dropout dropout rand randn rand_like randn_like randint randint_like randperm bernoulli bernoulli_ "
-    "uniform_ normal_ to".split()
+    "scaled_dot_product_attention kthvalue median mode cumsum cumprod logcumsumexp cummax cummin "
+    "norm std var std_mean var_mean max min interpolate lstm gru rnn_tanh rnn_relu native_dropout dropout bernoulli_ "
+    "uniform_ normal_".split()
 )
+_HALF = (torch.float16, torch.bfloat16)
 
 _FAMILIES_THAT_NEVER_FAIL = ("_scaled_dot_product", "max_pool", "avg_pool", "adaptive_", "upsample_", "fft_")
 
@@ -90,9 +96,14 @@ def draws_nothing(function: Any, name: str) -> bool:
     return bool(overloads) and not any(torch.Tag.nondeterministic_seeded in o.tags or _is_composed(o) for o in overloads)
 
 
-def never_fails(name: str) -> bool:
-    """Whether an operator raises no exception for what its operands hold."""
-    return name in _NEVER_FAIL or name.startswith(_FAMILIES_THAT_NEVER_FAIL) or name.endswith("_backward")
+def never_fails(name: str, first: torch.dtype | None) -> bool:
+    """Whether an operator raises no exception for what its operands hold, nor for their types: the first is of type
+    `first`."""
+    if name in _MOVE_DATA or name.endswith("_backward"):
+        return True
+    if first not in (None, torch.float32, torch.float64) and (first not in _HALF or name.startswith("fft_")):
+        return False
+    return name in _NEVER_FAIL or name.startswith(_FAMILIES_THAT_NEVER_FAIL)
 
 
 def effects_by_schema(
