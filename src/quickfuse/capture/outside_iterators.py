@@ -32,7 +32,6 @@ def next_of(i: Interpreter, iterator: FromOutside, only_moved: bool = False) -> 
         element = known.ahead[known.taken]
     except Exception as error:  # `zip(strict=True)`, or a dictionary that changed
         raise Unsupported(f"an iterator that fails: {error}") from None
-    known.performed.append(i.performed)
     known.elements.append(element)
     if element is MISSING:
         i.outside.guard("is", source, MISSING)
