@@ -224,8 +224,17 @@ def many_columns_by_number(x):
     return y
 
 
+def elements_by_two_numbers(x):
+    y = torch.ones(6, 6) * x.sum()
+    for row in range(6):
+        for column in range(6):
+            y = y + y[row, column] * 0.01
+            see(y)
+    return y
+
+
 #: What keeps changing is left to Python after a few turns.
-MANY_TURNS = {many_modules_by_number: 8, many_columns_by_number: 8}
+MANY_TURNS = {many_modules_by_number: 8, many_columns_by_number: 8, elements_by_two_numbers: 6}
 
 
 def pairs_of_one_iterator(x):
