@@ -41,10 +41,6 @@ from .trials import Trial
 #: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
 FEWEST_INSTRUCTIONS = 6
 
-#: How many specialisations may differ in the value of one number before the number's value counts as changing.
-VOLATILE_AFTER = 4
-#: The same where a program goes on after a break, where numbers count iterations.
-VOLATILE_AFTER_BREAK = 2
 #: How often a branch may have another outcome than usual, before segments end there.
 UNUSUAL_AFTER = 3
 
@@ -411,10 +407,8 @@ class Compiled:
         guards = point.failed_guards = [
             glue_source.first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
         ]
-        changing = [name for guard in guards if guard is not None for name in guard.values_held()]
         if not self.settings.fullgraph:
-            enough = VOLATILE_AFTER if point is self.entry else VOLATILE_AFTER_BREAK
-            often = {name for name in changing if changing.count(name) >= enough}
+            often = point.keeps_changing()
             point.volatile |= often
             if often and point is not self.entry:
                 self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often

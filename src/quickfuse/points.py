@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from .ir.guard import Guard
+from .ir.source import is_element
 from .specialise import Specialisation
+
+#: How many specialisations may differ in the value of one number before the number's value counts as changing.
+VOLATILE_AFTER = 4
+#: The same where a program goes on after a break, where numbers count iterations. Of what an iterator gives, which differs
+#: from turn to turn of a loop, one value is enough.
+VOLATILE_AFTER_BREAK = 2
 
 
 class Point:
@@ -42,3 +49,10 @@ class Point:
         others = [known for known in self.specialisations if known is not specialisation]
         if len(others) < len(self.specialisations):
             self.specialisations = [specialisation, *others]
+
+    def keeps_changing(self) -> frozenset[str]:
+        """The names of numbers, texts and lengths of which the failed guards hold too many values."""
+        names = [name for guard in self.failed_guards if guard is not None for name in guard.values_held()]
+        if not self.frames:
+            return frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
+        return frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)

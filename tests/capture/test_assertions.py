@@ -357,3 +357,75 @@ def test_what_is_handled_goes_on(function: Callable[[T], T]) -> None:
     compiled = quickfuse.compile(function)
     for x in (GOOD, BAD, GOOD, BAD):
         torch.testing.assert_close(compiled(x), function(x))
+
+
+def refuse(what: str, value: Any = None) -> None:
+    if value is not None:
+        raise ValueError(f"{what}: {value}")
+    raise ValueError(what)
+
+
+def calls_what_raises(x: T) -> T:
+    y = x * 2
+    if (x < 0).any():
+        refuse("negative", x.sum().item())
+    return y + 1
+
+
+def asserts_false(x: T) -> T:
+    for k, row in enumerate(torch.stack([x, x + 1])):
+        if (row < 0).any():
+            first = torch.where(row < 0)[0][0]
+            torch._assert(False, f"negative in {k}: {row[first].tolist()}")
+    return x * 2
+
+
+class Checked(torch.nn.Module):
+    def forward(self, x: T) -> T:
+        if not (x > 0).all():
+            torch._assert(False, "not positive")
+        else:
+            x = x + 1
+        return x * 2
+
+
+@pytest.mark.parametrize("function", [calls_what_raises, asserts_false, Checked().forward])
+def test_calls_that_only_raise(function: Callable[..., Any]) -> None:
+    check(function, (GOOD,), (BAD,))
+
+
+def test_a_function_that_no_longer_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branches to it are breaks then."""
+    compiled = quickfuse.compile(calls_what_raises)
+    for _ in range(2):
+        assert outcome(compiled, GOOD) == outcome(calls_what_raises, GOOD)
+    monkeypatch.setitem(globals(), "refuse", lambda what, value: None)
+    for args in ((BAD,), (GOOD,), (BAD,), (BAD,), (BAD,), (GOOD,)):
+        assert outcome(compiled, *args) == outcome(calls_what_raises, *args)
+    assert compiled.breaks
+
+
+def raises_at_the_end(x: T) -> T:
+    return refuse(x) if x.sum() > 5 else x
+
+
+def handles(x: T) -> T:
+    if x.sum() < 0:
+        try:
+            torch._assert(False, "no")
+        except AssertionError:
+            x = x + 1
+    return x * 2
+
+
+def hands_on(x: T) -> T:
+    if x.sum() < 0:
+        x = x * len([refuse, torch._assert, False])
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [handles, hands_on, raises_at_the_end])
+def test_calls_that_do_not_end_a_function(function: Callable[..., Any]) -> None:
+    compiled = quickfuse.compile(function)
+    for args in ((GOOD,), (BAD,), (GOOD * 4,), (GOOD,), (BAD,)):
+        assert outcome(compiled, *args) == outcome(function, *args)

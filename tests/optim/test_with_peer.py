@@ -1,4 +1,5 @@
-"""PyTorch wraps parts of its optimizers when its own compiler is imported: that changes nothing for us."""
+"""PyTorch wraps parts of its optimizers when its own compiler is imported: that changes nothing for us. What that compiler
+says about itself is known in a graph."""
 
 from __future__ import annotations
 
@@ -45,6 +46,15 @@ def f(x):
     return outside(x * 2) * 3
 
 assert torch.equal(quickfuse.compile(f)(torch.ones(2)), f(torch.ones(2)))
+
+from torch._dynamo.utils import is_compile_supported
+
+def asks_what_it_can(x):  # as libraries do that have a version of their own for it
+    if is_compile_supported(x.device.type) and torch._dynamo.is_dynamo_supported():
+        x = x * 2
+    return x if is_compile_supported(device_type="vulkan") else x + 1
+
+assert torch.equal(quickfuse.compile(asks_what_it_can, fullgraph=True)(torch.ones(2)), asks_what_it_can(torch.ones(2)))
 """
 
 

@@ -21,7 +21,6 @@ from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
 from . import modes
 from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
-from .changes import ElementMatters
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
@@ -96,7 +95,7 @@ def _segment(
         i.graph.recovers = recovers
         if not whole:
             i.graph.in_try = i.in_try
-            i.graph.may_break = i.outside.may_stop = True
+            i.graph.may_break = True
         try:
             begin(i)
             try:
@@ -111,7 +110,7 @@ def _segment(
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise
-                stop_at = reason.stop_at if isinstance(reason, (LongLoop, ElementMatters)) else i.performed
+                stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 if isinstance(reason, LongLoop):
                     pause.loop_end = reason.loop_end

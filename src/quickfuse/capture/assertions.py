@@ -1,25 +1,25 @@
 """Branches on a tensor's value of which one side is hardly ever taken: `assert x.max() < n`, `if not valid.all(): raise`,
-`if torch.isnan(x).any()`.
+`if torch.isnan(x).any()`. A call of a function that only raises is as good as a `raise` statement.
 
 The graph gets an operator that fails where that side would be taken, and goes on with the other. A graph that fails runs
 again in Python, instruction by instruction, so that the program's own exception is raised, where it is raised, or its other
 side taken. That is right where the graph changed nothing of the program's: kernels change it once it is known that nothing
 fails. A graph that then has to run operator by operator is captured again, up to the branch.
 
-Which side a check for numbers that are not finite takes is known beforehand. If it turns out otherwise several times, the
-branch is captured as a break (see `Compiled`).
+Which side a check for numbers that are not finite takes is known beforehand, and that a global function raises is expected.
+If it turns out otherwise several times, the branch is captured as a break (see `Compiled`).
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from ..bytecode.decoding import decode
+from ..bytecode.decoding import Instruction, decode
 from .contents import plain_name
 from .failing import is_handled, is_in_try
 from .frame import Frame
@@ -55,11 +55,20 @@ def truth_of_branch(i: Interpreter, f: Frame, condition: Any, if_true: int, if_f
         for outcome, other in ((True, if_false), (False, if_true)):
             if only_raises(f.code, other) and holds(i, condition, outcome):
                 return outcome
-        usual = outcome_if_finite(condition.tensor if type(condition) is Symbol else condition)
-        if usual is not None and UNUSUAL not in i.outside.volatile and holds(i, condition, usual):
+        usual = None if UNUSUAL in i.outside.volatile else _usual_outcome(f, condition, if_true, if_false)
+        if usual is not None and holds(i, condition, usual):
             i.graph.expects = True
             return usual
     return i.truth(condition)
+
+
+def _usual_outcome(f: Frame, condition: TensorProxy | Symbol, if_true: int, if_false: int) -> bool | None:
+    """The outcome that is expected of a branch, if any."""
+    usual = outcome_if_finite(condition.tensor if type(condition) is Symbol else condition)
+    if usual is None and (calls := calls_that_raise(f.code, f.globals)):
+        raising = [only_raises(f.code, position, calls) for position in (if_true, if_false)]
+        return raising[1] if any(raising) and not all(raising) else None
+    return usual
 
 
 def outcome_if_finite(condition: TensorProxy | None) -> bool | None:
@@ -157,9 +166,36 @@ def _wide(i: Interpreter, tensor: TensorProxy) -> TensorProxy:
     return i.graph.call("call_method", "double", (i.graph.call("call_method", "detach", (tensor,), {}),), {})  # type: ignore[no-any-return]
 
 
+def calls_that_raise(code: CodeType, variables: dict[str, Any]) -> frozenset[int]:
+    """Where a function is loaded, for a call, that only raises with these global variables: `torch._assert` with False, and
+    Python functions of which all ways end in a `raise` statement."""
+    instructions = decode(code).instructions
+    found = set()
+    for position, instruction in enumerate(instructions):
+        if instruction.name != "LOAD_GLOBAL":
+            continue
+        function, at = variables.get(instruction.value), position
+        while instructions[at + 1].name == "LOAD_ATTR" and isinstance(function, ModuleType):
+            at += 1
+            function = vars(function).get(instructions[at].value)
+        if not isinstance(function, FunctionType) or not _is_for_call(instructions, position, at):
+            continue
+        first = instructions[at + 1 + (instructions[at + 1].name == "PUSH_NULL")]
+        fails = function is torch._assert and first.name == "LOAD_CONST" and first.value is False
+        if fails or only_raises(function.__code__, 0):
+            found.add(position)
+    return frozenset(found)
+
+
+def _is_for_call(instructions: list[Instruction], first: int, last: int) -> bool:
+    """Whether what these instructions load is called: a NULL comes with it then."""
+    with_null = any(instructions[k].arg & 1 for k in range(first, last + 1))
+    return with_null or "PUSH_NULL" in (instructions[last + 1].name, instructions[first - 1].name)
+
+
 @functools.lru_cache(maxsize=4096)
-def only_raises(code: CodeType, position: int) -> bool:
-    """Whether all ways on from an instruction end in a `raise` statement (or none)."""
+def only_raises(code: CodeType, position: int, calls: frozenset[int] = frozenset()) -> bool:
+    """Whether all ways on from an instruction end in a `raise` statement, or in one of `calls` (or nowhere)."""
     instructions = decode(code).instructions
     seen: set[int] = set()
     waiting = [position]
@@ -172,7 +208,7 @@ def only_raises(code: CodeType, position: int) -> bool:
         if at >= len(instructions) or len(seen) > _MOST_INSTRUCTIONS or instructions[at].name in _LEAVES:
             return False
         instruction = instructions[at]
-        if instruction.name == "RAISE_VARARGS":
+        if instruction.name == "RAISE_VARARGS" or at in calls:
             if is_handled(code, at):  # the function goes on
                 return False
             raises = True

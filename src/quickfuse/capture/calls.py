@@ -42,7 +42,7 @@ def call(
         i.call(original, args, kwargs, then)
         return
     if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
-        then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}"))
+        then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}", args, kwargs))
         return
     if function.__code__ is function_calls.DISPATCH:
         then(function_calls.dispatch_to(i, function, args, kwargs))

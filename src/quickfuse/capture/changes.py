@@ -9,40 +9,29 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
 from ..ir.segment import Call, Recipe
 from ..ir.source import Source
 from .guarding import Guarding
 from .symbolic import Assigned, FromOutside, TensorProxy
 
 
-class ElementMatters(Unsupported):
-    """The value of a number or text matters that an iterator from outside gives: capture should have stopped before it
-    advanced the iterator, after `stop_at` instructions."""
-
-    def __init__(self, stop_at: int) -> None:
-        super().__init__("advancing an iterator whose elements' values matter")
-        self.stop_at = stop_at
-
-
 class Advanced:
-    """An iterator of the user's that the captured code advances: `performed` says after how many instructions, each time.
-    `held` are the iterators and the containers that may change, which it reads, with their sources, `elements` those that it
-    gave: new tuples are to live as long as what stands for them."""
+    """An iterator of the user's that the captured code advances. `held` are the iterators and the containers that may
+    change, which it reads, with their sources, `elements` those that it gave, or MISSING: new tuples are to live as long as
+    what stands for them."""
 
-    __slots__ = ("ahead", "elements", "held", "performed", "stand_in")
+    __slots__ = ("ahead", "elements", "held", "stand_in")
 
     def __init__(self, stand_in: FromOutside, ahead: Any, held: list[tuple[Any, Source]]) -> None:
         self.stand_in = stand_in
         self.ahead = ahead
         self.held = held
-        self.performed: list[int] = []
         self.elements: list[Any] = []
 
     @property
     def taken(self) -> int:
         """How many elements were asked for."""
-        return len(self.performed)
+        return len(self.elements)
 
     def iterators(self) -> list[tuple[Any, Source]]:
         """The iterator and those that it reads, with their sources."""
@@ -65,8 +54,6 @@ class Changes(Guarding):
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
         #: The iterators that it has advanced, by identity.
         self.iterators: dict[int, Advanced] = {}
-        #: Whether the segment may end before the captured code does.
-        self.may_stop = False
         #: What it set context variables to and did not undo, the oldest first.
         self.tokens: list[ContextToken] = []
         #: What `warnings.catch_warnings` the captured code is in.
@@ -100,17 +87,6 @@ class Changes(Guarding):
 
     def has_changed_containers(self) -> bool:
         return any(shadow.is_changed for shadow in (*self.containers, *self.dictionaries))
-
-    def refuse_element(self, source: Source) -> None:
-        """What an iterator gives is another number or text at each turn of a loop. Where that matters, Python is to advance
-        the iterator, and the code after that place is compiled for several of them."""
-        element = source
-        while element.kind == "item" and element.base is not None and element.base.kind != "ahead":
-            element = element.base
-        if element.kind == "item" and self.may_stop:
-            assert element.base is not None
-            known = next(k for k in self.iterators.values() if k.stand_in.source is element.base.base)
-            raise ElementMatters(known.performed[element.key])
 
     def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
         """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""

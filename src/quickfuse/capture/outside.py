@@ -186,7 +186,6 @@ class Outside(Changes):
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
-            self.refuse_element(source)
             self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
@@ -442,8 +441,6 @@ class Outside(Changes):
             return held
         if self.volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self.volatile:
             raise Unsupported("a number that keeps changing where its value matters")
-        for source in (value.expr,) if isinstance(value.expr, Source) else value.expr.sources():  # type: ignore[union-attr]
-            self.refuse_element(source)
         if isinstance(value.expr, Source):
             self.guard("equal", value.expr, value.hint)
         else:

@@ -1,7 +1,8 @@
 """Iterators that existed before: what they give next is read by its path, and compiled code advances them afterwards.
 
 So a loop with a break in its body goes on in the segment after the break, through its next turn. Which elements come does
-not depend on how many there were before: one segment serves for many turns.
+not depend on how many there were before: one segment serves for many turns. Where the value of a number or text among them
+matters, it is guarded; where that turns out to be another one, Python is to do what needs it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ def next_of(i: Interpreter, iterator: FromOutside, only_moved: bool = False) -> 
         element = known.ahead[known.taken]
     except Exception as error:  # `zip(strict=True)`, or a dictionary that changed
         raise Unsupported(f"an iterator that fails: {error}") from None
-    known.performed.append(i.performed)
     known.elements.append(element)
     if element is MISSING:
         i.outside.guard("is", source, MISSING)

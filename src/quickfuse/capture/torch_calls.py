@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
@@ -19,7 +20,7 @@ from .assertions import holds, is_unknown
 from .contents import owners
 from .interpreter import Interpreter
 from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
-from .symbolic import TENSOR_TYPES, FromOutside, TensorProxy, type_of
+from .symbolic import TENSOR_TYPES, FromOutside, TensorProxy, is_constant, type_of
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -109,14 +110,20 @@ def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
     return i.mark_created(contextlib.nullcontext())
 
 
-def call_peer(i: Interpreter, name: str) -> Any:
-    """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break."""
+def call_peer(i: Interpreter, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break. What it can
+    do at all, it says itself: that stays for the life of the process."""
     if name.endswith(".is_compiling"):
         return is_compiling(i)
+    module, _, function = name.rpartition(".")
+    if function in _ABOUT_PEER and module in sys.modules and all(map(is_constant, (*args, *kwargs.values()))):
+        return bool(getattr(sys.modules[module], function)(*args, **kwargs))
     if name.endswith("graph_break") and i.frames[-1].is_library:
         return None
     raise Unsupported(f"a call of {name}")
 
+
+_ABOUT_PEER = frozenset({"is_compile_supported", "is_dynamo_supported", "is_inductor_supported"})
 
 # optimizers -----------------------------------------------------------------------------------------------------
 

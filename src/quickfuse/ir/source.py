@@ -118,6 +118,11 @@ class Source:
     __repr__ = __str__
 
 
+def is_element(name: str) -> bool:
+    """Whether what prints as `name` was read from what an iterator gives next."""
+    return "ahead(" in name
+
+
 class SourceRoots:
     """The roots of one capture's sources: makes each root once."""
 

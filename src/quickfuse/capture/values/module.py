@@ -87,4 +87,4 @@ class PeerKind(Kind):
         then(PeerModule(f"{base.name}.{name}"))
 
     def call(self, i: Interpreter, function: PeerModule, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
-        then(torch_calls.call_peer(i, function.name))
+        then(torch_calls.call_peer(i, function.name, args, kwargs))
