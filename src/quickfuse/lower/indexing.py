@@ -14,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, Checked, at, axis_of, shape_together, source, spread
+from .computed_indices import I64, Checked, at, axis_of, shape_together, source
 from .context import Context
 from .layout import Shape, costs_at_least
 from .promotion import COMPUTE, SUPPORTED
@@ -97,12 +97,6 @@ def index(ctx: Context, meta: TensorMeta, input: Tensor, indices: Any) -> Tensor
     return _indexed(ctx, meta, input, list(indices))
 
 
-@rule("_unsafe_index")
-def unsafe_index(ctx: Context, meta: TensorMeta, input: Tensor, indices: Any) -> Tensor:
-    """As `index`, with indices that are known to be in range: those of a decomposition, of the new image's pixels."""
-    return _indexed(ctx, meta, input, list(indices), checked=False)
-
-
 def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
     """`x[index]`: an element of a tuple, a view of a tensor, or its elements at indices that tensors hold."""
     try:
@@ -141,12 +135,11 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
 
 
 def _indexed(
-    ctx: Context, meta: TensorMeta, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True,
-    negative: bool = True,
-) -> Tensor:  # fmt: skip
+    ctx: Context, meta: TensorMeta, input: Tensor, tensors: list[Tensor | None], *, negative: bool = True
+) -> Tensor:
     """The elements at the indices that `tensors` hold: one, or None, for each axis."""
     selection = Selection(input.meta.shape, tensors)
-    axes, inside = selection.axes(ctx, checked=checked, negative=negative)
+    axes, inside = selection.axes(ctx, negative=negative)
     if len(selection.result) != len(meta.shape):
         raise NoRule
     return made(ctx, meta, at(source(ctx, input), axes, len(meta.shape), inside))
@@ -170,9 +163,7 @@ class Selection:
         others = [size for k, size in enumerate(shape) if k not in used]
         self.result = (*others[: self.first], *self.together, *others[self.first :])
 
-    def axes(
-        self, ctx: Context, *, checked: bool = True, negative: bool = True
-    ) -> tuple[list[int | Expr], Expr | None]:
+    def axes(self, ctx: Context, *, negative: bool = True) -> tuple[list[int | Expr], Expr | None]:
         """For each axis of `shape` the axis of the result that it is there, or the index on it, as a value over the result;
         and where all indices are in range."""
         ndim, past = len(self.result), self.first + len(self.together)
@@ -183,11 +174,8 @@ class Selection:
             if tensor is None:
                 axes.append(next(others))
                 continue
-            its_axes = range(past - tensor.meta.ndim, past)
-            if not checked:
-                axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
-                continue
-            value, within = Checked(ctx, tensor, size, negative=negative).spread(its_axes, ndim)
+            checked = Checked(ctx, tensor, size, negative=negative)
+            value, within = checked.spread(range(past - tensor.meta.ndim, past), ndim)
             axes.append(value)
             inside = both(inside, within)
         return axes, inside
