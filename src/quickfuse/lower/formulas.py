@@ -61,7 +61,7 @@ for _name in (
 # They convert operands of 16 bits themselves where eager does, or move elements without changing them.
 for _name in (
     "isposinf isneginf nan_to_num nansum count_nonzero aminmax _safe_softmax block_diag _fused_rms_norm "
-    "rot90 slice_backward select_backward diagonal_backward"
+    "rot90 diag_embed slice_backward select_backward diagonal_backward"
 ).split():
     FORMULAS[_name] = _from_pytorch(_name)
 
