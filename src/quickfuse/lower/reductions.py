@@ -215,6 +215,13 @@ def vector_norm(
     return _norm(ctx, meta, x, ord, dim, keepdim, dtype)
 
 
+@rule("norm")
+def norm(
+    ctx: Context, meta: TensorMeta, input: Tensor, p: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
+    return _norm(ctx, meta, input, p, dim, keepdim, dtype)
+
+
 @rule("", [torch._foreach_norm])
 def foreach_norm(ctx: Context, meta: Any, input: Any, ord: float = 2, dtype: Any = None) -> Any:
     if any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input):
