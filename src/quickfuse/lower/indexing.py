@@ -18,7 +18,7 @@ from .computed_indices import I64, Checked, at, axis_of, shape_together, source
 from .context import Context
 from .layout import Shape, costs_at_least
 from .promotion import COMPUTE, SUPPORTED
-from .rules import ALL_DEVICES, NoRule
+from .rules import ALL_DEVICES, NoRule, no_rule_if
 from .symbolic import Tensor
 
 
@@ -47,8 +47,7 @@ def take_along_dim(ctx: Context, meta: TensorMeta, input: Tensor, indices: Tenso
 def _gathered(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Tensor, *, negative: bool) -> Tensor:
     old, ndim = input.meta.shape, len(meta.shape)
     dim = axis_of(dim, len(old))
-    if len(old) != ndim or len(index.meta.shape) != ndim:
-        raise NoRule
+    no_rule_if(len(old) != ndim or len(index.meta.shape) != ndim)
     place, inside = Checked(ctx, index, old[dim], negative=negative).spread(range(ndim), ndim)
     axes: list[int | Expr] = [k if old[k] != 1 or meta.shape[k] == 1 else ops.const(0, I64) for k in range(ndim)]
     axes[dim] = place
@@ -73,8 +72,7 @@ def index_select(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index:
 
 def vector(ctx: Context, index: Tensor) -> Tensor:
     """An index tensor of no more than one axis as one with that axis."""
-    if index.meta.ndim > 1:
-        raise NoRule
+    no_rule_if(index.meta.ndim > 1)
     return index if index.meta.shape else flattened(ctx, index)
 
 
@@ -83,8 +81,7 @@ def embedding(
     ctx: Context, meta: TensorMeta, weight: Tensor, indices: Tensor, padding_idx: Any = -1, scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:  # fmt: skip
-    if weight.meta.ndim != 2:
-        raise NoRule
+    no_rule_if(weight.meta.ndim != 2)
     return _indexed(ctx, meta, weight, [indices], negative=False)
 
 
@@ -116,12 +113,10 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
     """
     parts = list(index) if isinstance(index, tuple) else [index]
     tensors: list[Tensor | None] = []
-    if tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type not in ALL_DEVICES:
-        raise NoRule
+    no_rule_if(tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type not in ALL_DEVICES)
     for k, part in enumerate(parts):
         if type(part) is Tensor:
-            if not part.meta.shape or part.is_number:
-                raise NoRule
+            no_rule_if(not part.meta.shape or part.is_number)
             tensors.append(part)
             parts[k] = slice(None)
         elif type(part) is type(Ellipsis):
@@ -140,8 +135,7 @@ def _indexed(
     """The elements at the indices that `tensors` hold: one, or None, for each axis."""
     selection = Selection(input.meta.shape, tensors)
     axes, inside = selection.axes(ctx, negative=negative)
-    if len(selection.result) != len(meta.shape):
-        raise NoRule
+    no_rule_if(len(selection.result) != len(meta.shape))
     return made(ctx, meta, at(source(ctx, input), axes, len(meta.shape), inside))
 
 
@@ -156,8 +150,7 @@ class Selection:
         self.shape = shape
         self.tensors = [*tensors, *[None] * (len(shape) - len(tensors))]
         used = [k for k, tensor in enumerate(self.tensors) if tensor is not None]
-        if not used or len(self.tensors) != len(shape):
-            raise NoRule
+        no_rule_if(not used or len(self.tensors) != len(shape))
         self.together = shape_together([tensor for tensor in self.tensors if tensor is not None])
         self.first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
         others = [size for k, size in enumerate(shape) if k not in used]
@@ -187,8 +180,7 @@ class Selection:
 def bucketize(
     ctx: Context, meta: TensorMeta, input: Tensor, boundaries: Tensor, out_int32: bool = False, right: bool = False
 ) -> Tensor:
-    if boundaries.meta.ndim != 1:
-        raise NoRule
+    no_rule_if(boundaries.meta.ndim != 1)
     return _searched(ctx, meta, boundaries, input, right)
 
 
@@ -203,11 +195,9 @@ def searchsorted(
 def _searched(ctx: Context, meta: TensorMeta, rows: Tensor, input: Tensor, right: bool) -> Tensor:
     """How many elements of a row are less than each value, or not greater (`right`)."""
     shape, ndim, length = rows.meta.shape, len(meta.shape), rows.meta.shape[-1] if rows.meta.shape else 0
-    if not 0 < length <= COSTS.longest_searched or input.meta.shape != meta.shape or not meta.numel:
-        raise NoRule
+    no_rule_if(not 0 < length <= COSTS.longest_searched or input.meta.shape != meta.shape or not meta.numel)
     compute = COMPUTE[input.dtype]
-    if (len(shape) > 1 and shape[:-1] != meta.shape[:-1]) or rows.dtype is not input.dtype or compute is torch.bool:
-        raise NoRule
+    no_rule_if((len(shape) > 1 and shape[:-1] != meta.shape[:-1]) or rows.dtype is not input.dtype or compute is torch.bool)
     value, row = ops.via(ctx.read(input), compute), source(ctx, rows)
     found: Expr = ops.const(0, I64)
     step = 1 << (length.bit_length() - 1)
