@@ -140,6 +140,29 @@ def test_updates_in_place_wait_for_all_passes() -> None:
     check(swap, torch.randn(20, 70), torch.randn(20, 70), emitted=True, ulps=16)
 
 
+def test_scatters_that_wait_for_each_other_read_copies() -> None:
+    """Each stores to rows of an input that the other one reads."""
+
+    def add(x: X, y: X, k: X) -> None:
+        a, b = x.index_add(0, k, y), y.index_add(0, k, x)
+        x.copy_(a)
+        y.copy_(b)
+
+    def exchange(x: X, y: X, k: X) -> None:
+        a, b = x[k], y[k]
+        x[k], y[k] = b + 1, a * 2
+
+    def one_is_plain(x: X, y: X, k: X) -> None:
+        old = x * 1
+        x.index_add_(0, k, y)
+        y.copy_(old.flip(0))
+
+    for function in (add, exchange, one_is_plain):
+        for k in (torch.tensor([4, 1, 0, 2, 3]), torch.tensor([1, 1, 0, 0, 3])):
+            schedule = check(function, torch.randn(5, 7), torch.randn(5, 7), k, emitted=True)
+            assert sum(buffer.name.startswith("old") for buffer in schedule.temps) == 2 - (function is one_is_plain)
+
+
 def test_embedding_of_rows() -> None:
     assert embedding((6,), (2, 3, 5), (2,)).coefficients == ((3, 1, 0),)
     assert embedding((2, 1, 3), (2, 3, 5), (2,)).coefficients == ((1, 0, 0), (0, 0, 0), (0, 1, 0))

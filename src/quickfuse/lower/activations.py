@@ -11,7 +11,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .arithmetic import clamp_both
 from .context import Context
-from .rules import NoRule, bound, pointwise
+from .rules import bound, no_rule_if, pointwise
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -71,8 +71,7 @@ def gelu(x: Expr, approximate: str) -> Expr:
     half, one = ops.like(x, 0.5), ops.like(x, 1)
     if approximate == "none":
         return ops.mul(ops.mul(x, half), ops.add(one, ops.erf(ops.mul(x, ops.like(x, math.sqrt(0.5))))))
-    if approximate != "tanh":
-        raise NoRule
+    no_rule_if(approximate != "tanh")
     cube = ops.mul(ops.mul(x, x), x)
     inner = ops.mul(ops.like(x, math.sqrt(2 / math.pi)), ops.add(x, ops.mul(ops.like(x, 0.044715), cube)))
     return ops.mul(ops.mul(half, x), ops.add(one, ops.tanh(inner)))

@@ -14,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import Promotion, is_float
-from .rules import ALL_DEVICES, EVALUATORS, NoRule, Pointwise, bound, pointwise
+from .rules import ALL_DEVICES, EVALUATORS, Pointwise, bound, no_rule_if, pointwise
 from .symbolic import Tensor
 
 _CUDA = frozenset({"cuda"})
@@ -67,8 +67,7 @@ def _is_host_number(value: Any) -> bool:
 
 def _nonzero_divisor(y: Expr) -> None:
     """Integer division by zero is an error in eager, on the CPU: only a known divisor is safe."""
-    if not is_float(y.dtype) and not (type(y) is Const and y.value):
-        raise NoRule
+    no_rule_if(not is_float(y.dtype) and not (type(y) is Const and y.value))
 
 
 def _trunc_quotient(x: Expr, y: Expr) -> Expr:
@@ -171,8 +170,7 @@ def _power(x: Expr, exponent: Expr, *, device: str, common: torch.dtype) -> Expr
     if value in _SIMPLE_POWERS:
         return _SIMPLE_POWERS[value](x)
     if not is_float(x.dtype):
-        if value is None or value < 0:
-            raise NoRule  # a negative power of an integer may be an error in eager
+        no_rule_if(value is None or value < 0)  # a negative power of an integer may be an error in eager
         return ops.power(x, exponent)
     by_power = device == "cpu" and common is torch.float16
     if value in _SIMPLE_FLOAT_POWERS and not by_power:
@@ -228,8 +226,7 @@ def _first_of_equals(x: Expr, y: Expr, common: torch.dtype) -> tuple[Expr, Expr]
 
 def _of_two_tensors(rule: Pointwise, ctx: Context, meta: TensorMeta, input: Tensor, other: Tensor) -> Expr:
     """`torch.max(x, y)`; the other forms are reductions."""
-    if input.is_number or other.is_number:
-        raise NoRule
+    no_rule_if(input.is_number or other.is_number)
     return rule(ctx, (input, other), {}, meta)
 
 
@@ -239,8 +236,7 @@ bound("min")(partial(_of_two_tensors, minimum))
 
 @bound("clamp clip")
 def clamp(ctx: Context, meta: TensorMeta, input: Any, min: Any = None, max: Any = None) -> Expr:
-    if min is None and max is None:
-        raise NoRule
+    no_rule_if(min is None and max is None)
     if min is None or max is None:
         return maximum(ctx, (input, min), {}, meta) if max is None else minimum(ctx, (input, max), {}, meta)
     return clamp_both(ctx, (input, min, max), {}, meta)
@@ -262,8 +258,7 @@ pointwise("copysign", operands=_BINARY, promotion=Promotion.FLOAT)(ops.copysign)
 
 @pointwise("nextafter", operands=_BINARY, needs="common")
 def nextafter(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
-    if common is not x.dtype:
-        raise NoRule  # the next number of 16 bits is not the next one of 32
+    no_rule_if(common is not x.dtype)  # the next number of 16 bits is not the next one of 32
     return ops.nextafter(x, y)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from . import ops
 from .calls import rule
 from .context import Context
-from .rules import NoRule
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 __all__ = ["assert_async"]
@@ -16,7 +16,6 @@ __all__ = ["assert_async"]
 @rule("_assert_async")
 def assert_async(ctx: Context, meta: Any, input: Tensor, assert_msg: Any = None) -> None:
     """`torch._assert_async`: the only element is not zero."""
-    if input.meta.numel != 1:
-        raise NoRule
+    no_rule_if(input.meta.numel != 1)
     value = ctx.formula(input)
     ctx.raise_where(ops.eq(value, ops.like(value, 0)), input.meta.shape, input.meta.device)

@@ -20,7 +20,7 @@ from . import ops
 from .calls import RULES
 from .context import Context
 from .creation import CONVERSIONS, on_device
-from .rules import EVALUATORS, NoRule
+from .rules import EVALUATORS, NoRule, no_rule_if
 from .symbolic import Tensor
 from .targets import FUNCTIONS, METHODS, Handler, new_tensor
 from .views import view
@@ -105,8 +105,7 @@ class _Arguments:
         bound = list(args)
         for name, default in zip(self.names[len(args) :], self.defaults[len(args) :], strict=True):
             value = kwargs.get(name, default)
-            if value is _REQUIRED:
-                raise NoRule
+            no_rule_if(value is _REQUIRED)
             bound.append(value)
         while bound and _is_default(bound[-1], self.defaults[len(bound) - 1]):
             bound.pop()
@@ -134,8 +133,7 @@ def _view(target: OpOverload, ctx: Context, args: Sequence[Any], kwargs: Mapping
 
 
 def _to_copy(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Tensor:
-    if type(meta) is not TensorMeta:
-        raise NoRule
+    no_rule_if(type(meta) is not TensorMeta)
     moved = on_device(ctx, args[0], meta.device)
     return ctx.fresh(meta, ops.via(ctx.read_as(moved, meta.shape, meta.device), meta.dtype))
 

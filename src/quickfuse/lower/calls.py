@@ -19,7 +19,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
-from .parameters import NoRule, Parameters
+from .parameters import Parameters, no_rule_if
 from .promotion import SUPPORTED
 from .rules import ALL_DEVICES
 from .symbolic import Tensor
@@ -46,14 +46,11 @@ class Rule:
         bound = self.parameters.bind(args, kwargs, meta)
         devices: set[torch.device] = set()
         for name, value in bound.items():
-            if type(value) is Scalar and name not in _NUMBERS:
-                raise NoRule
-            if type(value) is Tensor and (value.is_number and name not in _OUT_OF_TENSORS or not _takes(value.meta)):
-                raise NoRule
+            no_rule_if(type(value) is Scalar and name not in _NUMBERS)
+            no_rule_if(type(value) is Tensor and (value.is_number and name not in _OUT_OF_TENSORS or not _takes(value.meta)))
             tensors = value if isinstance(value, (list, tuple)) else (value,)
             devices.update([t.meta.device for t in tensors if type(t) is Tensor])
-        if len(devices) > 1:
-            raise NoRule
+        no_rule_if(len(devices) > 1)
         return self.parameters.call(self.function, bound, ctx, meta)
 
 
@@ -80,15 +77,13 @@ def rule(
 
 def made(ctx: Context, meta: Any, value: Expr) -> Tensor:
     """A new tensor, which is a rule's only result."""
-    if type(meta) is not TensorMeta:
-        raise NoRule
+    no_rule_if(type(meta) is not TensorMeta)
     return ctx.fresh(meta, value)
 
 
 def several(meta: Any, count: int) -> Sequence[Any]:
     """The metadata of `count` results."""
-    if not isinstance(meta, (list, tuple)) or len(meta) != count:
-        raise NoRule
+    no_rule_if(not isinstance(meta, (list, tuple)) or len(meta) != count)
     return meta
 
 

@@ -17,19 +17,6 @@ from ..ir.cost_model import COSTS
 Tensor = torch.Tensor
 
 
-def _nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    return torch.where(torch.isnan(input), 0, input).sum(dim, keepdim, dtype=dtype)
-
-
-def _count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
-    return (input != 0).sum(dim)
-
-
-def _aminmax(input: Tensor, *, dim: Any = None, keepdim: bool = False) -> Any:
-    axes = () if dim is None else dim
-    return torch.amin(input, axes, keepdim), torch.amax(input, axes, keepdim)
-
-
 def _pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """(..., C * r * r, H, W) -> (..., C, H, r, W, r)"""
     *outer, channels, height, width = input.shape
@@ -46,28 +33,6 @@ def _pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     parts = input.reshape(*outer, channels, height // r, r, width // r, r)
     swapped = parts.permute(*range(n + 1), n + 2, n + 4, n + 1, n + 3)
     return swapped.clone(memory_format=torch.contiguous_format).view(*outer, channels * r * r, height // r, width // r)
-
-
-def _rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
-    """A quarter turn flips one axis and swaps it with the other."""
-    one, two = dims
-    turns = k % 4
-    if turns in (0, 2):
-        return input.flip([one, two] if turns else [])
-    return input.transpose(one, two).flip([one if turns == 1 else two])
-
-
-def _block_diag(*tensors: Any) -> Any:
-    blocks = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
-    if any(block.ndim != 2 or block.dtype is not blocks[0].dtype for block in blocks):
-        return None
-    columns = sum(block.shape[1] for block in blocks)
-    rows, begin = [], 0
-    for block in blocks:
-        end = begin + block.shape[1]
-        rows.append(torch.constant_pad_nd(block, (begin, columns - end)))
-        begin = end
-    return torch.cat(rows)
 
 
 def _ldexp(input: Tensor, other: Tensor) -> Tensor:
@@ -143,12 +108,6 @@ def _isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inv
     return ~found if invert else found
 
 
-def _safe_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
-    """Of attention: rows in which all is masked give zeros instead of NaN."""
-    masked = (input == float("-inf")).all(dim, keepdim=True)
-    return torch.where(masked, 0, torch.softmax(input, dim, dtype=dtype))
-
-
 def _embedding_bag(
     input: Tensor, weight: Tensor, offsets: Any = None, max_norm: Any = None, norm_type: float = 2.0,
     scale_grad_by_freq: bool = False, mode: Any = "mean", sparse: bool = False, per_sample_weights: Any = None,
@@ -167,9 +126,7 @@ def _embedding_bag(
 
 #: Name of a function of `torch` or of an operator of ATen -> what it is composed of.
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
-    "count_nonzero": _count_nonzero, "nansum": _nansum, "ldexp": _ldexp, "channel_shuffle": _channel_shuffle,
-    "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "_safe_softmax": _safe_softmax,
-    "aminmax": _aminmax, "block_diag": _block_diag, "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
-    "rot90": _rot90, "repeat": _repeat, "embedding_bag": _embedding_bag,
-    "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
+    "ldexp": _ldexp, "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "pixel_shuffle": _pixel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle, "repeat": _repeat, "channel_shuffle": _channel_shuffle,
+    "embedding_bag": _embedding_bag, "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip

@@ -16,7 +16,7 @@ from quickfuse.ir.values import TensorMeta, broadcast_shape
 from . import ops
 from .context import Context
 from .layout import Shape, costs_at_least, is_dense, read_order
-from .rules import ALL_DEVICES, NoRule
+from .rules import ALL_DEVICES, no_rule_if
 from .symbolic import Tensor
 
 I64, BOOL = torch.int64, torch.bool
@@ -27,8 +27,7 @@ _INDEX_TYPES = frozenset({torch.int64, torch.int32})
 
 def axis_of(dim: Any, ndim: int) -> int:
     """The axis that a `dim` argument means, of one or more."""
-    if type(dim) is not int or not ndim or not -ndim <= dim < ndim:
-        raise NoRule
+    no_rule_if(type(dim) is not int or not ndim or not -ndim <= dim < ndim)
     return dim % ndim
 
 
@@ -76,11 +75,9 @@ def spread(value: Expr, shape: Shape, axes: Sequence[int], ndim: int) -> Expr:
 
 def shape_together(indices: Sequence[Any]) -> tuple[int, ...]:
     """The shape that index tensors are broadcast to. How long a mask's is only its values tell."""
-    if any(type(index) is not Tensor or index.dtype not in _INDEX_TYPES for index in indices):
-        raise NoRule
+    no_rule_if(any(type(index) is not Tensor or index.dtype not in _INDEX_TYPES for index in indices))
     together = broadcast_shape(*[index.meta.shape for index in indices])
-    if together is None:
-        raise NoRule
+    no_rule_if(together is None)
     return together
 
 
@@ -91,8 +88,7 @@ class Checked:
     """
 
     def __init__(self, ctx: Context, index: Tensor, size: int, *, negative: bool) -> None:
-        if type(index) is not Tensor or index.dtype not in _INDEX_TYPES or index.meta.device.type not in ALL_DEVICES:
-            raise NoRule
+        no_rule_if(type(index) is not Tensor or index.dtype not in _INDEX_TYPES or index.meta.device.type not in ALL_DEVICES)
         self.shape = index.meta.shape
         value = ops.via(ctx.read(index), I64)
         key = (id(value), size, negative)

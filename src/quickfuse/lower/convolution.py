@@ -33,7 +33,7 @@ from .layout import Shape
 from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
 from .promotion import COMPUTE
 from .reductions import total
-from .rules import NoRule
+from .rules import no_rule_if
 from .symbolic import Storage, Tensor, whole_load
 
 #: What oneDNN computes; other types go through kernels that gain nothing. What tensor cores compute, which round float32 to
@@ -49,8 +49,7 @@ def conv2d(
     ctx: Context, meta: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    if isinstance(padding, str):
-        raise NoRule
+    no_rule_if(isinstance(padding, str))
     settings = (_pair(stride), _pair(padding), _pair(dilation))
     known = [whole for value in settings if (whole := _integers(value)) is not None]
     if type(meta) is not TensorMeta or len(known) < len(settings) or not _is_steady(ctx, input, weight, groups):
@@ -76,10 +75,8 @@ def convolution(
     transposed: bool, output_padding: Any, groups: int,
 ) -> Tensor:  # fmt: skip
     settings = [_integers(value) for value in (stride, padding, dilation, output_padding)]
-    if type(meta) is not TensorMeta or not all(map(is_image, (input, weight))) or None in settings:
-        raise NoRule
-    if _weighs_more(input, weight, meta):
-        raise NoRule
+    no_rule_if(type(meta) is not TensorMeta or not all(map(is_image, (input, weight))) or None in settings)
+    no_rule_if(_weighs_more(input, weight, meta))
     if _is_on_gpu(input):
         operands = (*_images_on_gpu(ctx, (input, weight), weight, transposed, groups), None)
         result = _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
@@ -96,12 +93,9 @@ def convolution_backward(
     dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Any,
 ) -> list[Tensor | None]:  # fmt: skip
     wanted, meta = [bool(mask) for mask in output_mask], several(meta, 3)
-    if any(want and type(m) is not TensorMeta for want, m in zip(wanted, meta, strict=True)):
-        raise NoRule
-    if not all(map(is_image, (grad_output, input, weight))):
-        raise NoRule
-    if _weighs_more(input, weight, grad_output.meta):
-        raise NoRule
+    no_rule_if(any(want and type(m) is not TensorMeta for want, m in zip(wanted, meta, strict=True)))
+    no_rule_if(not all(map(is_image, (grad_output, input, weight))))
+    no_rule_if(_weighs_more(input, weight, grad_output.meta))
     if _is_on_gpu(input):
         gradient, image, weighted = _images_on_gpu(ctx, (grad_output, input, weight), weight, transposed, groups)
         of_bias = total(ctx, meta[2], grad_output, (0, 2, 3), False, None) if wanted[2] else None
@@ -223,8 +217,7 @@ def _images_on_gpu(
     Raises:
         NoRule: for several groups of more than one channel, for which its kernels are slow in that layout.
     """
-    if groups > 1 and weight.meta.shape[1] > 1:
-        raise NoRule
+    no_rule_if(groups > 1 and weight.meta.shape[1] > 1)
     return tuple([channels_last(ctx, tensor) for tensor in tensors])
 
 

@@ -16,7 +16,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import COMPUTE, check_supported, is_float
-from .rules import Evaluator, NoRule, evaluator, operand
+from .rules import Evaluator, evaluator, no_rule_if, operand
 from .symbolic import Tensor, whole_load
 
 
@@ -48,8 +48,7 @@ def _filled(position: int, *names: str) -> Evaluator:
 
     def evaluate(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
         value = args[position] if len(args) > position else next((kwargs[n] for n in names if n in kwargs), None)
-        if type(value) is Tensor and value.meta.shape:
-            raise NoRule
+        no_rule_if(type(value) is Tensor and value.meta.shape)
         return _converted(ctx, value, meta)
 
     return evaluate
@@ -86,8 +85,7 @@ def arange(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: T
     bounds.update(zip(("end",) if len(args) == 1 else ("start", "end", "step"), args, strict=False))
     bounds.update({name: kwargs[name] for name in ("start", "end", "step") if name in kwargs})
     start, step = bounds["start"], bounds["step"]
-    if any(type(v) not in (int, float, Scalar) for v in (start, step)):
-        raise NoRule
+    no_rule_if(any(type(v) not in (int, float, Scalar) for v in (start, step)))
     if not is_float(meta.dtype):
         work = torch.int64
     else:

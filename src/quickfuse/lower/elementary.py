@@ -13,7 +13,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import COMPUTE, Promotion, check_supported, is_float
-from .rules import NoRule, bound, finish, operand, pointwise
+from .rules import bound, finish, no_rule_if, operand, pointwise
 from .symbolic import Tensor
 
 _BINARY = "self other"
@@ -52,8 +52,7 @@ for _name, _op in {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "t
 
 @pointwise("round", options={"decimals": 0})
 def round_(x: Expr, decimals: int) -> Expr:
-    if decimals != 0:
-        raise NoRule
+    no_rule_if(decimals != 0)
     return ops.rounded(x) if is_float(x.dtype) else x
 
 
@@ -139,8 +138,7 @@ pointwise("bitwise_not")(ops.bit_not)
 
 def _integers_only(build: Callable[[Expr, Expr], Expr]) -> Callable[[Expr, Expr], Expr]:
     def shift(x: Expr, y: Expr) -> Expr:
-        if is_float(x.dtype) or x.dtype is torch.bool:
-            raise NoRule
+        no_rule_if(is_float(x.dtype) or x.dtype is torch.bool)
         return build(x, y)
 
     return shift
@@ -155,8 +153,7 @@ pointwise("bitwise_right_shift rshift", operands=_BINARY)(_integers_only(ops.shr
 @bound("where")
 def where(ctx: Context, meta: TensorMeta, condition: Tensor, x: Any, y: Any) -> Expr:
     """`x` or `y` in the result's type."""
-    if condition.dtype is not torch.bool:
-        raise NoRule
+    no_rule_if(condition.dtype is not torch.bool)
     check_supported(meta.dtype)
     compute = COMPUTE[meta.dtype]
     branches = [operand(ctx, v, meta.shape, meta.device, meta.dtype, compute, exact=False) for v in (x, y)]
@@ -165,6 +162,5 @@ def where(ctx: Context, meta: TensorMeta, condition: Tensor, x: Any, y: Any) -> 
 
 @bound("masked_fill")
 def masked_fill(ctx: Context, meta: TensorMeta, input: Tensor, mask: Tensor, value: Any) -> Expr:
-    if type(value) is Tensor and value.meta.shape:
-        raise NoRule
+    no_rule_if(type(value) is Tensor and value.meta.shape)
     return where(ctx, meta, mask, value, input)

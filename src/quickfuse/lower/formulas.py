@@ -1,18 +1,21 @@
 """Operators of ATen as formulas of others: functions of elements, activations, losses, softmax, and their gradients.
 
 Each is what PyTorch's own kernel computes, as PyTorch calls, which `expansion.py` takes apart. Operands of 16 bits are
-converted to float32, and results are rounded at the end, as in the kernels. PyTorch has such formulas (`torch._decomp`), but
-they import its symbolic shapes when they are first called, for which a program would wait for seconds.
+converted to float32, and results are rounded at the end, as in the kernels. Formulas of PyTorch (`torch._decomp`) are used
+where their kernels are as short and their results are eager's, but without what they are wrapped in: when called first, that
+imports SymPy, for which a program would wait a second.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 
 X = torch.Tensor
 _HALF = (torch.bfloat16, torch.float16)
@@ -39,14 +42,32 @@ def _computed(x: X) -> X:
     return x.float() if x.dtype in _HALF else x
 
 
+# --- PyTorch's own ---
+
+
+def _from_pytorch(name: str) -> Callable[..., Any]:
+    """PyTorch's formula of an operator, without the conversions and checks around it."""
+    function: Callable[..., Any] = inspect.unwrap(decomposition_table[getattr(torch.ops.aten, name).default])
+    return function
+
+
+for _name in (
+    "deg2rad rad2deg frac glu glu_backward hardtanh_backward leaky_relu_backward _prelu_kernel _prelu_kernel_backward "
+    "hardswish_backward elu_backward gelu_backward silu_backward softplus_backward log_sigmoid_forward mse_loss_backward "
+    "_log_softmax_backward_data"
+).split():
+    formula(_name)(_from_pytorch(_name))
+
+# They convert operands of 16 bits themselves where eager does, or move elements without changing them.
+for _name in (
+    "isposinf isneginf nan_to_num nansum count_nonzero aminmax _safe_softmax block_diag _fused_rms_norm "
+    "rot90 diag_embed slice_backward select_backward diagonal_backward"
+).split():
+    FORMULAS[_name] = _from_pytorch(_name)
+
 # --- functions of elements ---
 
-formula("deg2rad")(lambda x: x * (math.pi / 180))
-formula("rad2deg")(lambda x: x * (180 / math.pi))
-formula("frac")(lambda x: x - x.trunc())
 formula("sinc")(lambda x: torch.where(x == 0, 1.0, torch.sin(x * math.pi) / (x * math.pi)))
-formula("isposinf")(lambda x: x == math.inf)
-formula("isneginf")(lambda x: x == -math.inf)
 formula("heaviside")(lambda x, values: torch.where(x == 0, values, (x > 0).to(x.dtype)))
 formula("special_xlog1py")(lambda x, y: torch.where(y.isnan(), y, torch.where(x == 0, 0, x * y.log1p())))
 
@@ -56,17 +77,6 @@ def _logit(x: X, eps: float | None = None) -> X:
     if eps is not None:
         x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
     return (x / (1 - x)).log()
-
-
-def _nan_to_num(x: X, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> X:
-    if not x.is_floating_point():
-        return x.clone()
-    limits = torch.finfo(x.dtype)
-    top, bottom = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
-    return torch.where(x.isnan(), nan or 0.0, torch.where(x == math.inf, top, torch.where(x == -math.inf, bottom, x)))
-
-
-FORMULAS["nan_to_num"] = _nan_to_num  # whose limits are those of 16 bits
 
 
 @formula("logaddexp")
@@ -85,74 +95,10 @@ def _logaddexp2(x: X, y: X) -> X:
 # --- activations and their gradients ---
 
 
-@formula("glu")
-def _glu(x: X, dim: int = -1) -> X:
-    first, second = x.chunk(2, dim)
-    return first * second.sigmoid()
-
-
-@formula("glu_backward")
-def _glu_backward(grad: X, x: X, dim: int) -> X:
-    first, second = x.chunk(2, dim)
-    share = second.sigmoid()
-    return torch.cat([share * grad, (1 - share) * share * grad * first], dim)
-
-
-formula("hardtanh_backward")(lambda grad, x, low, high: torch.where((x <= low) | (x >= high), 0, grad))
-formula("leaky_relu_backward")(lambda grad, x, slope, of_result: torch.where(x > 0, grad, grad * slope))
-formula("_prelu_kernel")(lambda x, weight: torch.where(x > 0, x, weight * x))
-
-
-@formula("hardswish_backward")
-def _hardswish_backward(grad: X, x: X) -> X:
-    return torch.where(x <= -3, 0, torch.where(x < 3, grad * (x / 3 + 0.5), grad))
-
-
-@formula("_prelu_kernel_backward")
-def _prelu_backward(grad: X, x: X, weight: X) -> tuple[X, X]:
-    return torch.where(x > 0, grad, weight * grad), torch.where(x > 0, 0, x * grad)
-
-
-@formula("elu_backward")
-def _elu_backward(grad: X, alpha: float, scale: float, input_scale: float, of_result: bool, x: X) -> X:
-    below = (x + alpha * scale) * input_scale if of_result else (x * input_scale).exp() * (input_scale * alpha * scale)
-    return grad * torch.where(x <= 0, below, scale)
-
-
-@formula("gelu_backward")
-def _gelu_backward(grad: X, x: X, approximate: str = "none") -> X:
-    if approximate == "none":
-        below = 0.5 * (1 + (x * math.sqrt(0.5)).erf())
-        return grad * (below + x * ((x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))))
-    factor = math.sqrt(2 / math.pi)
-    bent = (factor * (x + 0.044715 * (x * x * x))).tanh()
-    slope = 0.5 * x * (1 - bent * bent) * (factor * (1 + 3 * 0.044715 * (x * x)))
-    return grad * (0.5 * (1 + bent) + slope)
-
-
-@formula("silu_backward")
-def _silu_backward(grad: X, x: X) -> X:
-    share = x.sigmoid()
-    return grad * share * (1 + x * (1 - share))
-
-
 @formula("mish_backward")
 def _mish_backward(grad: X, x: X) -> X:
     bent = x.exp().log1p().tanh()
     return grad * (bent + x * x.sigmoid() * (1 - bent * bent))
-
-
-@formula("softplus_backward")
-def _softplus_backward(grad: X, x: X, beta: float, threshold: float) -> X:
-    power = (x * beta).exp()
-    return torch.where(x * beta > threshold, grad, grad * power / (power + 1))
-
-
-@formula("log_sigmoid_forward")
-def _log_sigmoid(x: X) -> tuple[X, X]:
-    """The second result is what the gradient's formula uses on the CPU."""
-    small = (-x.abs()).exp()
-    return x.clamp_max(0) - small.log1p(), small
 
 
 @formula("log_sigmoid_backward")
@@ -220,11 +166,6 @@ def _clipped(grad: X, difference: X, factor: float, edge: float, inner: X) -> X:
     return torch.where(difference <= -edge, -outer, torch.where(difference >= edge, outer, inner))
 
 
-@formula("mse_loss_backward")
-def _mse_backward(grad: X, x: X, target: X, reduction: int) -> X:
-    return 2 * _share(x, reduction) * (x - target) * grad
-
-
 @formula("smooth_l1_loss_backward")
 def _smooth_backward(grad: X, x: X, target: X, reduction: int, beta: float) -> X:
     difference, factor = x - target, _share(x, reduction)
@@ -283,11 +224,6 @@ def _nll_loss_backward(
 # --- rows and their gradients ---
 
 
-@formula("_log_softmax_backward_data")
-def _log_softmax_backward(grad: X, y: X, dim: int, input_dtype: torch.dtype) -> X:
-    return grad - y.exp() * grad.sum(dim, keepdim=True)
-
-
 @formula("_softmax_backward_data")
 def _softmax_backward(grad: X, y: X, dim: int, input_dtype: torch.dtype) -> X:
     return (grad - (grad * y).sum(dim, keepdim=True)) * y
@@ -300,17 +236,6 @@ def _logsumexp(x: X, dim: Any, keepdim: bool = False) -> X:
     shift = torch.where(best.isinf(), 0, best)
     powers = (x - shift).exp()
     return powers.sum(dim, keepdim).log() + (shift if keepdim else shift.amax(dim))
-
-
-def _rms_norm(x: X, shape: Any, weight: X | None = None, eps: float | None = None) -> tuple[X, X]:
-    dtype = x.dtype
-    x = x.float() if dtype in _HALF else x
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
-    scale = ((x * x).mean([*range(-len(shape), 0)], keepdim=True) + eps).rsqrt()
-    return (x * scale if weight is None else x * scale * weight).to(dtype), scale
-
-
-FORMULAS["_fused_rms_norm"] = _rms_norm  # not by `formula`: the second result is not rounded
 
 
 @formula("_fused_rms_norm_backward")
@@ -417,9 +342,3 @@ FORMULAS.update({
     "native_group_norm": _group_norm, "native_group_norm_backward": _group_norm_backward,
     "native_batch_norm_backward": _batch_norm_backward,
 })  # fmt: skip
-
-# --- elements in other places ---
-
-FORMULAS["slice_backward"] = lambda grad, sizes, *place: torch.slice_scatter(grad.new_zeros(sizes), grad, *place)
-FORMULAS["select_backward"] = lambda grad, sizes, *place: torch.select_scatter(grad.new_zeros(sizes), grad, *place)
-FORMULAS["diagonal_backward"] = lambda grad, sizes, *place: torch.diagonal_scatter(grad.new_zeros(sizes), grad, *place)

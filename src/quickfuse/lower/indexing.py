@@ -14,11 +14,11 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, Checked, at, axis_of, shape_together, source, spread
+from .computed_indices import I64, Checked, at, axis_of, shape_together, source
 from .context import Context
 from .layout import Shape, costs_at_least
 from .promotion import COMPUTE, SUPPORTED
-from .rules import ALL_DEVICES, NoRule
+from .rules import ALL_DEVICES, NoRule, no_rule_if
 from .symbolic import Tensor
 
 
@@ -47,8 +47,7 @@ def take_along_dim(ctx: Context, meta: TensorMeta, input: Tensor, indices: Tenso
 def _gathered(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Tensor, *, negative: bool) -> Tensor:
     old, ndim = input.meta.shape, len(meta.shape)
     dim = axis_of(dim, len(old))
-    if len(old) != ndim or len(index.meta.shape) != ndim:
-        raise NoRule
+    no_rule_if(len(old) != ndim or len(index.meta.shape) != ndim)
     place, inside = Checked(ctx, index, old[dim], negative=negative).spread(range(ndim), ndim)
     axes: list[int | Expr] = [k if old[k] != 1 or meta.shape[k] == 1 else ops.const(0, I64) for k in range(ndim)]
     axes[dim] = place
@@ -73,8 +72,7 @@ def index_select(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index:
 
 def vector(ctx: Context, index: Tensor) -> Tensor:
     """An index tensor of no more than one axis as one with that axis."""
-    if index.meta.ndim > 1:
-        raise NoRule
+    no_rule_if(index.meta.ndim > 1)
     return index if index.meta.shape else flattened(ctx, index)
 
 
@@ -83,8 +81,7 @@ def embedding(
     ctx: Context, meta: TensorMeta, weight: Tensor, indices: Tensor, padding_idx: Any = -1, scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:  # fmt: skip
-    if weight.meta.ndim != 2:
-        raise NoRule
+    no_rule_if(weight.meta.ndim != 2)
     return _indexed(ctx, meta, weight, [indices], negative=False)
 
 
@@ -95,12 +92,6 @@ def embedding(
 def index(ctx: Context, meta: TensorMeta, input: Tensor, indices: Any) -> Tensor:
     """ATen's form of `input[indices]`: a tensor or None for each of the first axes."""
     return _indexed(ctx, meta, input, list(indices))
-
-
-@rule("_unsafe_index")
-def unsafe_index(ctx: Context, meta: TensorMeta, input: Tensor, indices: Any) -> Tensor:
-    """As `index`, with indices that are known to be in range: those of a decomposition, of the new image's pixels."""
-    return _indexed(ctx, meta, input, list(indices), checked=False)
 
 
 def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
@@ -122,12 +113,10 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
     """
     parts = list(index) if isinstance(index, tuple) else [index]
     tensors: list[Tensor | None] = []
-    if tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type not in ALL_DEVICES:
-        raise NoRule
+    no_rule_if(tensor.meta.dtype not in SUPPORTED or tensor.meta.device.type not in ALL_DEVICES)
     for k, part in enumerate(parts):
         if type(part) is Tensor:
-            if not part.meta.shape or part.is_number:
-                raise NoRule
+            no_rule_if(not part.meta.shape or part.is_number)
             tensors.append(part)
             parts[k] = slice(None)
         elif type(part) is type(Ellipsis):
@@ -141,14 +130,12 @@ def basic_part(ctx: Context, tensor: Tensor, index: Any) -> tuple[Tensor, list[T
 
 
 def _indexed(
-    ctx: Context, meta: TensorMeta, input: Tensor, tensors: list[Tensor | None], *, checked: bool = True,
-    negative: bool = True,
-) -> Tensor:  # fmt: skip
+    ctx: Context, meta: TensorMeta, input: Tensor, tensors: list[Tensor | None], *, negative: bool = True
+) -> Tensor:
     """The elements at the indices that `tensors` hold: one, or None, for each axis."""
     selection = Selection(input.meta.shape, tensors)
-    axes, inside = selection.axes(ctx, checked=checked, negative=negative)
-    if len(selection.result) != len(meta.shape):
-        raise NoRule
+    axes, inside = selection.axes(ctx, negative=negative)
+    no_rule_if(len(selection.result) != len(meta.shape))
     return made(ctx, meta, at(source(ctx, input), axes, len(meta.shape), inside))
 
 
@@ -163,16 +150,13 @@ class Selection:
         self.shape = shape
         self.tensors = [*tensors, *[None] * (len(shape) - len(tensors))]
         used = [k for k, tensor in enumerate(self.tensors) if tensor is not None]
-        if not used or len(self.tensors) != len(shape):
-            raise NoRule
+        no_rule_if(not used or len(self.tensors) != len(shape))
         self.together = shape_together([tensor for tensor in self.tensors if tensor is not None])
         self.first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
         others = [size for k, size in enumerate(shape) if k not in used]
         self.result = (*others[: self.first], *self.together, *others[self.first :])
 
-    def axes(
-        self, ctx: Context, *, checked: bool = True, negative: bool = True
-    ) -> tuple[list[int | Expr], Expr | None]:
+    def axes(self, ctx: Context, *, negative: bool = True) -> tuple[list[int | Expr], Expr | None]:
         """For each axis of `shape` the axis of the result that it is there, or the index on it, as a value over the result;
         and where all indices are in range."""
         ndim, past = len(self.result), self.first + len(self.together)
@@ -183,11 +167,8 @@ class Selection:
             if tensor is None:
                 axes.append(next(others))
                 continue
-            its_axes = range(past - tensor.meta.ndim, past)
-            if not checked:
-                axes.append(spread(ops.via(ctx.formula(tensor), I64), tensor.meta.shape, its_axes, ndim))
-                continue
-            value, within = Checked(ctx, tensor, size, negative=negative).spread(its_axes, ndim)
+            checked = Checked(ctx, tensor, size, negative=negative)
+            value, within = checked.spread(range(past - tensor.meta.ndim, past), ndim)
             axes.append(value)
             inside = both(inside, within)
         return axes, inside
@@ -199,8 +180,7 @@ class Selection:
 def bucketize(
     ctx: Context, meta: TensorMeta, input: Tensor, boundaries: Tensor, out_int32: bool = False, right: bool = False
 ) -> Tensor:
-    if boundaries.meta.ndim != 1:
-        raise NoRule
+    no_rule_if(boundaries.meta.ndim != 1)
     return _searched(ctx, meta, boundaries, input, right)
 
 
@@ -215,11 +195,9 @@ def searchsorted(
 def _searched(ctx: Context, meta: TensorMeta, rows: Tensor, input: Tensor, right: bool) -> Tensor:
     """How many elements of a row are less than each value, or not greater (`right`)."""
     shape, ndim, length = rows.meta.shape, len(meta.shape), rows.meta.shape[-1] if rows.meta.shape else 0
-    if not 0 < length <= COSTS.longest_searched or input.meta.shape != meta.shape or not meta.numel:
-        raise NoRule
+    no_rule_if(not 0 < length <= COSTS.longest_searched or input.meta.shape != meta.shape or not meta.numel)
     compute = COMPUTE[input.dtype]
-    if (len(shape) > 1 and shape[:-1] != meta.shape[:-1]) or rows.dtype is not input.dtype or compute is torch.bool:
-        raise NoRule
+    no_rule_if((len(shape) > 1 and shape[:-1] != meta.shape[:-1]) or rows.dtype is not input.dtype or compute is torch.bool)
     value, row = ops.via(ctx.read(input), compute), source(ctx, rows)
     found: Expr = ops.const(0, I64)
     step = 1 << (length.bit_length() - 1)

@@ -19,7 +19,7 @@ from .context import Context
 from .indexing import flattened
 from .layout import Shape, read_order
 from .promotion import SUPPORTED
-from .rules import NoRule
+from .rules import NoRule, no_rule_if
 from .symbolic import Tensor
 
 
@@ -68,13 +68,10 @@ def part(ctx: Context, tensor: Tensor, dtype: torch.dtype) -> Expr:
 
 
 def _tensors(tensors: Any) -> list[Tensor]:
-    if not isinstance(tensors, (list, tuple)) or not tensors:
-        raise NoRule
+    no_rule_if(not isinstance(tensors, (list, tuple)) or not tensors)
     for tensor in tensors:
-        if type(tensor) is not Tensor or tensor.is_number:
-            raise NoRule
-        if tensor.meta.device != tensors[0].meta.device or tensor.dtype not in SUPPORTED:
-            raise NoRule
+        no_rule_if(type(tensor) is not Tensor or tensor.is_number)
+        no_rule_if(tensor.meta.device != tensors[0].meta.device or tensor.dtype not in SUPPORTED)
     return list(tensors)
 
 
@@ -82,8 +79,7 @@ def joined(ctx: Context, meta: TensorMeta, tensors: list[Tensor], dim: int) -> T
     """The concatenation along an axis. Empty vectors do not count, as in eager."""
     axis = axis_of(dim, meta.ndim)
     tensors = [t for t in tensors if t.meta.shape != (0,)]
-    if sum(t.meta.shape[axis] for t in tensors) != meta.shape[axis]:
-        raise NoRule
+    no_rule_if(sum(t.meta.shape[axis] for t in tensors) != meta.shape[axis])
     if not meta.numel:
         return made(ctx, meta, ops.const(0, meta.dtype))
     segments = [Segment(part(ctx, t, meta.dtype), t.meta.shape[axis], 0, 1) for t in tensors]
@@ -113,8 +109,7 @@ def cat(ctx: Context, meta: TensorMeta, tensors: Any, dim: int = 0) -> Tensor:
 @rule("stack")
 def stack(ctx: Context, meta: TensorMeta, tensors: Any, dim: int = 0) -> Tensor:
     members = _tensors(tensors)
-    if meta.ndim < 2:
-        raise NoRule
+    no_rule_if(meta.ndim < 2)
     axis = axis_of(dim, meta.ndim)
     return joined(ctx, meta, [_with_axis(ctx, member, axis) for member in members], axis)
 
@@ -131,11 +126,9 @@ def _with_axis(ctx: Context, tensor: Tensor, axis: int) -> Tensor:
 
 def _pairs(pad: Any, ndim: int) -> list[tuple[int, int]]:
     """For each axis what is added before and behind it; `pad` has pairs for the last axes, the last one first."""
-    if not isinstance(pad, (list, tuple)) or any(type(p) is not int for p in pad) or len(pad) % 2:
-        raise NoRule
+    no_rule_if(not isinstance(pad, (list, tuple)) or any(type(p) is not int for p in pad) or len(pad) % 2)
     count = len(pad) // 2
-    if count > ndim:
-        raise NoRule
+    no_rule_if(count > ndim)
     return [(0, 0)] * (ndim - count) + [(pad[2 * k], pad[2 * k + 1]) for k in reversed(range(count))]
 
 
@@ -151,8 +144,7 @@ def constant_pad(ctx: Context, meta: TensorMeta, input: Tensor, pad: Any, value:
             kept = size + min(before, 0) + min(behind, 0)
             segments = [Segment(fill, before, 0, 1), Segment(result, kept, max(-before, 0), 1), Segment(fill, behind, 0, 1)]
             result = along(ctx, tuple(shape), axis, segments)
-    if tuple(shape) != meta.shape:
-        raise NoRule
+    no_rule_if(tuple(shape) != meta.shape)
     return made(ctx, meta, result)
 
 
@@ -162,13 +154,11 @@ def _padded(mode: str, ctx: Context, meta: TensorMeta, input: Tensor, padding: A
     for axis, (before, behind) in enumerate(_pairs(padding, len(shape))):
         if before or behind:
             size = shape[axis]
-            most = {"reflect": size - 1, "replicate": max(before, behind), "circular": size}[mode]
-            if not 0 <= before <= most or not 0 <= behind <= most or not size:
-                raise NoRule
+            most = size - 1 if mode == "reflect" else max(before, behind)
+            no_rule_if(not 0 <= before <= most or not 0 <= behind <= most or not size)
             shape[axis] = size + before + behind
             result = along(ctx, tuple(shape), axis, _border(mode, result, size, before, behind))
-    if tuple(shape) != meta.shape:
-        raise NoRule
+    no_rule_if(tuple(shape) != meta.shape)
     return made(ctx, meta, result)
 
 
@@ -176,9 +166,7 @@ def _border(mode: str, value: Expr, size: int, before: int, behind: int) -> list
     middle = Segment(value, size, 0, 1)
     if mode == "reflect":
         return [Segment(value, before, before, -1), middle, Segment(value, behind, size - 2, -1)]
-    if mode == "replicate":
-        return [Segment(value, before, 0, 0), middle, Segment(value, behind, size - 1, 0)]
-    return [Segment(value, before, size - before, 1), middle, Segment(value, behind, 0, 1)]
+    return [Segment(value, before, 0, 0), middle, Segment(value, behind, size - 1, 0)]
 
 
 for _name in ("reflect", "replicate"):
@@ -191,11 +179,9 @@ for _name in ("reflect", "replicate"):
 
 @rule("roll")
 def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
-    if isinstance(shifts, Tensor):  # a number that only running the graph tells
-        raise NoRule
+    no_rule_if(isinstance(shifts, Tensor))  # a number that only running the graph tells
     shifts = [shifts] if type(shifts) is int else list(shifts)
-    if any(isinstance(shift, Tensor) for shift in shifts):
-        raise NoRule
+    no_rule_if(any(isinstance(shift, Tensor) for shift in shifts))
     dims = [dims] if type(dims) is int else list(dims or ())
     shape = input.meta.shape
     if not dims and len(shifts) == 1 and len(shape) > 1:  # of all elements in a row
@@ -218,8 +204,7 @@ def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any =
 @rule("flip")
 def flip(ctx: Context, meta: TensorMeta, input: Tensor, *dims: Any) -> Tensor:
     shape, ndim = input.meta.shape, input.meta.ndim
-    if not input.meta.numel:
-        raise NoRule
+    no_rule_if(not input.meta.numel)
     turned = {axis_of(d, ndim) for d in (dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims)}
     axes = [stepping(k, -1, size - 1) if k in turned else k for k, size in enumerate(shape)]
     return made(ctx, meta, at(part(ctx, input, input.dtype), axes, ndim, None))

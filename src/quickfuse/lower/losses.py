@@ -9,7 +9,7 @@ from .calls import made, rule
 from .context import Context
 from .promotion import COMPUTE, is_float
 from .reductions import mean, total
-from .rules import NoRule
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 #: What ATen's losses take for `reduction`.
@@ -22,10 +22,8 @@ def bce(
 ) -> Tensor:
     """A probability below zero or above one, or NaN, is an exception."""
     dtype, operands = input.dtype, [input, target, *([] if weight is None else [weight])]
-    if any(t.meta.shape != input.meta.shape or t.dtype is not dtype for t in operands) or not input.meta.numel:
-        raise NoRule
-    if not is_float(dtype) or COMPUTE[dtype] is not dtype:
-        raise NoRule  # eager rounds intermediate tensors to 16 bits
+    no_rule_if(any(t.meta.shape != input.meta.shape or t.dtype is not dtype for t in operands) or not input.meta.numel)
+    no_rule_if(not is_float(dtype) or COMPUTE[dtype] is not dtype)  # eager rounds intermediate tensors to 16 bits
     x, y, *factors = map(ctx.read, operands)
     one, least = ops.like(x, 1), ops.like(x, -100)
     valid = ops.bit_and(ops.ge(x, ops.like(x, 0)), ops.le(x, one))

@@ -22,7 +22,7 @@ from .context import Context
 from .layout import Shape
 from .moments import moments
 from .promotion import COMPUTE, is_float
-from .rules import NoRule
+from .rules import NoRule, no_rule_if
 from .space import Space
 from .symbolic import Tensor
 
@@ -30,8 +30,7 @@ from .symbolic import Tensor
 def _number(value: Any, dtype: torch.dtype) -> Expr:
     if type(value) is Scalar:
         return ops.via(value, dtype)
-    if type(value) not in (int, float):
-        raise NoRule
+    no_rule_if(type(value) not in (int, float))
     return ops.const(value, dtype)
 
 
@@ -47,8 +46,7 @@ def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> 
 
 def _computed_in(input: Tensor) -> torch.dtype:
     """The type of the arithmetic on a float tensor with elements."""
-    if not is_float(input.dtype) or not input.meta.numel:
-        raise NoRule
+    no_rule_if(not is_float(input.dtype) or not input.meta.numel)
     return COMPUTE[input.dtype]
 
 
@@ -97,8 +95,7 @@ class _BatchNormalised:
             mean = ops.via(self.mean, compute)
         else:
             centre, spread = (_along(ctx, t, (1,), input) for t in self.running)
-            if centre is None or spread is None:
-                raise NoRule
+            no_rule_if(centre is None or spread is None)
             mean = centre
             self.eps = _number(eps, compute)
             self.inverse = _inverse_deviation(spread, self.eps)
@@ -131,8 +128,7 @@ class _BatchNormalised:
         return [None if running is None else self._moved(running, value, momentum) for running, value in values]
 
     def _moved(self, running: Tensor, value: Expr, momentum: Any) -> Expr:
-        if not is_float(running.dtype):
-            raise NoRule
+        no_rule_if(not is_float(running.dtype))
         compute = COMPUTE[running.dtype]
         if type(momentum) is Tensor:  # a number out of a tensor
             rate = ops.via(reindex(self.ctx.read(momentum), IndexMap((), (), 1)), compute)
@@ -165,8 +161,7 @@ def native_batch_norm(
     running_var: Tensor | None, training: bool, momentum: Any, eps: Any,
 ) -> list[Tensor | None]:  # fmt: skip
     """The operator whose gradient needs the statistics. The running ones are changed in place, or two further results."""
-    if not isinstance(meta, (list, tuple)) or len(meta) not in (3, 5):
-        raise NoRule
+    no_rule_if(not isinstance(meta, (list, tuple)) or len(meta) not in (3, 5))
     normalised = _BatchNormalised(ctx, input, weight, bias, running_mean, running_var, training, eps)
     values = [normalised.value, *normalised.statistics()]
     if len(meta) == 5:

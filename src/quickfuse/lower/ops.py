@@ -65,11 +65,6 @@ def unary(name: str, x: Expr) -> Expr:
     return Op(name, (x,), x.dtype)
 
 
-def binary(name: str, x: Expr, y: Expr) -> Expr:
-    """The operation `name` of `SCALAR_OPS` on two operands, with a result of their type."""
-    return Op(name, (x, y), x.dtype)
-
-
 _constants = Memo()  # of `Expr`
 
 

@@ -21,7 +21,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .context import Context
-from .rules import NoRule
+from .rules import NoRule, no_rule_if
 from .symbolic import Storage, Tensor
 
 #: Rows that are made longer have a multiple of so many elements, as our kernels want it for wide accesses.
@@ -46,8 +46,7 @@ class Matrix:
 
 def matrix(tensor: Any) -> Matrix:
     """A tensor without gaps as a matrix: all its axes but the last are the rows."""
-    if type(tensor) is not Tensor or tensor.meta.ndim < 1 or tensor.meta.numel == 0:
-        raise NoRule
+    no_rule_if(type(tensor) is not Tensor or tensor.meta.ndim < 1 or tensor.meta.numel == 0)
     meta = tensor.meta
     rows, columns = meta.numel // meta.shape[-1], meta.shape[-1]
     if meta.is_contiguous:
@@ -63,10 +62,8 @@ def padded_product(ctx: Context, meta: Any, left: Matrix, right: Matrix, bias: T
     Raises:
         NoRule: where rows are aligned as they are, or padding does not pay.
     """
-    if type(meta) is not TensorMeta or not meta.is_contiguous or meta.numel != left.rows * right.columns:
-        raise NoRule
-    if bias is not None and (bias.meta.shape != (right.columns,) or bias.meta.stride != (1,)):
-        raise NoRule
+    no_rule_if(type(meta) is not TensorMeta or not meta.is_contiguous or meta.numel != left.rows * right.columns)
+    no_rule_if(bias is not None and (bias.meta.shape != (right.columns,) or bias.meta.stride != (1,)))
     costs = costs_on(meta.device)
     aligned = _aligned(costs, [x.dtype for x in (left.tensor, right.tensor, bias) if x is not None] + [meta.dtype])
     odd = {left.columns if left.by_rows else left.rows, right.columns if right.by_rows else right.rows, right.columns}
@@ -79,12 +76,10 @@ def padded_product(ctx: Context, meta: Any, left: Matrix, right: Matrix, bias: T
         operand for operand, shape in ((left, (rows, depth)), (right, (depth, columns)))
         if shape != (operand.rows, operand.columns)
     ]  # fmt: skip
-    if not grown and columns == right.columns:
-        raise NoRule
+    no_rule_if(not grown and columns == right.columns)
     copied = sum(2 * operand.tensor.meta.nbytes for operand in grown if not _is_stored_anyway(ctx, operand))
     operations = 2 * left.rows * left.columns * right.columns
-    if not costs.padding_pays(operations, copied, 2 * len(grown)):
-        raise NoRule
+    no_rule_if(not costs.padding_pays(operations, copied, 2 * len(grown)))
     operands = (_memory(ctx, left, rows, depth), _memory(ctx, right, depth, columns))
     result = ctx.temp(TensorMeta(meta.dtype, (rows, columns), (columns, 1), meta.device))
     if bias is None:
@@ -99,10 +94,8 @@ def padded_product(ctx: Context, meta: Any, left: Matrix, right: Matrix, bias: T
 def _aligned(costs: CostModel, dtypes: list[torch.dtype]) -> int:
     """How many elements are as long as rows have to be aligned to."""
     dtype = dtypes[0]
-    if not costs.aligned_bytes or any(other is not dtype for other in dtypes):
-        raise NoRule
-    if dtype not in _HALF and (dtype is not torch.float32 or torch.get_float32_matmul_precision() == "highest"):
-        raise NoRule
+    no_rule_if(not costs.aligned_bytes or any(other is not dtype for other in dtypes))
+    no_rule_if(dtype not in _HALF and (dtype is not torch.float32 or torch.get_float32_matmul_precision() == "highest"))
     return costs.aligned_bytes // dtype.itemsize
 
 
@@ -114,8 +107,7 @@ def _base(operand: Matrix) -> tuple[Tensor, bool]:
     whole = tensor.offset == 0 and storage.meta.numel == tensor.meta.numel and storage.meta.is_contiguous
     if whole and storage.meta.shape and storage.meta.shape[-1] == length:
         return Tensor(storage, storage.meta), operand.by_rows
-    if not operand.by_rows:
-        raise NoRule
+    no_rule_if(not operand.by_rows)
     return tensor, True
 
 

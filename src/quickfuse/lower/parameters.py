@@ -19,6 +19,16 @@ class NoRule(Exception):
     """Raised by a rule that does not cover its arguments: PyTorch's own operator is called instead."""
 
 
+def no_rule_if(condition: Any) -> None:
+    """What a rule does not cover, where that is a question of its arguments.
+
+    Raises:
+        NoRule: if the condition holds.
+    """
+    if condition:
+        raise NoRule
+
+
 _REQUIRED = object()
 #: Other names of parameters, as PyTorch takes them from NumPy.
 _ALIASES = {"self": "input", "axis": "dim", "keepdims": "keepdim", "x": "input"}

@@ -29,7 +29,7 @@ from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
 from .reductions import mean
-from .rules import NoRule
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 
@@ -43,12 +43,10 @@ class Windows(ABC):
     value: Expr
 
     def __init__(self, input: Tensor, meta: TensorMeta, ndim: int) -> None:
-        if not input.meta.numel or not meta.numel:
-            raise NoRule
+        no_rule_if(not input.meta.numel or not meta.numel)
         self.shape, self.result, self.ndim = input.meta.shape, meta.shape, len(meta.shape)
         self.first = len(self.shape) - ndim  # the first axis of the image
-        if self.first < 1 or self.ndim != len(self.shape):
-            raise NoRule
+        no_rule_if(self.first < 1 or self.ndim != len(self.shape))
         self.image = self.shape[self.first :]
 
     @abstractmethod
@@ -64,8 +62,7 @@ class Windows(ABC):
         """The index in the flat image of each window's first element."""
 
     def _read(self, ctx: Context, input: Tensor, limit: int) -> None:
-        if math.prod(self.sizes) > COSTS.most_window_elements:
-            raise NoRule
+        no_rule_if(math.prod(self.sizes) > COSTS.most_window_elements)
         self.value = source(ctx, input, limit)
 
     def elements(self) -> Iterator[tuple[Expr, Expr | None, list[Expr]]]:
@@ -169,8 +166,7 @@ def numbers_for(value: Any, ndim: int) -> tuple[int, ...]:
     """A parameter that is one number for each axis of the image, or one for all."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     values = values * ndim if len(values) == 1 else values
-    if len(values) != ndim or any(type(n) is not int for n in values):
-        raise NoRule
+    no_rule_if(len(values) != ndim or any(type(n) is not int for n in values))
     return tuple(values)
 
 
@@ -233,8 +229,7 @@ def _avg_pool(
     ndim: int, ctx: Context, meta: TensorMeta, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
-    if not is_float(input.dtype):
-        raise NoRule
+    no_rule_if(not is_float(input.dtype))
     windows = EvenWindows(ctx, input, meta, kernel_size, stride, padding, 1, ndim)
     dtype, geometry = COMPUTE[input.dtype], (windows.sizes, windows.strides, windows.padding)
     begins = [windows.index(k, 0) for k in range(ndim)]
@@ -264,8 +259,7 @@ def size_of(
 
 
 def _adaptive_avg_pool(ndim: int, ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any) -> Tensor:
-    if not is_float(input.dtype) or not input.meta.numel:
-        raise NoRule
+    no_rule_if(not is_float(input.dtype) or not input.meta.numel)
     axes = range(input.meta.ndim - ndim, input.meta.ndim)
     if axes[0] > 0 and all(size == 1 for size in meta.shape[axes[0] :]):
         return mean(ctx, meta, input, list(axes), True, None)

@@ -20,7 +20,7 @@ from .computed_indices import I64, at, source, stepping
 from .context import Context
 from .pooling import EvenWindows, flat_index, numbers_for, size_of
 from .promotion import COMPUTE, is_float
-from .rules import NoRule
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 #: What is added up for a window: from the gradient of its result, its index on each axis, and whether an element is in it.
@@ -33,16 +33,13 @@ class _Around:
     def __init__(
         self, grad: Tensor, meta: TensorMeta, ndim: int, sizes: Any, strides: Any, padding: Any, most: int
     ) -> None:
-        if not is_float(meta.dtype) or not meta.numel:
-            raise NoRule
+        no_rule_if(not is_float(meta.dtype) or not meta.numel)
         self.grad, self.meta, self.first = grad, meta, len(meta.shape) - ndim
-        if self.first < 1 or len(grad.meta.shape) != len(meta.shape) or not grad.meta.numel:
-            raise NoRule
+        no_rule_if(self.first < 1 or len(grad.meta.shape) != len(meta.shape) or not grad.meta.numel)
         self.sizes, self.padding = numbers_for(sizes, ndim), numbers_for(padding, ndim)
         self.strides = numbers_for(strides, ndim) if strides else self.sizes
         self.most = [-(-size // step) for size, step in zip(self.sizes, self.strides, strict=True)]
-        if math.prod(self.most) > most:
-            raise NoRule
+        no_rule_if(math.prod(self.most) > most)
 
     def sum(self, ctx: Context, term: _Term) -> Tensor:
         dtype, ndim = COMPUTE[self.meta.dtype], self.meta.ndim
@@ -92,8 +89,7 @@ def max_pool_gathered(
         NoRule: for windows with gaps, and for elements in many windows.
     """
     around = _Around(grad, meta, ndim, sizes, strides, padding, COSTS.most_gathered)
-    if {*numbers_for(dilation, ndim)} != {1}:
-        raise NoRule
+    no_rule_if({*numbers_for(dilation, ndim)} != {1})
     chosen, first = source(ctx, indices), around.first
     own = flat_index([Index(axis) for axis in range(first, meta.ndim)], meta.shape[first:])
 
@@ -116,13 +112,8 @@ def _is_in(window: Expr, here: Expr, n: int, size: int, step: int, count: int) -
 
 
 def _adaptive_avg_pool(ndim: int, ctx: Context, meta: TensorMeta, grad_output: Tensor, input: Tensor) -> Tensor:
-    around = _Around(grad_output, meta, ndim, 1, 1, 0, 1)  # which sees whether they are images
-    first, factors = around.first, _factors(meta, grad_output.meta, ndim)
-    if all(size == 1 for size in grad_output.meta.shape[first:]):
-        dtype, axes = COMPUTE[meta.dtype], [*range(first), *[ops.const(0, I64)] * ndim]
-        value = ops.via(at(source(ctx, grad_output), axes, meta.ndim, None), dtype)
-        return made(ctx, meta, ops.via(ops.div(value, ops.const(math.prod(factors), dtype)), meta.dtype))
-    return _avg_pool(ndim, ctx, meta, grad_output, input, factors)
+    _Around(grad_output, meta, ndim, 1, 1, 0, 1)  # which sees whether they are images
+    return _avg_pool(ndim, ctx, meta, grad_output, input, _factors(meta, grad_output.meta, ndim))
 
 
 def _nearest(
@@ -130,8 +121,7 @@ def _nearest(
 ) -> Tensor:
     _Around(grad_output, meta, ndim, 1, 1, 0, 1)
     factors = _factors(grad_output.meta, meta, ndim)
-    if any(scale not in (None, factor) for factor, scale in zip(factors, scales or [None] * ndim, strict=True)):
-        raise NoRule
+    no_rule_if(any(scale not in (None, factor) for factor, scale in zip(factors, scales or [None] * ndim, strict=True)))
     windows = EvenWindows(ctx, grad_output, meta, factors, None, 0, 1, ndim)
     return made(ctx, meta, ops.via(windows.sum(COMPUTE[meta.dtype]), meta.dtype))
 
@@ -139,8 +129,7 @@ def _nearest(
 def _factors(large: TensorMeta, small: TensorMeta, ndim: int) -> list[int]:
     """How many times as large an image is along each axis, where that is a whole number."""
     pairs = list(zip(large.shape[-ndim:], small.shape[-ndim:], strict=True))
-    if any(one % other for one, other in pairs):
-        raise NoRule
+    no_rule_if(any(one % other for one, other in pairs))
     return [one // other for one, other in pairs]
 
 

@@ -26,7 +26,7 @@ from quickfuse.ir.values import TensorMeta, contiguous_stride
 from .calls import rule
 from .context import Context
 from .padded_products import matrix, padded_product
-from .rules import NoRule
+from .rules import NoRule, no_rule_if
 from .symbolic import Storage, Tensor, whole_load
 
 
@@ -97,11 +97,9 @@ def linear(
 ) -> Tensor:
     if _is_on_gpu(input):
         return padded_product(ctx, meta, matrix(input), matrix(weight).transposed, bias)
-    if not _are_matrices(input, weight) or input.meta.ndim < 1 or weight.meta.ndim != 2:
-        raise NoRule
+    no_rule_if(not _are_matrices(input, weight) or input.meta.ndim < 1 or weight.meta.ndim != 2)
     rows, (columns, depth) = input.meta.numel // max(input.meta.shape[-1], 1), weight.meta.shape
-    if not is_for_one_dnn(rows, columns, depth, activated=activation is not None):
-        raise NoRule
+    no_rule_if(not is_for_one_dnn(rows, columns, depth, activated=activation is not None))
     return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
 
 
@@ -112,26 +110,22 @@ def mm(ctx: Context, meta: Any, input: Tensor, mat2: Tensor) -> Tensor:
 
 @rule("matmul", [operator.matmul, torch.Tensor.__matmul__])
 def matmul(ctx: Context, meta: Any, input: Tensor, other: Tensor) -> Tensor:
-    if input.meta.ndim < 2 or other.meta.ndim != 2:
-        raise NoRule
+    no_rule_if(input.meta.ndim < 2 or other.meta.ndim != 2)
     return _product(ctx, meta, input, other, None)
 
 
 @rule("addmm")
 def addmm(ctx: Context, meta: Any, input: Tensor, mat1: Tensor, mat2: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    if (beta, alpha) != (1, 1) or input.meta.shape != mat2.meta.shape[1:]:
-        raise NoRule
+    no_rule_if((beta, alpha) != (1, 1) or input.meta.shape != mat2.meta.shape[1:])
     return _product(ctx, meta, mat1, mat2, input)
 
 
 def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tensor:
     if _is_on_gpu(left):
         return padded_product(ctx, meta, matrix(left), matrix(right), bias)
-    if not _are_matrices(left, right) or not (left.meta.ndim == right.meta.ndim == 2):
-        raise NoRule
+    no_rule_if(not _are_matrices(left, right) or not (left.meta.ndim == right.meta.ndim == 2))
     (rows, depth), columns = left.meta.shape, right.meta.shape[1]
-    if not (is_for_one_dnn if left.meta.is_contiguous else is_summed_by_one_dnn)(rows, columns, depth):
-        raise NoRule
+    no_rule_if(not (is_for_one_dnn if left.meta.is_contiguous else is_summed_by_one_dnn)(rows, columns, depth))
     return _call(ctx, meta, ctx.memory(left), as_view(ctx.memory(right)).transposed, bias, Activation())
 
 
@@ -157,8 +151,7 @@ def _is_gapless(meta: TensorMeta) -> bool:
 def _call(
     ctx: Context, meta: Any, input: Buffer | View, weight: Buffer | View, bias: Any, activation: Activation
 ) -> Tensor:
-    if type(meta) is not TensorMeta or not meta.is_contiguous or meta.dtype is not torch.float32:
-        raise NoRule
+    no_rule_if(type(meta) is not TensorMeta or not meta.is_contiguous or meta.dtype is not torch.float32)
     if bias is not None and (type(bias) is not Tensor or bias.dtype is not torch.float32 or bias.meta.stride != (1,)):
         raise NoRule
     result = ctx.temp(meta)

@@ -22,7 +22,7 @@ from .context import Context
 from .layout import Shape
 from .moments import moments
 from .promotion import COMPUTE, is_float
-from .rules import ALL_DEVICES, NoRule
+from .rules import ALL_DEVICES, no_rule_if
 from .space import Space
 from .symbolic import Tensor
 
@@ -33,8 +33,7 @@ class Reading:
     """A tensor that is reduced: the space over its index, and its elements in the type that is computed in."""
 
     def __init__(self, ctx: Context, tensor: Tensor, dim: Any, dtype: Any = None, *, empty_is_all: bool = True) -> None:
-        if dtype is not None and dtype not in COMPUTE:
-            raise NoRule
+        no_rule_if(dtype is not None and dtype not in COMPUTE)
         shape = tensor.meta.shape
         self.dtype: torch.dtype = dtype or tensor.dtype
         self.space = Space(ctx, shape, axes_of(dim, len(shape), empty_is_all), tensor.meta.device)
@@ -42,8 +41,7 @@ class Reading:
 
     def result(self, ctx: Context, meta: Any, value: Expr, keepdim: bool) -> Tensor:
         """A value of the space as the tensor `meta`."""
-        if type(meta) is not TensorMeta:
-            raise NoRule
+        no_rule_if(type(meta) is not TensorMeta)
         return ctx.fresh(meta, ops.via(self.space.result(value, keepdim), meta.dtype))
 
 
@@ -52,8 +50,7 @@ def axes_of(dim: Any, ndim: int, empty_is_all: bool = True) -> Shape:
     if dim is None or (isinstance(dim, (list, tuple)) and not dim and empty_is_all):
         return tuple(range(ndim))
     given = dim if isinstance(dim, (list, tuple)) else (dim,)
-    if any(type(d) is not int or not -max(ndim, 1) <= d < max(ndim, 1) for d in given):
-        raise NoRule  # eager refuses
+    no_rule_if(any(type(d) is not int or not -max(ndim, 1) <= d < max(ndim, 1) for d in given))  # eager refuses
     return tuple(sorted({d % ndim for d in given if ndim}))
 
 
@@ -103,8 +100,7 @@ rule("all")(partial(_logical, "and"))
 
 
 def _extremum(space: Space, value: Expr, largest: bool) -> Expr:
-    if not space.count:  # eager raises: nothing is the largest of no elements
-        raise NoRule
+    no_rule_if(not space.count)  # eager raises: nothing is the largest of no elements
     return space.largest(value) if largest else space.least(value)
 
 
@@ -166,8 +162,7 @@ def _register_moments(name: str, root: bool, with_mean: bool) -> None:
         if correction is None:
             correction = int(unbiased)
         x = Reading(ctx, input, dim)
-        if not is_float(input.dtype) or x.space.count <= correction:
-            raise NoRule  # eager warns of the latter
+        no_rule_if(not is_float(input.dtype) or x.space.count <= correction)  # eager warns of the latter
         mean_, spread = _corrected_moments(x.space, x.value, correction)
         result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
         return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
@@ -200,11 +195,9 @@ def norm_of(space: Space, value: Expr, order: float) -> Expr:
 
 
 def _norm(ctx: Context, meta: Any, x: Tensor, order: float, dim: Any, keepdim: bool, dtype: Any) -> Tensor:
-    if not is_float(dtype or x.dtype):
-        raise NoRule
+    no_rule_if(not is_float(dtype or x.dtype))
     reading = Reading(ctx, x, dim, dtype)
-    if not reading.space.count and order in (math.inf, -math.inf):
-        raise NoRule
+    no_rule_if(not reading.space.count and order in (math.inf, -math.inf))
     return reading.result(ctx, meta, norm_of(reading.space, reading.value, float(order)), keepdim)
 
 
@@ -224,8 +217,7 @@ def norm(
 
 @rule("", [torch._foreach_norm])
 def foreach_norm(ctx: Context, meta: Any, input: Any, ord: float = 2, dtype: Any = None) -> Any:
-    if any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input):
-        raise NoRule
+    no_rule_if(any(type(x) is not Tensor or x.meta.device.type not in ALL_DEVICES for x in input))
     return [_norm(ctx, m, x, ord, None, False, dtype) for m, x in zip(several(meta, len(input)), input, strict=True)]
 
 
@@ -246,8 +238,7 @@ def _softmax(
     formula: Callable[[Space, Expr], Expr], ctx: Context, meta: TensorMeta, input: Tensor, dim: int,
     half_to_float: bool = False,
 ) -> Tensor:  # fmt: skip
-    if not is_float(meta.dtype):
-        raise NoRule
+    no_rule_if(not is_float(meta.dtype))
     x = Reading(ctx, input, dim, meta.dtype if half_to_float else None)
     return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))
 

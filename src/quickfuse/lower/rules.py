@@ -24,7 +24,8 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .context import Context
-from .parameters import NoRule, Parameters
+from .parameters import NoRule as NoRule
+from .parameters import Parameters, no_rule_if
 from .promotion import COMPUTE, NUMBER, NUMBER_KEYS, Key, Promotion, check_supported, common_dtype
 from .symbolic import Tensor, may_overlap
 
@@ -121,15 +122,12 @@ class Pointwise:
         return finish(value, common, meta.dtype)
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        if len(args) > self.total:
-            raise NoRule
+        no_rule_if(len(args) > self.total)
         bound = [*args, *self.defaults[len(args) :]]
         for name, value in kwargs.items():
-            if name not in self.names:
-                raise NoRule
+            no_rule_if(name not in self.names)
             bound[self.names[name]] = value
-        if any(value is _MISSING for value in bound):
-            raise NoRule
+        no_rule_if(any(value is _MISSING for value in bound))
         return bound
 
 
@@ -154,8 +152,7 @@ def promotion_key(value: Any) -> Key:
     if type(value) is Scalar:
         return (value.dtype, NUMBER)
     key = NUMBER_KEYS.get(type(value))
-    if key is None:
-        raise NoRule
+    no_rule_if(key is None)
     return key
 
 
@@ -187,8 +184,7 @@ def operand(
         return ops.via(expr, common, compute)
     if type(value) is Scalar:
         return ops.via(value, compute) if exact else ops.via(value, common, compute)
-    if type(value) not in NUMBER_KEYS:
-        raise NoRule
+    no_rule_if(type(value) not in NUMBER_KEYS)
     return ops.const(value, compute) if exact else ops.const(value, common, compute)
 
 
@@ -197,13 +193,11 @@ def number(
 ) -> Expr:
     """A number parameter, converted through the types `steps`. A one-element tensor stands for what it holds."""
     if type(value) is Tensor:
-        if value.meta.shape:
-            raise NoRule
+        no_rule_if(value.meta.shape)
         return ops.via(ctx.read_as(value, shape, device), *steps)
     if type(value) is Scalar:
         return ops.via(value, *steps)
-    if type(value) not in NUMBER_KEYS:
-        raise NoRule
+    no_rule_if(type(value) not in NUMBER_KEYS)
     return ops.const(value, *steps)
 
 

@@ -16,7 +16,7 @@ from .calls import made, rule, several
 from .computed_indices import axis_of
 from .context import Context
 from .promotion import COMPUTE, is_float
-from .rules import NoRule
+from .rules import NoRule, no_rule_if
 from .symbolic import Tensor
 
 I64 = torch.int64
@@ -36,8 +36,7 @@ class _Row:
     """A tensor that is gone through along an axis."""
 
     def __init__(self, ctx: Context, input: Tensor, dim: int, meta: TensorMeta) -> None:
-        if input.meta.shape != meta.shape or not meta.numel:
-            raise NoRule
+        no_rule_if(input.meta.shape != meta.shape or not meta.numel)
         self.axis = axis_of(dim, meta.ndim)
         length = meta.shape[self.axis]
         if meta.device.type != "cpu" and length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length:
@@ -60,8 +59,7 @@ def _register_sum(name: str, combine: str) -> None:
     @rule(name)
     def cumulative(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, dtype: Any = None) -> Tensor:
         row = _Row(ctx, input, dim, meta)
-        if meta.dtype not in COMPUTE:
-            raise NoRule
+        no_rule_if(meta.dtype not in COMPUTE)
         wide = _WIDE if meta.device.type == "cpu" else {}
         compute = wide.get(meta.dtype, COMPUTE[meta.dtype])
         value = ops.via(row.value, meta.dtype, compute)
@@ -78,8 +76,7 @@ def _register_extremum(name: str, largest: bool) -> None:
         metas = several(meta, 2)
         row = _Row(ctx, input, dim, metas[0])
         value = ops.via(row.value, COMPUTE[input.dtype])
-        if value.dtype is torch.bool:
-            raise NoRule
+        no_rule_if(value.dtype is torch.bool)
         best = scan(ctx, value, "maximum" if largest else "minimum", metas[0], row.axis)
         taken = ops.ge(value, best) if largest else ops.le(value, best)
         if is_float(value.dtype):

@@ -27,7 +27,7 @@ from .indexing import Selection, basic_part, flattened, vector
 from .layout import Shape, axes_as_read, broadcast
 from .pooling_gradients import max_pool_gathered
 from .promotion import COMPUTE
-from .rules import NoRule, into
+from .rules import NoRule, into, no_rule_if
 from .symbolic import Tensor, may_overlap, same_memory, whole_load
 
 #: (what an element held, what is stored to it) -> what it holds then, in the type that is computed in.
@@ -44,8 +44,7 @@ class Target:
     def __init__(
         self, ctx: Context, meta: Any, before: Expr, update: Update | None = None, lies: Shape | None = None
     ) -> None:  # fmt: skip
-        if type(meta) is not TensorMeta or meta.dtype not in COMPUTE:
-            raise NoRule
+        no_rule_if(type(meta) is not TensorMeta or meta.dtype not in COMPUTE)
         self.ctx, self.meta, self.stride = ctx, meta, meta.stride if lies is None else lies
         self.update, self.dtype = update, meta.dtype
         if meta.device.type != "cpu":
@@ -55,11 +54,9 @@ class Target:
 
     def _demand_any_order(self) -> None:
         """On a GPU, elements are stored in any order, and additions are atomic, as in eager; in 32 bits for 16-bit types."""
-        if torch.are_deterministic_algorithms_enabled() or self.update not in (None, ops.add):
-            raise NoRule
+        no_rule_if(torch.are_deterministic_algorithms_enabled() or self.update not in (None, ops.add))
         self.dtype = self.dtype if self.update is None else COMPUTE[self.dtype]
-        if self.update is not None and self.dtype not in _ADDED_ATOMICALLY:
-            raise NoRule
+        no_rule_if(self.update is not None and self.dtype not in _ADDED_ATOMICALLY)
 
     def scatter(self, shape: Shape, axes: Sequence[int | Expr], along: int, inside: Expr, value: Expr) -> None:
         """For each index of `shape`, store `value` to the element at `axes`: for each axis of the target, an axis of
@@ -99,10 +96,8 @@ def _scattered(
     """`value` gives what is stored, over the shape of `index`."""
     shape = input.meta.shape
     axis = axis_of(dim, len(shape))
-    if index.meta.ndim != len(shape):
-        raise NoRule
-    if any(n > m for k, (n, m) in enumerate(zip(index.meta.shape, shape, strict=True)) if k != axis):
-        raise NoRule
+    no_rule_if(index.meta.ndim != len(shape))
+    no_rule_if(any(n > m for k, (n, m) in enumerate(zip(index.meta.shape, shape, strict=True)) if k != axis))
     target = Target(ctx, meta, ctx.formula(input), update)
     checked = Checked(ctx, index, shape[axis], negative=False)
     axes: list[int | Expr] = [*range(len(shape))]
@@ -117,12 +112,10 @@ def _source(ctx: Context, src: Any, dtype: torch.dtype) -> Callable[[Shape], Exp
         return lambda shape: ops.const(src, dtype)
 
     def value(shape: Shape) -> Expr:
-        if type(src) is not Tensor or src.is_number:
-            raise NoRule
+        no_rule_if(type(src) is not Tensor or src.is_number)
         if not src.meta.shape:
             return broadcast(ctx.formula(src), (), shape)
-        if len(src.meta.shape) != len(shape) or any(n > m for n, m in zip(shape, src.meta.shape, strict=True)):
-            raise NoRule
+        no_rule_if(len(src.meta.shape) != len(shape) or any(n > m for n, m in zip(shape, src.meta.shape, strict=True)))
         return ctx.read(src)
 
     return value
@@ -138,8 +131,7 @@ def scatter(
     ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Any = None, value: Any = None,
     reduce: Any = None,
 ) -> Tensor:  # fmt: skip
-    if reduce is not None and reduce not in ("add", "multiply"):
-        raise NoRule
+    no_rule_if(reduce is not None and reduce not in ("add", "multiply"))
     stored = src if src is not None else value
     return _scattered(ctx, meta, input, dim, index, _source(ctx, stored, input.dtype), _UPDATES.get(reduce))
 
@@ -148,8 +140,7 @@ def scatter(
 def scatter_reduce(
     ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: Any, include_self: bool = True
 ) -> Tensor:
-    if not include_self or reduce not in _UPDATES or input.dtype is torch.bool:
-        raise NoRule
+    no_rule_if(not include_self or reduce not in _UPDATES or input.dtype is torch.bool)
     return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), _UPDATES[reduce])
 
 
@@ -169,8 +160,7 @@ def _by_slices(
 
 @rule("index_add")
 def index_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
-    if input.dtype is torch.bool:
-        raise NoRule
+    no_rule_if(input.dtype is torch.bool)
     if alpha == 1:
         return _by_slices(ctx, meta, input, dim, index, source, ops.add)
     factor = ops.const(alpha, COMPUTE[input.dtype])
@@ -179,15 +169,13 @@ def index_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, s
 
 @rule("index_copy")
 def index_copy(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    if not source.meta.shape:
-        raise NoRule
+    no_rule_if(not source.meta.shape)
     return _by_slices(ctx, meta, input, dim, index, source, None)
 
 
 @rule("index_fill")
 def index_fill(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    if type(value) is Tensor and value.meta.shape:
-        raise NoRule
+    no_rule_if(type(value) is Tensor and value.meta.shape)
     return _by_slices(ctx, meta, input, dim, index, value, None, negative=True)
 
 
@@ -216,15 +204,8 @@ def _put(
 def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Expr:
     if type(values) in (int, float, bool):
         return ops.const(values, dtype)
-    if type(values) is not Tensor or values.is_number or values.dtype is not dtype:
-        raise NoRule
-    its = values.meta.shape
-    while len(its) > len(shape) and its[0] == 1:
-        its = its[1:]
-    if its != values.meta.shape:
-        raise NoRule
-    if broadcast_shape(its, shape) != shape:
-        raise NoRule
+    no_rule_if(type(values) is not Tensor or values.is_number or values.dtype is not dtype)
+    no_rule_if(broadcast_shape(values.meta.shape, shape) != shape)
     return ops.via(ctx.read_as(values, shape, values.meta.device), dtype)
 
 
@@ -247,8 +228,7 @@ def _flat_index(ctx: Context, index: Tensor, shape: Shape) -> Tensor:
 def index_put(
     ctx: Context, meta: Any, input: Tensor, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False
 ) -> Tensor:
-    if not isinstance(indices, (list, tuple)):
-        raise NoRule
+    no_rule_if(not isinstance(indices, (list, tuple)))
     update = ops.add if accumulate else None
     return _put(ctx, meta, ctx.formula(input), input.meta.shape, list(indices), values, update)
 
@@ -302,8 +282,7 @@ def embedding_dense_backward(
     ctx: Context, meta: TensorMeta, grad_output: Tensor, indices: Tensor, num_weights: int, padding_idx: int,
     scale_grad_by_freq: bool,
 ) -> Tensor:  # fmt: skip
-    if scale_grad_by_freq or meta.ndim != 2:
-        raise NoRule
+    no_rule_if(scale_grad_by_freq or meta.ndim != 2)
     count, width = indices.meta.numel, meta.shape[1]
     index = flattened(ctx, indices)
     value = ctx.read(_reshaped(ctx, grad_output, (count, width)))
@@ -328,8 +307,7 @@ def _max_pool_backward(
 
 def _max_pool_scattered(ctx: Context, meta: TensorMeta, ndim: int, grad_output: Tensor, indices: Tensor) -> Tensor:
     """Windows may overlap, so one plane of an image is gone through in order."""
-    if meta.ndim <= ndim or not meta.numel:
-        raise NoRule
+    no_rule_if(meta.ndim <= ndim or not meta.numel)
     shape, first = meta.shape, len(meta.shape) - ndim
     flat = (*shape[:first], math.prod(grad_output.meta.shape[first:]))
     value, place = ctx.read(_reshaped(ctx, grad_output, flat)), ctx.read(_reshaped(ctx, indices, flat))

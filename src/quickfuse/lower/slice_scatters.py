@@ -16,7 +16,7 @@ from . import ops
 from .calls import made, rule
 from .computed_indices import I64, source, spread
 from .context import Context
-from .rules import ALL_DEVICES, NoRule, bound
+from .rules import ALL_DEVICES, bound, no_rule_if
 from .symbolic import Tensor
 from .views import part_of
 
@@ -25,12 +25,10 @@ def _placed(
     ctx: Context, meta: TensorMeta, before: Expr, src: Tensor, view: Callable[..., Any], *place: int | None
 ) -> Tensor:
     """`before` with `src` in place of the elements that `view(whole, *place)` shows."""
-    if before.dtype is not meta.dtype:
-        raise NoRule
+    no_rule_if(before.dtype is not meta.dtype)
     whole = ctx.fresh(meta, before)
     part = part_of(whole, view, *place)
-    if part.meta.shape != src.meta.shape:
-        raise NoRule
+    no_rule_if(part.meta.shape != src.meta.shape)
     return made(ctx, meta, ctx.with_part(part, source(ctx, src, 64))) if src.meta.numel else whole
 
 
@@ -54,19 +52,13 @@ def diagonal_scatter(
     return _placed(ctx, meta, ctx.formula(input), src, torch.diagonal, offset, dim1, dim2)
 
 
-@rule("diag_embed")
-def diag_embed(ctx: Context, meta: TensorMeta, input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-    return _placed(ctx, meta, ops.const(0, input.dtype), input, torch.diagonal, offset, dim1, dim2)
-
-
 # --- parts that are kept ---
 
 
 def _triangle(
     keep: Callable[[Expr, Expr], Expr], ctx: Context, meta: TensorMeta, input: Tensor, diagonal: int = 0
 ) -> Expr:
-    if meta.ndim < 2:
-        raise NoRule
+    no_rule_if(meta.ndim < 2)
     away = ops.sub(Index(meta.ndim - 1), Index(meta.ndim - 2))
     return ops.where(keep(away, ops.const(diagonal, I64)), ctx.formula(input), ops.const(0, meta.dtype))
 
@@ -80,15 +72,13 @@ def eye(
     ctx: Context, meta: TensorMeta, n: int, m: int | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
     pin_memory: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    if meta.device.type not in ALL_DEVICES or requires_grad:
-        raise NoRule
+    no_rule_if(meta.device.type not in ALL_DEVICES or requires_grad)
     return made(ctx, meta, ops.via(ops.eq(Index(0), Index(1)), meta.dtype))
 
 
 @rule("one_hot", [functional.one_hot])
 def one_hot(ctx: Context, meta: TensorMeta, input: Tensor, num_classes: int = -1) -> Tensor:
-    if num_classes < 1 or input.dtype is not I64:
-        raise NoRule
+    no_rule_if(num_classes < 1 or input.dtype is not I64)
     shape, value = input.meta.shape, ctx.formula(input)
     inside = ops.bit_and(ops.ge(value, ops.const(0, I64)), ops.lt(value, ops.const(num_classes, I64)))
     ctx.raise_where(ops.bit_not(inside), shape, meta.device)

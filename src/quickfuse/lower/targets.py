@@ -46,7 +46,7 @@ from .calls import FUNCTION_RULES, RULES
 from .context import Context
 from .creation import CONVERSIONS, convert
 from .indexing import getitem
-from .rules import EVALUATORS, Evaluator, NoRule, into
+from .rules import EVALUATORS, Evaluator, NoRule, into, no_rule_if
 from .scatters import setitem
 from .symbolic import Tensor
 from .views import VIEW_ATTRIBUTES, VIEW_NAMES, element_view, is_basic_index, view
@@ -70,8 +70,7 @@ def foreach(name: str, evaluate: Evaluator, in_place: bool) -> Callable[..., Any
     def handle(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], metas: Any) -> Any:
         args, options = _by_position(operands, args, kwargs)
         lists = [v for v in args if isinstance(v, (list, tuple))]
-        if not lists or len(set(map(len, lists))) != 1:
-            raise NoRule
+        no_rule_if(not lists or len(set(map(len, lists))) != 1)
         count = len(lists[0])
         columns = [
             v if isinstance(v, (list, tuple)) else _numbers(v) if k == numbers_at and _is_vector(v) else repeat(v, count)
@@ -81,8 +80,7 @@ def foreach(name: str, evaluate: Evaluator, in_place: bool) -> Callable[..., Any
             for members in zip(*columns, strict=True):
                 into(ctx, evaluate, members[0], members, options)
             return args[0]
-        if not isinstance(metas, (list, tuple)) or len(metas) != count:
-            raise NoRule
+        no_rule_if(not isinstance(metas, (list, tuple)) or len(metas) != count)
         return [
             ctx.fresh(meta, evaluate(ctx, members, options, meta))
             for meta, members in zip(metas, zip(*columns, strict=True), strict=True)
@@ -132,8 +130,7 @@ def new_tensor(evaluate: Evaluator) -> Handler:
             if type(out) is not Tensor or type(meta) is not TensorMeta or out.meta.shape != meta.shape:
                 raise Unsupported("an `out` argument that has to be resized")
             return into(ctx, evaluate, out, args, options)
-        if type(meta) is not TensorMeta:
-            raise NoRule
+        no_rule_if(type(meta) is not TensorMeta)
         return ctx.fresh(meta, evaluate(ctx, args, _without_layout(kwargs), meta))
 
     return handle

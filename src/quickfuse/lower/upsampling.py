@@ -18,7 +18,7 @@ from .calls import made, rule
 from .computed_indices import I64, at, source
 from .context import Context
 from .promotion import COMPUTE, is_float
-from .rules import NoRule
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 F32 = torch.float32
@@ -28,14 +28,12 @@ class _Image:
     """The axes of an image, and by how much each grows."""
 
     def __init__(self, input: Tensor, meta: TensorMeta, scales: Any, ndim: int) -> None:
-        if input.meta.ndim != ndim + 2 or not is_float(input.dtype) or not input.meta.numel:
-            raise NoRule
+        no_rule_if(input.meta.ndim != ndim + 2 or not is_float(input.dtype) or not input.meta.numel)
         self.axes = range(2, ndim + 2)
         self.old, self.new = input.meta.shape[2:], meta.shape[2:]
         given = list(scales[0]) if len(scales) == 1 and isinstance(scales[0], (list, tuple)) else list(scales)
         given = given or [None] * ndim
-        if len(given) != ndim or any(type(s) not in (float, int, type(None)) for s in given):
-            raise NoRule
+        no_rule_if(len(given) != ndim or any(type(s) not in (float, int, type(None)) for s in given))
         self.scales = given
         #: What positions are computed in.
         self.dtype = COMPUTE[input.dtype]

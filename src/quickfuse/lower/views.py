@@ -20,7 +20,7 @@ from quickfuse.ir.values import TensorMeta
 from ..ir.memo import Memo
 from .context import Context
 from .layout import Shape
-from .rules import NoRule
+from .rules import no_rule_if
 from .symbolic import Storage, Tensor
 
 #: Functions and methods of `torch` that return views, always or where strides allow it.
@@ -49,8 +49,7 @@ def view(
         Unsupported: where the result depends on tensors' contents or on the host's numbers.
     """
     tensor = args[0] if args else kwargs["input"]
-    if type(tensor) is not Tensor:
-        raise NoRule
+    no_rule_if(type(tensor) is not Tensor)
     described = _describe(function, args, kwargs, tensor)
     if isinstance(described, list):
         return [_make(ctx, tensor, d, m) for d, m in zip(described, meta, strict=True)]
@@ -81,8 +80,7 @@ def _make(ctx: Context, tensor: Tensor, described: _Description, meta: TensorMet
     shape, stride, offset, shares = described
     if shape != meta.shape or meta.dtype != tensor.dtype:
         raise Unsupported("a view of another shape or type than was captured")
-    if lazy_bits(meta) != lazy_bits(tensor.meta):
-        raise NoRule
+    no_rule_if(lazy_bits(meta) != lazy_bits(tensor.meta))
     plain = type(meta) is TensorMeta
     layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device) if plain else meta
     if shares:
@@ -173,8 +171,7 @@ def getitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: 
         raise Unsupported("indexing something that is neither a tensor nor a tuple")
     if type(index) is int and (members := container.members()) is not None:
         return members[index]
-    if not is_basic_index(index):
-        raise NoRule
+    no_rule_if(not is_basic_index(index))
     return view(ctx, operator.getitem, args, {}, meta)
 
 

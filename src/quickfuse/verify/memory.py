@@ -16,6 +16,9 @@ from .known import NUMPY, Numbers
 
 Shape = tuple[int, ...]
 
+#: Inputs of more elements are known by their name as a whole: to go through all of these takes long.
+_LARGE = 1 << 22
+
 
 @dataclass(slots=True)
 class Region:
@@ -150,8 +153,8 @@ class Contents:
 
     def digest(self) -> int:
         """What stands for all that is in the buffer."""
-        if self.is_input and not self.version:
-            return token("input", self.name)
+        if self.is_input and not self.version and self.size > _LARGE:
+            return token("input", self.name)  # which a copy of it does not have
         if self._digest[0] != self.version:
             self._digest = (self.version, in_order(self.hashes))
         return self._digest[1]
