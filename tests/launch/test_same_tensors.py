@@ -445,6 +445,33 @@ def test_versions_count_as_in_eager_mode() -> None:
     assert [t._version for t in twins[0].everything()] == [t._version for t in twins[1].everything()]
 
 
+def test_failure_of_ours(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """What is noted for the next call never makes this one run twice."""
+
+    def fail(*_: Any) -> None:
+        raise ValueError("our own")
+
+    def add(tensors: list[torch.Tensor]) -> None:
+        torch._foreach_add_(tensors, torch.rand(()))
+
+    monkeypatch.setattr(Watched, "_write_down", fail)
+    monkeypatch.setattr(quickfuse.config, "raise_internal_errors", False)
+    compiled = quickfuse.compile(add)
+    results = []
+    for function in (add, compiled):
+        torch.manual_seed(0)
+        tensors = [torch.zeros(SIZE) for _ in range(COUNT)]
+        for _ in range(8):
+            function(tensors)
+        results.append((tensors, torch.rand(2)))
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert "internal error while noting tensors (ValueError: our own)" in caplog.text
+    monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
+    with pytest.raises(quickfuse.errors.InternalError):
+        for _ in range(8):
+            quickfuse.compile(add)(tensors)
+
+
 def test_tensors_are_not_kept_alive() -> None:
     twin = Twin(1, adam)
     step = step_of(twin)

@@ -140,61 +140,6 @@ _ANSWERS = frozenset(
 )
 
 
-<<<<<<< HEAD
-=======
-def _single_form(name: str) -> Any:
-    return getattr(torch.Tensor, name.removeprefix("_foreach_").strip("_"), None)
-
-
-def _foreach(name: str, args: Any, kwargs: Any, grad: bool) -> Result:
-    """The results of an elementwise operator on lists, member by member; nothing where it works in place."""
-    single = _single_form(name)
-    listed = args[0] if type(args[0]) in (list, tuple) else args[1]
-    if any(type(a) is TensorProxy and _widens(a, listed) for a in args):
-        raise Unsupported(f"{name}() with a tensor of another type", "make it of the type that the list has")
-    results = []
-    for k in range(len(listed)):
-        pick = [a[k] if type(a) in (list, tuple) else a for a in args]
-        named = dict(kwargs)
-        if "addc" in name and len(pick) == 4:
-            named["value"] = pick.pop()
-        if name.strip("_").endswith(("maximum", "minimum")) and type(pick[1]) is not TensorProxy:
-            member = torch.Tensor.clamp_min
-        else:
-            member = single
-        if type(pick[0]) is not TensorProxy:
-            member, pick = getattr(torch, single.__name__), pick
-        structure = result_of(member, tuple(pick), named, [a for a in pick if type(a) is TensorProxy], grad).structure
-        results.append(structure)
-    return _foreach_in_place(listed, results) if name.endswith("_") else Result(tuple(results))
-
-
-def _widens(scalar: TensorProxy, listed: list[TensorProxy]) -> bool:
-    """Whether a tensor of one element is of a higher kind than a list's: PyTorch takes it for a Python number there."""
-    return not all(torch.can_cast(scalar.meta.dtype, member.meta.dtype) for member in listed if type(member) is TensorProxy)
-
-
-def _foreach_in_place(listed: list[TensorProxy], results: list[TensorMeta]) -> Result:
-    changed = []
-    for index, (tensor, result) in enumerate(zip(listed, results, strict=True)):
-        if result.shape != tensor.meta.shape:
-            raise OperatorFailed("an operand that is broadcast in place")
-        if not torch.can_cast(result.dtype, tensor.meta.dtype):
-            raise OperatorFailed(f"a result of type {result.dtype} in a tensor of type {tensor.meta.dtype}")
-        if result.requires_grad:
-            if tensor.meta.requires_grad and is_leaf(tensor):
-                raise OperatorFailed("a leaf that requires gradients is changed in place")
-            if not tensor.meta.requires_grad:
-                changed.append((index, replace(tensor.meta, requires_grad=True)))
-    structure = [SameTensor(k) for k in range(len(listed))] if _FOREACH_RETURNS else ()
-    return Result(structure, tuple(range(len(listed))), tuple(changed))
-
-
-#: Whether operators on lists that work in place return the list: not before PyTorch 2.13.
-_FOREACH_RETURNS = torch._foreach_add_([torch.zeros(1)], 1) is not None
-
-
->>>>>>> stress-22
 def _describe(value: Any, first: dict[int, int]) -> Any:
     kind = type(value)
     if kind is TensorProxy:

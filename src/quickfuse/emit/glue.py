@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..errors import BackendError, Unsupported
+from ..errors import BackendError, InternalError, Unsupported
 from ..ir.caches import cached_holds
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
@@ -92,7 +92,7 @@ def missed(error: Exception) -> Miss:
 def _let_through(error: Exception) -> None:
     """Raise an exception that says nothing about the program: a signal handler's, or one about the backend."""
     let_through(error)
-    if isinstance(error, BackendError):
+    if isinstance(error, (BackendError, InternalError)):
         raise error
 
 

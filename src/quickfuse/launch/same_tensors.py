@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from operator import call
 from typing import Any
@@ -25,7 +26,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import config
+from ..errors import InternalError
 from ..ir.walk import MOVED, Holder
+from ..logs import log
 from . import builtin, cpu, unchanged
 from .bulk_reads import TENSOR_TYPES
 from .object_layout import TYPE_VERSION, version_of_type
@@ -100,7 +104,13 @@ class SameTensors:
             self._skip -= 1
             return
         self._wait = self._skip = min(2 * self._wait, _LONGEST_WAIT)
-        self._write_down(held, tensors)
+        try:
+            self._write_down(held, tensors)
+        except Exception as error:  # the kernels have run: the call must not begin again
+            if config.raise_internal_errors:
+                raise InternalError(f"{type(error).__name__}: {error}") from error
+            log.warning("internal error while noting tensors (%s: %s); each call checks them", type(error).__name__, error)
+            self._skip = sys.maxsize
 
     def _write_down(self, held: list[Any], tensors: list[Any]) -> None:
         layout = tensor_layout()
