@@ -90,6 +90,8 @@ class GraphBuilder:
         self.fails_after_changes = False
         #: Whether it goes on with the usual outcome of a branch: see `assertions`.
         self.expects = False
+        #: Conditions of branches that guards compute from inputs, and their outcomes: see `input_conditions`.
+        self.asked_of_inputs: dict[str, bool] = {}
         self.operators = 0
         self.grad_at_start = self.emitted_grad = self.grad_enabled
         self._trace = trace
