@@ -1,4 +1,4 @@
-"""Branches on what is in whole numbers and masks from outside are guards; those on random numbers expect the usual outcome."""
+"""Branches on whole numbers and masks from outside are guards; random numbers are expected where they mostly are."""
 
 import pytest
 import torch
