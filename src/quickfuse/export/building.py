@@ -16,6 +16,7 @@ from torch.fx import Node
 from .. import logs
 from ..capture import capture
 from ..capture.assertions import UNUSUAL
+from ..capture.input_conditions import BY_INPUTS
 from ..compiled import Compiled, plain_function
 from ..differentiate.recompute import memory_root
 from ..errors import ExportError, GraphBreak, Unsupported
@@ -76,7 +77,7 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def _captured(plain: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:
     with logs.stage("capture"):
         try:
-            return capture(plain, args, kwargs, whole=True, volatile=frozenset({UNUSUAL}))
+            return capture(plain, args, kwargs, whole=True, volatile=frozenset({UNUSUAL, BY_INPUTS}))
         except Unsupported as reason:
             raise _graph_break(reason, plain) from None
 
