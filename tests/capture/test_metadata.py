@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import exact
-from quickfuse.capture import metadata
+from quickfuse.capture import metadata, probes
 from quickfuse.capture.on_device import OnDevice, on_device
 from quickfuse.capture.results import SameTensor, View, meta_of
 from quickfuse.capture.stand_ins import _like
@@ -123,6 +123,8 @@ def _products(r: Random) -> Iterator[Call]:
     yield F.embedding, (r.index(b, n, below=k), r.tensor(k, m)), {}
     query = r.tensor(2, 3, n, k)
     yield F.scaled_dot_product_attention, (query, r.tensor(2, 3, m, k), r.tensor(2, 3, m, b)), {}
+    parts = [part.view(b, n, 2, m).transpose(1, 2) for part in r.tensor(b, n, 6 * m).contiguous().split(2 * m, 2)]
+    yield F.scaled_dot_product_attention, tuple(parts), {"is_causal": r.flag()}
 
 
 def _normalisations(r: Random) -> Iterator[Call]:
@@ -242,6 +244,15 @@ def test_metadata_of_random_operands(family: Callable[[Random], Iterator[Call]],
         for function, args, kwargs in family(Random(seed, device)):
             wrong += [f"{function} {_text(args)} {kwargs}: {d}" for d in _differences(function, args, kwargs)]
     assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__.strip("_"))
+def test_metadata_of_random_operands_too_large_for_a_run(
+    family: Callable[[Random], Iterator[Call]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same where a run of contiguous operands needs shortened axes: with a limit that these operands are above."""
+    monkeypatch.setattr(probes, "_LARGEST", 300)
+    test_metadata_of_random_operands(family, "cpu")
 
 
 def _differences(function: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[str]:

@@ -59,7 +59,7 @@ _NO_AXIS = (
     "trapezoid trapz cumulative_trapezoid arange linspace logspace tril_indices triu_indices local_response_norm "
     "lp_pool1d lp_pool2d isin logsigmoid log_sigmoid"
 )
-#: The same, where PyTorch has no rule for tensors without data, or one with other strides than the CPU's kernels.
+#: The same, where PyTorch has no rule for tensors without data, or one with other results than the CPU's kernels.
 _ALWAYS = (
     "cov corrcoef histogram histogramdd istft ctc_loss combinations fft_fft fft_ifft fft_rfft fft_irfft fft_hfft "
     "fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_hfft2 fft_ihfft2 fft_fftn fft_ifftn fft_rfftn fft_irfftn "
@@ -76,6 +76,8 @@ _COUNT_FROM_ONE = frozenset("lu_unpack linalg_lu_solve lu_solve linalg_ldl_solve
 _LENGTHS = dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), (1, "normalized_shape"))
 
 _CPU = torch.device("cpu")
+#: Elements of all operands that a run is worth. Where PyTorch has no rule for tensors without data, and for other layouts
+#: than the usual one, for which these rules often have other strides than the CPU's kernels, it is worth more.
 _LARGEST = 1 << 22
 _LARGEST_ALWAYS = 1 << 26
 _LARGEST_NUMBER = 64  # of the arguments that may limit an axis, as in topk(k)
@@ -138,7 +140,11 @@ def _but_padded(function: Callable[..., Any], args: Any, kwargs: Any, tensors: l
 @dataclass(frozen=True)
 class _Policy:
     axes: _Choice
-    largest: int = _LARGEST
+    always: bool = False
+
+    def largest(self, tensors: list[TensorProxy]) -> int:
+        usual = all(t.meta.stride == contiguous_stride(t.meta.shape) for t in tensors)
+        return _LARGEST if usual and not self.always else _LARGEST_ALWAYS
 
 
 def _policies() -> Iterator[tuple[Any, _Policy]]:
@@ -148,9 +154,9 @@ def _policies() -> Iterator[tuple[Any, _Policy]]:
         *((name, _Policy(_but_joined)) for name in ("cat", "concat", "concatenate")),
         ("group_norm", _Policy(_but_channels)),
         ("pad", _Policy(_but_padded)),
-        *((name, _Policy(_batch_and_sequence, _LARGEST_ALWAYS)) for name in _FAST_PATHS.split()),
+        *((name, _Policy(_batch_and_sequence, always=True)) for name in _FAST_PATHS.split()),
         *((name, _Policy(_none)) for name in _NO_AXIS.split()),
-        *((name, _Policy(_none, _LARGEST_ALWAYS)) for name in _ALWAYS.split()),
+        *((name, _Policy(_none, always=True)) for name in _ALWAYS.split()),
     ]
     for name, policy in named:
         for owner in _OWNERS:
@@ -184,7 +190,7 @@ def probe(
         lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
         lengths.first_index = int(getattr(function, "__name__", "") in _COUNT_FROM_ONE)
         try:
-            result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest)
+            result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest(tensors))
         except _Raised as raised:
             error = raised.__cause__
             if device.type == "cpu" and _ABOUT_TYPES.search(str(error)):
@@ -386,7 +392,7 @@ class Lengths:
     def make(self, meta: TensorMeta) -> torch.Tensor:
         """A small tensor laid out like one of the operands: ones, unit matrices, and where they may be indices the first."""
         shape = self.shorten(meta.shape)
-        stride = restride(meta.shape, meta.stride, shape)
+        stride = _spaced(meta.shape, meta.stride, shape)
         assert stride is not None
         if self.place is not None:
             made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=self.place)
@@ -447,8 +453,24 @@ def restride(shape: tuple[int, ...], stride: tuple[int, ...], new_shape: tuple[i
     return tuple([steps[s] for s in stride]) if all(s in steps for s in stride) else None
 
 
+def _spaced(shape: tuple[int, ...], stride: tuple[int, ...], new_shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The same for an operand, which may also be a part of a tensor: where elements are left out between two steps, some
+    are left out at the other shape, too. None where elements overlap."""
+    if shape == new_shape:
+        return stride
+    steps = {0: 0, 1: 1}
+    old = new = 1
+    for s, n, m in sorted((s, n, m) for s, n, m in zip(stride, shape, new_shape, strict=True) if n > 1 and s != 0):
+        if s < old:
+            return None
+        steps[s] = new if s == old else 2 * new
+        old, new = s * n, steps[s] * m
+        steps[old] = new  # that of an axis of one element, perhaps
+    return tuple([steps.get(s, new) for s in stride])
+
+
 def _is_regular(meta: TensorMeta) -> bool:
-    return restride(meta.shape, meta.stride, tuple([n + 1 if n > 1 else n for n in meta.shape])) is not None
+    return _spaced(meta.shape, meta.stride, tuple([n + 1 if n > 1 else n for n in meta.shape])) is not None
 
 
 def _integers(value: Any) -> Iterator[int]:
