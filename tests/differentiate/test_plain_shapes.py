@@ -100,6 +100,21 @@ def test_reductions() -> None:
     assert not agrees(aten.sum.dim_IntList, LAYOUTS["contiguous"], [0], dtype=torch.double)
 
 
+def test_batch_norm() -> None:
+    channels_last = {"a pixel": (2, 3, 1, 1), "one channel": (2, 1, 4, 5), "both": (2, 1, 1, 1), "a column": (2, 3, 4, 1)}
+    laid = {f"{name}, channels last": torch.empty_strided((n, c, h, w), (c * h * w, 1, w * c, c)).normal_()
+            for name, (n, c, h, w) in channels_last.items()}  # fmt: skip
+    for x in {**IMAGES, **laid}.values():
+        given = [torch.rand(x.shape[1]) for _ in range(4)]
+        for training in (False, True):
+            assert agrees(aten.native_batch_norm.default, x, *given, training, 0.1, 1e-5)
+            statistics = aten.native_batch_norm(x, *given, training, 0.1, 1e-5)[1:]
+            for grad in (x, torch.rand(x.shape), torch.empty_like(x, memory_format=torch.channels_last).normal_()):
+                mean, var = given[2:]
+                assert agrees(aten.native_batch_norm_backward.default, grad, x, given[0], mean, var, *statistics,
+                              training, 1e-5, [True] * 3)  # fmt: skip
+
+
 def test_products() -> None:
     for left in (torch.rand(3, 4), torch.rand(4, 3).t(), torch.rand(3, 8)[:, ::2]):
         for right in (torch.rand(4, 5), torch.rand(5, 4).t()):

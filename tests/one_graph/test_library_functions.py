@@ -6,10 +6,12 @@ import logging
 import operator
 import threading
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
+import quickfuse
 from case_registry import case, cases
 from one_graph.programs import agrees
 
@@ -353,3 +355,71 @@ def while_else_loops():
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)
+
+
+# numbers of NumPy's -----------------------------------------------------------------------------------------------
+
+
+def drawn_by_numpy(x):
+    scale = numpy.random.uniform(0.5, 1.5)
+    shift = numpy.random.rand() + numpy.random.randn() * numpy.random.random()
+    return x * scale + shift
+
+
+def drawn_for_a_branch_in_training(x, training=False):
+    for _ in range(3):
+        skipped = training and numpy.random.uniform(0, 1) < 0.5
+        x = x if skipped else x.sin()
+    return x
+
+
+def stored_in_a_tensor(x):
+    limit = numpy.log(numpy.exp(1 - 0.001) - 1)
+    x = x.clone()
+    x[..., 0] = limit
+    return x
+
+
+def of_a_legacy_class(x):
+    sizes = torch.IntTensor([3, 5])
+    return x * sizes[0] + torch.FloatTensor([0.1, 2])[1] + torch.LongTensor((1,))
+
+
+@pytest.mark.parametrize("function", [drawn_by_numpy, drawn_for_a_branch_in_training, stored_in_a_tensor, of_a_legacy_class])
+def test_numbers_of_numpy(function):
+    compiled = quickfuse.compile(function)
+    for seed in range(3):
+        x = torch.rand(2, 3)
+        numpy.random.seed(seed)
+        wanted, after = function(x), numpy.random.rand()
+        numpy.random.seed(seed)
+        found = compiled(x)
+        assert found.dtype is wanted.dtype
+        torch.testing.assert_close(found, wanted)
+        assert numpy.random.rand() == after
+    assert compiled.graph_count == 1 and not compiled.breaks
+
+
+def test_a_branch_on_a_number_of_numpy():
+    compiled = quickfuse.compile(drawn_for_a_branch_in_training)
+    for seed in range(6):
+        x = torch.rand(2, 3)
+        numpy.random.seed(seed)
+        wanted, after = drawn_for_a_branch_in_training(x, True), numpy.random.rand()
+        numpy.random.seed(seed)
+        torch.testing.assert_close(compiled(x, True), wanted)
+        assert numpy.random.rand() == after
+
+
+def test_seeding_between_draws_of_numpy():
+    def seeded(x):
+        first = numpy.random.rand()
+        numpy.random.seed(5)
+        return x * first + numpy.random.uniform(high=2.0)
+
+    compiled = quickfuse.compile(seeded)
+    for seed in range(3):
+        numpy.random.seed(seed)
+        wanted = seeded(torch.ones(3))
+        numpy.random.seed(seed)
+        torch.testing.assert_close(compiled(torch.ones(3)), wanted)

@@ -9,6 +9,8 @@ import functools
 import inspect
 import itertools
 import operator
+import sys
+import types
 import typing
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import quickfuse
 from case_registry import case, cases
 from one_graph.programs import agrees, x_and
 
@@ -374,3 +377,38 @@ def star_unpack():
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)
+
+
+class LazyModule(types.ModuleType):
+    """A module that computes what is asked for, as libraries that import their parts late."""
+
+    def __getattr__(self, name):
+        if name in ("scale", "version"):
+            return self._objects[name]
+        raise AttributeError(name)
+
+
+def imports_what_is_computed(x):
+    from a_lazy_module import scale, version
+
+    return x * scale if version > "1.0" else x + scale
+
+
+@pytest.mark.parametrize("by_class", [True, False])
+def test_from_import_of_what_a_module_computes(monkeypatch, by_class):
+    module = (LazyModule if by_class else types.ModuleType)("a_lazy_module")
+    module._objects = {"scale": 3.0, "version": "1.2"}
+    if not by_class:
+        module.__getattr__ = functools.partial(LazyModule.__getattr__, module)
+    monkeypatch.setitem(sys.modules, "a_lazy_module", module)
+    compiled = quickfuse.compile(imports_what_is_computed)
+    x = torch.arange(3.0)
+    torch.testing.assert_close(compiled(x), imports_what_is_computed(x))
+    assert compiled.graph_count == 1 and not compiled.breaks
+    module._objects["version"] = "0.9"
+    torch.testing.assert_close(compiled(x), imports_what_is_computed(x))
+    module.scale = 4.0
+    torch.testing.assert_close(compiled(x), imports_what_is_computed(x))
+    monkeypatch.delitem(sys.modules, "a_lazy_module")
+    with pytest.raises(ModuleNotFoundError):
+        compiled(x)

@@ -11,6 +11,7 @@ import types
 import pytest
 import torch
 
+import quickfuse
 from case_registry import case, cases
 from one_graph.programs import agrees, x_and
 
@@ -319,3 +320,46 @@ def sum_of_tensors_reduce():
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)
+
+
+class Lengths(torch.nn.Module):
+    """What a chain of convolutions makes of a length, as models of speech compute it."""
+
+    def __init__(self, layers=24):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Conv1d(1, 1, 3, padding=1) for _ in range(layers))
+        self.rate = 2
+
+    def forward(self, x):
+        length = x.shape[0]
+        for layer in self.layers:
+            taken = layer.dilation[0] * (layer.kernel_size[0] - 1)
+            length = int((length + 2 * layer.padding[0] - taken - 1) / layer.stride[0] + 1)
+        for _ in range(40):
+            length = (length * self.rate + 1) % 1009
+        return x * length
+
+
+def test_a_long_calculation_of_settings():
+    model = Lengths()
+    compiled = quickfuse.compile(model.forward)
+    x = torch.ones(7)
+    for rate in (2, 2, 3, 4, 5, 6, 7, 8):
+        model.rate = rate
+        torch.testing.assert_close(compiled(x), model(x))
+        if rate == 2:
+            assert compiled.graph_count == 1 and not compiled.breaks
+    model.layers[3].padding = (2,)
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_a_long_calculation_of_arguments():
+    def calculated(x, n):
+        for _ in range(80):
+            n = (n * 3 + 1) % 1009
+        return x * n
+
+    compiled = quickfuse.compile(calculated)
+    for n in range(6):
+        torch.testing.assert_close(compiled(torch.ones(3), n), calculated(torch.ones(3), n))
+    assert compiled.graph_count <= 2

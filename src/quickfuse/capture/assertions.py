@@ -6,8 +6,9 @@ again in Python, instruction by instruction, so that the program's own exception
 side taken. That is right where the graph changed nothing of the program's: kernels change it once it is known that nothing
 fails. A graph that then has to run operator by operator is captured again, up to the branch.
 
-Which side a check for numbers that are not finite takes is known beforehand, and that a global function raises is expected.
-If it turns out otherwise several times, the branch is captured as a break (see `Compiled`).
+Which side a check for numbers that are not finite takes is known beforehand, and so is whether a random number of
+`torch.rand` is greater than zero: `if torch.rand(1) > skipped` with nothing to be skipped; that a global function raises is
+expected. If it turns out otherwise several times, the branch is captured as a break (see `Compiled`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ _EXACT = 1 << 53
 
 #: What these say of finite numbers.
 _TESTS = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+#: Comparisons, and whether they hold for a number on the left that is the greater one; the same from the other side.
+_BOUNDS = {"gt": True, "ge": True, "lt": False, "le": False}
+_MIRRORED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
+#: A random number between 0 and 1 is hardly ever less.
+_NEARLY_NEVER = 1e-6
 #: Operators that keep the truth value of elements that all have the same.
 _KEEP = frozenset("all any view reshape flatten squeeze unsqueeze detach clone bool to cpu getitem item".split())
 _TOGETHER: dict[str, Any] = {"or": any, "logical_or": any, "bitwise_or": any, "and": all, "logical_and": all,
@@ -55,34 +61,40 @@ def truth_of_branch(i: Interpreter, f: Frame, condition: Any, if_true: int, if_f
         for outcome, other in ((True, if_false), (False, if_true)):
             if only_raises(f.code, other) and holds(i, condition, outcome):
                 return outcome
-        usual = None if UNUSUAL in i.outside.volatile else _usual_outcome(f, condition, if_true, if_false)
+        usual = None if UNUSUAL in i.outside.volatile else _usual_side(i, f, condition, if_true, if_false)
         if usual is not None and holds(i, condition, usual):
             i.graph.expects = True
             return usual
     return i.truth(condition)
 
 
-def _usual_outcome(f: Frame, condition: TensorProxy | Symbol, if_true: int, if_false: int) -> bool | None:
+def _usual_side(i: Interpreter, f: Frame, condition: TensorProxy | Symbol, if_true: int, if_false: int) -> bool | None:
     """The outcome that is expected of a branch, if any."""
-    usual = outcome_if_finite(condition.tensor if type(condition) is Symbol else condition)
+    usual = usual_outcome(i, condition)
     if usual is None and (calls := calls_that_raise(f.code, f.globals)):
         raising = [only_raises(f.code, position, calls) for position in (if_true, if_false)]
         return raising[1] if any(raising) and not all(raising) else None
     return usual
 
 
-def outcome_if_finite(condition: TensorProxy | None) -> bool | None:
-    """The truth value of a tensor that tells whether numbers are finite, where they are; None for any other tensor."""
-    return None if condition is None or condition.node is None else _if_finite(condition.node, _MOST_OPERATORS)
+def usual_outcome(i: Interpreter, condition: TensorProxy | Symbol) -> bool | None:
+    """The truth value of what tells whether numbers are finite, where they are, and of comparisons of random numbers that
+    hardly ever have another one; None for any other condition."""
+    node = condition.node
+    if node is None and type(condition) is Symbol and condition.tensor is not None:
+        node = condition.tensor.node
+    return None if node is None else _usual(i, node, _MOST_OPERATORS)
 
 
-def _if_finite(node: torch.fx.Node, most: int) -> bool | None:
+def _usual(i: Interpreter, node: torch.fx.Node, most: int) -> bool | None:
     if node.op not in ("call_function", "call_method") or not most:
         return None
     name = plain_name(node.target).rstrip("_")
     if name in _TESTS:
         return _TESTS[name]
-    operands = [_if_finite(operand, most - 1) for operand in node.all_input_nodes]
+    if name in _BOUNDS and len(node.args) == 2:
+        return _of_random(i, name, *node.args)
+    operands = [_usual(i, operand, most - 1) for operand in node.all_input_nodes]
     if not operands or any(operand is None for operand in operands):
         return None
     if name in _KEEP:
@@ -90,6 +102,32 @@ def _if_finite(node: torch.fx.Node, most: int) -> bool | None:
     if name in ("logical_not", "invert", "bitwise_not"):
         return not operands[0]
     return _TOGETHER[name](operands) if name in _TOGETHER else None
+
+
+def _of_random(i: Interpreter, name: str, left: Any, right: Any) -> bool | None:
+    """The outcome of a comparison of a number that is drawn from 0 to 1, without 1, with a number that is next to an end."""
+    if _is_random(right):
+        name, left, right = _MIRRORED[name], right, left
+    if not _is_random(left):
+        return None
+    limit = i.graph.numbers.get(right) if isinstance(right, torch.fx.Node) else right
+    if type(limit) is not Symbol and type(limit) not in (int, float):
+        return None
+    if type(limit) is Symbol and (limit.from_tensor or limit.kind not in (int, float)):
+        return None
+    greater = _BOUNDS[name]
+    for function, end, outcome in ((operator.le, _NEARLY_NEVER, greater), (operator.ge, 1 - _NEARLY_NEVER, not greater)):
+        if function(limit.hint if type(limit) is Symbol else limit, end):
+            within = i.graph.number(function, limit, end) if type(limit) is Symbol else True
+            return outcome if i.truth(within) else None
+    return None
+
+
+def _is_random(node: Any) -> bool:
+    """Whether a node gives numbers of `torch.rand`, or one of them as a number."""
+    while isinstance(node, torch.fx.Node) and node.op == "call_method" and node.target in ("item", "squeeze"):
+        node = node.args[0]
+    return isinstance(node, torch.fx.Node) and node.target in (torch.rand, torch.rand_like)
 
 
 def is_unknown(i: Interpreter, condition: Any) -> bool:

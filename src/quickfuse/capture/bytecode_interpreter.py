@@ -16,7 +16,16 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ..errors import Unsupported
-from . import binary_operators, containers, generators, held_contents, opcodes, opcodes_building, opcodes_flow
+from . import (
+    binary_operators,
+    containers,
+    generators,
+    held_contents,
+    input_conditions,
+    opcodes,
+    opcodes_building,
+    opcodes_flow,
+)
 from .exceptions import unwind
 from .frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .interpreter import VISIBLE_ENDING, Interpreter, Then
@@ -235,6 +244,8 @@ class BytecodeInterpreter(Interpreter):
         """A branch on a tensor's value: a guard where that can be told before the graph runs."""
         known = self.graph.contents.of(value)
         if known is None and (outcome := held_contents.truth(self, value)) is not None:
+            return outcome
+        if known is None and (outcome := input_conditions.truth(self, value)) is not None:
             return outcome
         if known is None:
             how = "" if type(value) is TensorProxy else " (through item())"

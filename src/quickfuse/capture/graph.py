@@ -30,6 +30,7 @@ from .number_operators import (
     NEVER_RAISE,
     converted_numbers,
     is_on_gpu,
+    is_setting,
     kind_depends_on_values,
     kind_from_tensor,
     needed_of_operands,
@@ -54,7 +55,8 @@ from .tensor_subclasses import class_of_results, give_class, is_function_class, 
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
 
-#: How many operations one number may take, before it is worked out at a break. What is used twice counts twice.
+#: How many operations one number may take, before it is worked out: at a break, or held by a guard if it comes from settings
+#: alone. What is used twice counts twice.
 LARGEST_EXPRESSION = 100
 
 
@@ -90,6 +92,8 @@ class GraphBuilder:
         self.fails_after_changes = False
         #: Whether it goes on with the usual outcome of a branch: see `assertions`.
         self.expects = False
+        #: Conditions of branches that guards compute from inputs, and their outcomes: see `input_conditions`.
+        self.asked_of_inputs: dict[str, bool] = {}
         self.operators = 0
         self.grad_at_start = self.emitted_grad = self.grad_enabled
         self._trace = trace
@@ -107,6 +111,8 @@ class GraphBuilder:
         self.may_break = False
         #: How many instructions were performed so far.
         self.performed: Callable[[], int] = int
+        #: The value of a number from outside, which a guard holds.
+        self.concrete: Callable[[Symbol], Any] = lambda symbol: symbol.hint
         #: Whether it is PyTorch's or the standard library's own code that is running.
         self.in_library: Callable[[], bool] = bool
         #: The numbers that nodes stand for.
@@ -378,13 +384,17 @@ class GraphBuilder:
             return self._number_from_tensor(function, operands)
         size = 1 + sum([o.size for o in operands if type(o) is Symbol])
         if size > LARGEST_EXPRESSION:
-            raise Unsupported("a number that takes a long calculation")
+            if not all(is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
+                raise Unsupported("a number that takes a long calculation")
+            operands = tuple([self.concrete(o) for o in operands])
         try:
             hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
         except Exception as error:
             raise OperatorFailed(f"{type(error).__name__}: {error}") from error
         if type(hint) not in (int, float, bool):
             raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+        if size > LARGEST_EXPRESSION:
+            return hint
         expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
         if kind_depends_on_values(function, operands):
             same_kind = NumberExpr(f"({{}}.__class__ is {type(hint).__name__})", (expr,))

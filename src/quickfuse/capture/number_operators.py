@@ -11,6 +11,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.guard import NumberExpr
+from ..ir.source import Source
 from .results import OperatorFailed
 from .symbolic import Symbol, symbolic_leaves
 
@@ -194,3 +195,15 @@ def _limits(kind: type, dtype: torch.dtype) -> tuple[Any, Any]:
 
 def _is_inexact(dtype: torch.dtype) -> bool:
     return dtype.to_real().is_floating_point
+
+
+def is_setting(number: Any) -> bool:
+    """Whether a number is computed from attributes alone, as the lengths that a chain of convolutions gives: they stay."""
+    sources = (number,) if isinstance(number, Source) else number.sources()
+    return all(_is_of_attribute(source) for source in sources)
+
+
+def _is_of_attribute(source: Source | None) -> bool:
+    while source is not None and source.kind != "attr":
+        source = source.base
+    return source is not None

@@ -1,4 +1,5 @@
-"""Python's `random`: numbers are drawn before the graph runs, in the program's order, by the program's own generator.
+"""Python's `random`, and single numbers of NumPy's: they are drawn before the graph runs, in the program's order, by the
+program's own generator.
 
 Only running the code tells what they are, as with numbers in tensors: so each is put into a tensor, which the graph reads. A
 generator that the captured code makes of a constant gives the same numbers in each call, and is run while it is captured.
@@ -10,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from ..errors import Unsupported
@@ -51,9 +53,14 @@ def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwar
         return None
     if not -(2**62) < tried < 2**62:
         raise Unsupported("a random integer of many digits")
-    tensor = torch.zeros((), dtype=torch.int64 if type(tried) is int else torch.float64)
+    return _drawn(i, f"random.{name}()", type(tried), call)
+
+
+def _drawn(i: Interpreter, label: str, kind: type, call: Callable[[Callable[[Any], Recipe]], Call]) -> Any:
+    """The number that a call gives before the graph runs."""
+    tensor = torch.zeros((), dtype=torch.int64 if kind is int else torch.float64)
     i.outside.draws.append((tensor, call))
-    return i.graph.drawn(i.outside.wrap(tensor, i.outside.roots.constant(f"random.{name}()", tensor)))
+    return i.graph.drawn(i.outside.wrap(tensor, i.outside.roots.constant(label, tensor)))
 
 
 def _finite(i: Interpreter, value: Any) -> Any:
@@ -111,6 +118,28 @@ def _global_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
     return lambda i, *args, **kwargs: call_handler(i, handler, "random", (_GLOBAL, *args), kwargs)
 
 
+def _of_numpy(name: str, most: int) -> Callable[..., Any]:
+    """`numpy.random.name()` with at most so many numbers, which all give a float."""
+    method = getattr(numpy.random.RandomState, name)
+
+    def draw(i: Interpreter, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        if type_of(generator) is not numpy.random.RandomState or i.graph.nested or kwargs or len(args) > most:
+            raise Unsupported(f"random numbers of numpy.random.{name}()")
+        given = tuple([_finite(i, a) for a in args])
+        tried = i.native(method, numpy.random.RandomState(0), *[a.hint if type(a) is Symbol else a for a in given])
+        if type(tried) is not float:
+            raise Unsupported(f"random numbers of numpy.random.{name}()")
+        if not isinstance(generator, ForeignObject):
+            i.outside.constant_object(generator, "numpy.random")
+
+        def call(recipe: Callable[[Any], Recipe]) -> Call:
+            return Call(method, [recipe(generator), *map(recipe, given)])
+
+        return _drawn(i, f"numpy.random.{name}()", float, call)
+
+    return draw
+
+
 def of_generator(value: random.Random) -> Recipe:
     """How compiled code makes a generator that captured code made."""
     return Call(_with_state, [Constant(value.getstate())])
@@ -131,4 +160,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **{_METHODS[name]: rule for name, rule in _RULES.items()},
     # `random.random` is native: a method that knows its object
     **{getattr(random, name): _global_handler(_RULES[name]) for name in ("random", "getrandbits")},
+    **{getattr(numpy.random.RandomState, name): _of_numpy(name, most)
+       for name, most in (("uniform", 2), ("random", 0), ("random_sample", 0), ("rand", 0), ("randn", 0))},
 }

@@ -289,12 +289,26 @@ def _make_inference(i: Interpreter, mode: Any) -> Any:
     return i.call_now(library.InferenceMode, (mode,))
 
 
+def _maker(cls: Any) -> Callable[..., Any]:
+    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind."""
+    kinds = (int, float) if cls.dtype.is_floating_point else (int,)
+
+    def make(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        numbers = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
+        if type(numbers) not in (list, tuple) or not numbers or any(type_of(n) not in kinds for n in numbers):
+            raise Unsupported(f"making a {cls.__name__} of other things than numbers of its kind")
+        return call_operator(i, torch.tensor, (numbers,), {"dtype": cls.dtype, "device": "cpu"})
+
+    return make
+
+
 # the table ---------------------------------------------------------------------------------------------------------
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
     **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: type(value) is TensorProxy),
     torch.as_tensor: as_tensor,
+    **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
     torch._C._set_grad_enabled: _set_grad_enabled,

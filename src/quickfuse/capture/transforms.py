@@ -319,7 +319,6 @@ _HINTS = {
     "cond": "compute both sides and choose with torch.where(condition, this, that), or decide by a number or flag",
     "while_loop": "loop a number of times that Python knows, and keep the results of further steps out with torch.where",
     "scan": "write it as a Python loop over the elements: it becomes one graph, or use torch.cumsum and its like",
-    "associative_scan": "write it as a Python loop over the elements, or use torch.cumsum and its like",
     "map": "use torch.vmap, or a Python loop over the elements",
 }
 

@@ -205,6 +205,8 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
         return PeerModule(f"{module.name}.{name}")
     if name not in module.__dict__:
         submodule = sys.modules.get(f"{module.__name__}.{name}")
+        if submodule is None and (type(module) is not ModuleType or "__getattr__" in module.__dict__):
+            return i.attribute_now(module, name)
         if submodule is None:
             raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
         return submodule

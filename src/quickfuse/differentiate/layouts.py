@@ -102,7 +102,8 @@ def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: b
         return like, _statistics(x, channels, weight), _statistics(x, channels, weight)
     if not training:
         channels = (0,)
-    return _like(x), _statistics(x, channels, weight), _statistics(x, channels, weight)
+    like = laid_out(x.meta.shape, None, x.meta) if _is_contiguous(x) else _like(x)
+    return like, _statistics(x, channels, weight), _statistics(x, channels, weight)
 
 
 def _batch_norm_functional(x: Any, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> Spec:
@@ -114,7 +115,9 @@ def _batch_norm_backward(
     mask: Any,
 ) -> Spec:  # fmt: skip
     parameter = _statistics(x, (x.meta.shape[1],), weight)
-    return _like(x) if mask[0] else None, parameter if mask[1] else None, parameter if mask[2] else None
+    alike = x.meta.device.type == "cpu" and _is_contiguous(x) and memory_format_of(grad) is torch.channels_last
+    like = laid_out(x.meta.shape, None, x.meta) if alike else _like(x)
+    return like if mask[0] else None, parameter if mask[1] else None, parameter if mask[2] else None
 
 
 def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Spec:
@@ -148,6 +151,11 @@ def _group_norm_backward(
 def _like(x: Any) -> Out:
     """A result laid out as normalisations do it: contiguous, with the channels last if the operand's are."""
     return laid_out(x.meta.shape, memory_format_of(x), x.meta)
+
+
+def _is_contiguous(x: Any) -> bool:
+    """As PyTorch says it: an image of one pixel, or of one channel, is contiguous with its channels last, too."""
+    return x.meta.looks_like(replace(x.meta, stride=contiguous_stride(x.meta.shape)))  # type: ignore[no-any-return]
 
 
 def memory_format_of(x: Any) -> torch.memory_format:

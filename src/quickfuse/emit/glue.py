@@ -24,7 +24,7 @@ from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import Guard
 from ..ir.iterating import ahead, read_by
-from ..ir.reading import MISSING, is_set, numbers_in, plain_value
+from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value
 from ..ir.segment import Existing, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
@@ -104,7 +104,7 @@ _NATIVE: dict[str, Any] = {
     "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
     "_any_has": any_has, "_all_are": all_are, "_own": object.__getattribute__, "_entry": dict.get, "_MISSING": MISSING,
     "_issubclass": issubclass, "_is_set": is_set, "_cached_holds": cached_holds, "_plain_value": plain_value,
-    "_ahead": ahead, "_read_by": read_by, "_numbers_in": numbers_in,
+    "_ahead": ahead, "_read_by": read_by, "_numbers_in": numbers_in, "_elements_in": elements_in,
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ _TOGETHER = frozenset({"type", "length", "is", "requires_grad"})
 _READS = {
     "referent": "{}()", "context": "{}.get(_MISSING)", "default": "{}.get()", "ahead": "_ahead({})",
     "read_by": "_read_by({})", "contents": "{}.item()", "numbers": "_numbers_in({})",
+    "elements": "_elements_in({})",
 }  # fmt: skip
 
 #: When guards on an object fail that compare it, or something of it, with a constant.
@@ -122,7 +123,7 @@ class Prologue:
             parent = self._place(base)
             key = source.key
             by_syntax = isinstance(key, Source) or reads_by_syntax(self._types.get(base), source.kind)
-            if isinstance(key, NumberExpr) or not by_syntax or source.kind in ("ahead", "read_by", "numbers"):
+            if isinstance(key, NumberExpr) or not by_syntax or source.kind in ("ahead", "read_by", "numbers", "elements"):
                 found = None
             elif parent is not None and not isinstance(key, Source):
                 found = self._family(source.kind, None, parent[0], key), parent[1]

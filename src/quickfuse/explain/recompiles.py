@@ -18,7 +18,7 @@ import torch
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.iterating import ahead, read_by
-from ..ir.reading import numbers_in, plain_value
+from ..ir.reading import elements_in, numbers_in, plain_value
 from ..ir.signatures import signature
 from ..ir.source import Source
 from ..ir.values import TensorMeta
@@ -203,6 +203,8 @@ class _Roots:
             return base()
         if source.kind == "contents":
             return base.item()
+        if source.kind == "elements":
+            return elements_in(base)
         if source.kind == "numbers":
             return numbers_in(base)
         if source.kind == "plain":

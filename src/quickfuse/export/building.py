@@ -17,6 +17,7 @@ from .. import logs
 from ..callables import plain_function
 from ..capture import capture
 from ..capture.assertions import UNUSUAL
+from ..capture.input_conditions import BY_INPUTS
 from ..compiled import Compiled
 from ..differentiate.recompute import memory_root
 from ..errors import ExportError, GraphBreak, Unsupported
@@ -77,7 +78,7 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def _captured(plain: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Segment:
     with logs.stage("capture"):
         try:
-            return capture(plain, args, kwargs, whole=True, volatile=frozenset({UNUSUAL}))
+            return capture(plain, args, kwargs, whole=True, volatile=frozenset({UNUSUAL, BY_INPUTS}))
         except Unsupported as reason:
             raise _graph_break(reason, plain) from None
 

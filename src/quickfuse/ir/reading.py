@@ -63,6 +63,24 @@ def numbers_in(tensor: Any) -> tuple[Any, ...]:
         return ()
 
 
+#: A guard that looks at all elements of a larger tensor takes long.
+MOST_ELEMENTS = 1 << 14
+_WHOLE = (torch.bool, torch.int64, torch.int32)
+
+
+def elements_in(tensor: Any) -> torch.Tensor:
+    """A plain tensor of whole numbers or truth values on the CPU, whose elements a guard may look at.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+        raise ValueError("not a plain tensor on the CPU")
+    if tensor.dtype not in _WHOLE or tensor.numel() > MOST_ELEMENTS or tensor.layout is not torch.strided:
+        raise ValueError("not a tensor of few whole numbers")
+    return tensor  # type: ignore[no-any-return]
+
+
 def entry(dictionary: dict[Any, Any], key: Any) -> Any:
     """What a dictionary has at a key, without what its class does where it has nothing: `dict.__getitem__` asks that.
 

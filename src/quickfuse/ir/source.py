@@ -14,7 +14,7 @@ from .. import errors
 
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
-    "contents", "numbers", "plain", "context", "default", "ahead", "read_by".
+    "contents", "numbers", "elements", "plain", "context", "default", "ahead", "read_by".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -27,6 +27,7 @@ class Source:
     * referent: what the weak reference `base` refers to
     * contents: the number in the one-element tensor `base`
     * numbers: all numbers in the small tensor `base`, as a flat tuple, see `ir.reading.numbers_in`
+    * elements: the tensor `base` for a guard that looks at its elements, see `ir.reading.elements_in`
     * context: the value of the context variable `base` in the current context, `MISSING` where it has none
     * default: what the context variable `base` gives where it has none
     * ahead: what the iterator `base` gives next, see `ir.iterating.ahead`; `item(k)` is the element after `k` others
@@ -68,6 +69,9 @@ class Source:
     def numbers(self) -> Source:
         return self._child("numbers", "")
 
+    def elements(self) -> Source:
+        return self._child("elements", "")
+
     def plain(self, cls: type) -> Source:
         return self._child("plain", cls)
 
@@ -106,6 +110,8 @@ class Source:
             return f"{self.base}.get()"
         if self.kind == "contents":
             return f"{self.base}.item()"
+        if self.kind == "elements":
+            return str(self.base)
         if self.kind == "numbers":
             return f"{self.base}.flatten().tolist()"
         if self.kind == "plain":

@@ -7,11 +7,13 @@ from typing import Any
 
 from ...ir.segment import Call, Constant, Recipe
 from .. import torch_calls
+from ..calls import handler_of
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..iterators import ITERATORS
 from ..kinds import is_trusted_module
 from ..library import CatchWarnings
+from ..raising import call_handler
 from ..symbolic import BuiltinMethod, TensorProxy
 from ..tensor_subclasses import own_member
 from .kind import Then
@@ -32,6 +34,8 @@ class MethodKind(ObjectKind):
         users = type(called) is FunctionType and not is_trusted_module(called.__module__)
         if type(instance) is TensorProxy and not users and own_member(instance.cls, called.__name__)[1] is not called:
             i.call(BuiltinMethod(instance, called.__name__), args, kwargs, then)
+        elif type(called) is not FunctionType and (handler := handler_of(called)) is not None:  # of an extension module
+            then(call_handler(i, handler, called.__name__, (instance, *args), kwargs))
         else:
             i.call(called, (instance, *args), kwargs, then)
 

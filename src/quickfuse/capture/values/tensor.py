@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy
+
 from ...errors import Unsupported
 from ...ir.segment import Recipe
 from .. import tensor_attributes, torch_calls
@@ -37,6 +39,8 @@ class TensorKind(Kind):
 
     def set_item(self, i: Interpreter, base: TensorProxy, key: Any, value: Any) -> None:
         key = concrete_key(i, key)
+        if isinstance(real_of(value), numpy.float64):  # a float, for PyTorch as well
+            value = i.outside.number(value)
         if is_numpy(real_of(value)) or python_method(i, value, "__index__") is not None:  # which count for indices only
             raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
         operands = (base, tensor_index(i, key), tensor_index(i, value))
