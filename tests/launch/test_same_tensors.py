@@ -467,9 +467,10 @@ def test_failure_of_ours(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     torch.testing.assert_close(*results, rtol=0, atol=0)
     assert "internal error while noting tensors (ValueError: our own)" in caplog.text
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
+    compiled = quickfuse.compile(add)
     with pytest.raises(quickfuse.errors.InternalError):
         for _ in range(8):
-            quickfuse.compile(add)(tensors)
+            compiled(tensors)
 
 
 def test_tensors_are_not_kept_alive() -> None:

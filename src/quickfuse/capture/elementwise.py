@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ..ir.values import TensorMeta, contiguous_stride
+from ..ir.values import TensorMeta, channels_last_stride, contiguous_stride
 
 _UNARY = (
     "abs absolute acos acosh asin asinh atan atanh arccos arccosh arcsin arcsinh arctan arctanh ceil cos cosh deg2rad "
     "digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit nan_to_num neg "
     "negative positive rad2deg reciprocal relu relu6 round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan "
-    "tanh trunc isnan isinf isfinite isneginf isposinf bitwise_not invert clone zero gelu silu mish softplus elu selu celu "
-    "leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink threshold "
+    "tanh trunc i0 i0e i1 i1e isnan isinf isfinite isneginf isposinf bitwise_not invert clone zero gelu silu mish softplus "
+    "elu selu celu leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink threshold "
     "zeros_like ones_like full_like float double half bfloat16 int long short char byte bool fill"
 )
 _BINARY = (
@@ -49,13 +49,6 @@ def is_contiguous(meta: TensorMeta) -> bool:
 
 def _agrees(meta: TensorMeta, stride: tuple[int, ...]) -> bool:
     return all(s == w for s, w, n in zip(meta.stride, stride, meta.shape, strict=True) if n != 1)
-
-
-def channels_last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a batch of images with its channels last."""
-    batch, channels, *sizes = shape
-    first, *rest, last = contiguous_stride((batch, *sizes, channels))
-    return (first, last, *rest)
 
 
 def is_channels_last(meta: TensorMeta) -> bool:

@@ -12,13 +12,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.values import TensorMeta, broadcast_shape, contiguous_stride, span_of
-from .elementwise import (
-    channels_last_stride,
-    is_channels_last,
-    is_contiguous,
-    like_stride,
-)
+from ..ir.values import TensorMeta, broadcast_shape, channels_last_stride, contiguous_stride, span_of
+from .elementwise import is_channels_last, is_contiguous, like_stride
 from .probes import run_elementwise
 from .results import OperatorFailed, Result, SameTensor, View, device_of
 from .stand_ins import is_leaf, run_without_data

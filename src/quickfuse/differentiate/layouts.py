@@ -159,14 +159,16 @@ def _is_contiguous(x: Any) -> bool:
 
 
 def memory_format_of(x: Any) -> torch.memory_format:
-    """Whether a tensor's channels are the last in memory."""
-    if min(x.meta.shape, default=0) > 1:  # the usual cases, since PyTorch's way imports a library for symbolic sizes first
-        if x.meta.is_contiguous:
+    """Whether a tensor's channels are the last in memory, by its strides, as c10's `is_channels_last_strides` goes."""
+    shape, stride = x.meta.shape, x.meta.stride
+    if len(shape) not in (4, 5) or stride[1] == 0:
+        return torch.contiguous_format
+    least = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[axis] == 0 or stride[axis] < least or (axis == 0 and least == stride[1]):
             return torch.contiguous_format
-        if x.meta.ndim == 4 and x.meta.stride == laid_out(x.meta.shape, torch.channels_last, x.meta).meta.stride:
-            return torch.channels_last
-    found: torch.memory_format = torch._prims_common.suggest_memory_format(x)
-    return found
+        least = stride[axis] * shape[axis]
+    return torch.channels_last if len(shape) == 4 else torch.channels_last_3d
 
 
 def _statistics(x: Any, shape: Any, weight: Any) -> Out:

@@ -77,6 +77,11 @@ def _reduced(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = Non
     return _contiguous(tuple(sizes), x.meta)
 
 
+def _moments(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Spec:
+    made = _reduced(x, dim or range(x.meta.ndim), keepdim)
+    return NotImplemented if made is NotImplemented else (made, made)
+
+
 def _mm(left: Any, right: Any) -> Spec:
     one, two = left.meta, right.meta
     if one.ndim != 2 or two.ndim != 2 or one.shape[1] != two.shape[0] or one.dtype != two.dtype:
@@ -84,11 +89,35 @@ def _mm(left: Any, right: Any) -> Spec:
     return _contiguous((one.shape[0], two.shape[1]), one)
 
 
-def _addmm(bias: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -> Spec:
-    made = _mm(left, right)
-    if made is NotImplemented or bias.meta.dtype != left.meta.dtype or bias.meta.shape != made.meta.shape[1:]:
+def _bmm(left: Any, right: Any) -> Spec:
+    one, two = left.meta, right.meta
+    if one.ndim != 3 or two.ndim != 3 or one.shape[::2] != (two.shape[0], two.shape[1]) or one.dtype != two.dtype:
         return NotImplemented
-    return made
+    return _contiguous((*one.shape[:2], two.shape[2]), one)
+
+
+def _mv(matrix: Any, vector: Any) -> Spec:
+    one, two = matrix.meta, vector.meta
+    fits = (one.ndim, two.ndim, one.dtype) == (2, 1, two.dtype) and one.shape[1] == two.shape[0]
+    return _contiguous(one.shape[:1], one) if fits else NotImplemented
+
+
+def _dot(left: Any, right: Any) -> Spec:
+    fits = left.meta.ndim == 1 and (left.meta.shape, left.meta.dtype) == (right.meta.shape, right.meta.dtype)
+    return _contiguous((), left.meta) if fits else NotImplemented
+
+
+def _added_to(product: Callable[[Any, Any], Spec]) -> Callable[..., Spec]:
+    """The rule of a product that is added to something, which is broadcast."""
+
+    def rule(added: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -> Spec:
+        made, one = product(left, right), added.meta
+        if made is NotImplemented or one.dtype != made.meta.dtype or one.ndim > made.meta.ndim:
+            return NotImplemented
+        fits = all(n in (1, size) for n, size in zip(reversed(one.shape), reversed(made.meta.shape), strict=False))
+        return made if fits else NotImplemented
+
+    return rule
 
 
 def _linear(input: Any, weight: Any, bias: Any = None) -> Spec:
@@ -199,7 +228,15 @@ RULES: dict[Any, Callable[..., Spec]] = {
     aten.mean.dim: _reduced,
     aten.sum.dim_IntList: _reduced,
     aten.mm.default: _mm,
-    aten.addmm.default: _addmm,
+    aten.bmm.default: _bmm,
+    aten.mv.default: _mv,
+    aten.dot.default: _dot,
+    aten.vdot.default: _dot,
+    aten.addmm.default: _added_to(_mm),
+    aten.baddbmm.default: _added_to(_bmm),
+    aten.addmv.default: _added_to(_mv),
+    aten.var_mean.correction: _moments,
+    aten.std_mean.correction: _moments,
     aten.linear.default: _linear,
     aten.cat.default: _cat,
     aten.stack.default: _stack,

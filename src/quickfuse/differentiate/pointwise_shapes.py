@@ -18,8 +18,10 @@ from .traced import TracedTensor, map_traced
 
 #: Other operators with one new tensor for a result.
 _OTHERS = frozenset(
-    f"aten::{name}" for name in "norm linalg_vector_norm amax amin any all prod cumsum argmax argmin".split()
+    f"aten::{name}" for name in "norm linalg_vector_norm amax amin any all prod argmax argmin".split()
 )
+#: Operators whose results are like their first operand, as those of operators on elements are.
+_LIKE_FIRST = frozenset(f"aten::{name}" for name in "masked_fill floor_divide fill tril triu cumsum cumprod".split())
 #: Operators on elements that are told how to lay out their results.
 _COPIES = frozenset({"aten::clone", "aten::_to_copy", "aten::copy"})
 #: Larger results are not computed to find out what they look like.
@@ -29,6 +31,7 @@ _LARGEST = 1 << 16
 def pointwise_spec(function: Any, args: Any, kwargs: Any, tensors: list[TracedTensor]) -> Spec:
     """What `function(*args, **kwargs)` returns, `NotImplemented` where that has to be found in another way."""
     pointwise = torch.Tag.pointwise in function.tags and torch.Tag.nondeterministic_seeded not in function.tags
+    pointwise = pointwise or function._schema.name in _LIKE_FIRST
     if not pointwise and function._schema.name not in _OTHERS:
         return NotImplemented
     if function._schema.name in _COPIES or not tensors or any(t.meta.device.type != "cpu" for t in tensors):

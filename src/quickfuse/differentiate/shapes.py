@@ -59,6 +59,8 @@ _NOT_ON_ZEROS = frozenset({"aten::lu_unpack", "aten::linalg_lu_solve", "aten::li
 
 #: Operators are not run on real tensors of more bytes.
 _LARGEST_RUN = 1 << 26
+#: The same, where a run saves time.
+_LARGEST_FOR_TIME = 1 << 20
 
 
 def _by_rule(rule: Callable[..., Spec], function: Any, args: Any, kwargs: Any) -> Spec:
@@ -95,6 +97,9 @@ def _without_running(function: Any, args: Any, kwargs: Any, tensors: list[Traced
     name = function._schema.name
     if name in _OF_ANOTHER_SHAPE or (name in _OF_OTHER_STRIDES and _may_run(tensors)):
         return _on_zeros(function, args, kwargs, tensors, "only a run tells what it returns")
+    if _is_slow(function) and _may_run(tensors, _LARGEST_FOR_TIME) and kwargs.get("device") is None:
+        with contextlib.suppress(Unsupported):
+            return _on_zeros(function, args, kwargs, tensors, "")
     try:
         return _on_meta(function, args, kwargs, device)
     except Unsupported:
@@ -103,6 +108,11 @@ def _without_running(function: Any, args: Any, kwargs: Any, tensors: list[Traced
         return _on_zeros(function, args, kwargs, tensors, str(error))
     except Exception as error:
         raise Unsupported(f"what {function} returns is not known before it runs: {error}") from error
+
+
+def _is_slow(function: Any) -> bool:
+    """Whether PyTorch's rule for tensors without data is written in Python: the first such imports half of its compiler."""
+    return torch._C.DispatchKey.Meta in function.py_kernels
 
 
 def _on_zeros(function: Any, args: Any, kwargs: Any, tensors: list[TracedTensor], reason: str) -> Spec:
@@ -129,9 +139,9 @@ def _on_zeros(function: Any, args: Any, kwargs: Any, tensors: list[TracedTensor]
     return found
 
 
-def _may_run(tensors: list[TracedTensor]) -> bool:
+def _may_run(tensors: list[TracedTensor], largest: int = _LARGEST_RUN) -> bool:
     on_cpu = all(t.meta.device.type == "cpu" for t in tensors)
-    return on_cpu and sum(t.meta.span_bytes for t in tensors) <= _LARGEST_RUN
+    return on_cpu and sum(t.meta.span_bytes for t in tensors) <= largest
 
 
 def _run(function: Any, args: Any, kwargs: Any, make: Callable[[TracedTensor], torch.Tensor]) -> Spec:

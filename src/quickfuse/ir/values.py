@@ -129,6 +129,13 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
+def channels_last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a batch of images with its channels last."""
+    batch, channels, *sizes = shape
+    first, *rest, last = contiguous_stride((batch, *sizes, channels))
+    return (first, last, *rest)
+
+
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape that several are broadcast to, if there is one. PyTorch's own function imports its compiler first."""
     sizes = []

@@ -14,7 +14,7 @@ from quickfuse.ir.values import TensorMeta
 from . import ops
 from .context import Context
 from .promotion import Promotion, is_float
-from .rules import ALL_DEVICES, EVALUATORS, Pointwise, bound, no_rule_if, pointwise
+from .rules import ALL_DEVICES, EVALUATORS, Pointwise, bound, finish, no_rule_if, pointwise
 from .symbolic import Tensor
 
 _CUDA = frozenset({"cuda"})
@@ -262,8 +262,8 @@ def nextafter(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
     return ops.nextafter(x, y)
 
 
-@pointwise("xlogy special_xlogy", operands=_BINARY, promotion=Promotion.FLOAT)
-def xlogy(x: Expr, y: Expr) -> Expr:
-    """`x * log(y)`, which is 0 where x is 0 unless y is NaN."""
-    zero = ops.like(x, 0)
-    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, ops.log(y))))
+@pointwise("xlogy special_xlogy", operands=_BINARY, promotion=Promotion.FLOAT, needs="common")
+def xlogy(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
+    """`x * log(y)`, which is 0 where x is 0 unless y is NaN. Eager rounds the logarithm to 16 bits, too."""
+    zero, log = ops.like(x, 0), finish(ops.log(y), common, x.dtype)
+    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, log)))

@@ -55,6 +55,19 @@ def _channel_shuffle(input: Tensor, groups: int) -> Tensor:
     return parts.transpose(1, 2).clone(memory_format=torch.contiguous_format).view(input.shape)
 
 
+def _block_diag(*tensors: Any) -> Any:
+    blocks = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else list(tensors)
+    if any(block.ndim != 2 or block.dtype is not blocks[0].dtype for block in blocks):
+        return None
+    columns = sum(block.shape[1] for block in blocks)
+    rows, begin = [], 0
+    for block in blocks:
+        end = begin + block.shape[1]
+        rows.append(torch.constant_pad_nd(block, (begin, columns - end)))
+        begin = end
+    return torch.cat(rows)
+
+
 def _trace(input: Tensor) -> Tensor:
     return input.diagonal().sum()
 
@@ -127,6 +140,6 @@ def _embedding_bag(
 #: Name of a function of `torch` or of an operator of ATen -> what it is composed of.
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
     "ldexp": _ldexp, "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "pixel_shuffle": _pixel_shuffle,
-    "pixel_unshuffle": _pixel_unshuffle, "repeat": _repeat, "channel_shuffle": _channel_shuffle,
+    "pixel_unshuffle": _pixel_unshuffle, "repeat": _repeat, "channel_shuffle": _channel_shuffle, "block_diag": _block_diag,
     "embedding_bag": _embedding_bag, "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip

@@ -23,13 +23,12 @@ from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View, memory_at
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import TensorMeta, channels_last_stride
 
 from . import ops
 from .calls import rule, several
 from .computed_indices import at
 from .context import Context
-from .layout import Shape
 from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
 from .promotion import COMPUTE
 from .reductions import total
@@ -177,12 +176,6 @@ def channels_last(ctx: Context, tensor: Tensor) -> Buffer | View:
     if tensor.whole and not isinstance(value, Load):
         tensor.storage.value = load  # other readers need not compute it again
     return memory_at(load.access.buffer, wanted.shape, wanted.stride, load.access.offset)
-
-
-def channels_last_stride(shape: Shape) -> Shape:
-    """The strides of a batch of images with the channels next to each other."""
-    _, channels, height, width = (max(size, 1) for size in shape)
-    return (channels * height * width, 1, channels * width, channels)
 
 
 def channels_last_meta(meta: TensorMeta) -> TensorMeta:

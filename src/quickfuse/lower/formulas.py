@@ -2,8 +2,8 @@
 
 Each is what PyTorch's own kernel computes, as PyTorch calls, which `expansion.py` takes apart. Operands of 16 bits are
 converted to float32, and results are rounded at the end, as in the kernels. Formulas of PyTorch (`torch._decomp`) are used
-where their kernels are as short and their results are eager's, but without what they are wrapped in: when called first, that
-imports SymPy, for which a program would wait a second.
+where their kernels are as short and their results are eager's, but without what they are wrapped in, and none that calls
+`torch._check`: when called first, these import SymPy, for which a program would wait a second.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _from_pytorch(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "deg2rad rad2deg frac glu glu_backward hardtanh_backward leaky_relu_backward _prelu_kernel _prelu_kernel_backward "
+    "frac glu_backward hardtanh_backward leaky_relu_backward _prelu_kernel _prelu_kernel_backward "
     "hardswish_backward elu_backward gelu_backward silu_backward softplus_backward log_sigmoid_forward mse_loss_backward "
     "_log_softmax_backward_data"
 ).split():
@@ -60,16 +60,25 @@ for _name in (
 
 # They convert operands of 16 bits themselves where eager does, or move elements without changing them.
 for _name in (
-    "isposinf isneginf nan_to_num nansum count_nonzero aminmax _safe_softmax block_diag _fused_rms_norm "
-    "rot90 diag_embed slice_backward select_backward diagonal_backward"
+    "nan_to_num nansum count_nonzero aminmax _safe_softmax rot90 slice_backward select_backward diagonal_backward"
 ).split():
     FORMULAS[_name] = _from_pytorch(_name)
 
 # --- functions of elements ---
 
+formula("deg2rad")(lambda x: x * (math.pi / 180))
+formula("rad2deg")(lambda x: x * (180 / math.pi))
+formula("isposinf")(lambda x: x == math.inf)
+formula("isneginf")(lambda x: x == -math.inf)
 formula("sinc")(lambda x: torch.where(x == 0, 1.0, torch.sin(x * math.pi) / (x * math.pi)))
 formula("heaviside")(lambda x, values: torch.where(x == 0, values, (x > 0).to(x.dtype)))
 formula("special_xlog1py")(lambda x, y: torch.where(y.isnan(), y, torch.where(x == 0, 0, x * y.log1p())))
+
+
+@formula("glu")
+def _glu(x: X, dim: int = -1) -> X:
+    first, second = x.chunk(2, dim)
+    return first * second.sigmoid()
 
 
 @formula("logit")
@@ -236,6 +245,17 @@ def _logsumexp(x: X, dim: Any, keepdim: bool = False) -> X:
     shift = torch.where(best.isinf(), 0, best)
     powers = (x - shift).exp()
     return powers.sum(dim, keepdim).log() + (shift if keepdim else shift.amax(dim))
+
+
+def _rms_norm(x: X, shape: Any, weight: X | None = None, eps: float | None = None) -> tuple[X, X]:
+    dtype = x.dtype
+    x = _computed(x)
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    scale = ((x * x).mean([*range(-len(shape), 0)], keepdim=True) + eps).rsqrt()
+    return (x * scale if weight is None else x * scale * weight).to(dtype), scale
+
+
+FORMULAS["_fused_rms_norm"] = _rms_norm  # not by `formula`: the second result is not rounded
 
 
 @formula("_fused_rms_norm_backward")

@@ -52,6 +52,11 @@ def diagonal_scatter(
     return _placed(ctx, meta, ctx.formula(input), src, torch.diagonal, offset, dim1, dim2)
 
 
+@rule("diag_embed")
+def diag_embed(ctx: Context, meta: TensorMeta, input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    return _placed(ctx, meta, ops.const(0, input.dtype), input, torch.diagonal, offset, dim1, dim2)
+
+
 # --- parts that are kept ---
 
 
