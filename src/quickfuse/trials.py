@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .compiled import Compiled
 
 #: How many calls in a row capture nothing before time is taken, and in how many it is taken for each of both. Generated code
-#: takes some twelve calls to become as quick as it will be (CPython's specialising interpreter, caches): `sin(x) + cos(y)` of
-#: 100 elements 9.8, 5.4, 5.2, 4.9, ... 3.4 us, beside 4.0 us in plain Python.
+#: takes some twelve calls to become as quick as it will be (CPython's specialising interpreter, caches): `sin(x) + cos(y)`
+#: of 100 elements 9.8, 5.4, 5.2, 4.9, ... 3.4 us, beside 4.0 us in plain Python.
 SETTLED_AFTER = 16
 MEASURED = 6
 #: Seconds. Calls that take longer stay compiled: as plain Python they might need much more memory.
