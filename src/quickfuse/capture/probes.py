@@ -394,7 +394,7 @@ class Lengths:
     def make(self, meta: TensorMeta) -> torch.Tensor:
         """A small tensor laid out like one of the operands: ones, unit matrices, and where they may be indices the first."""
         shape = self.shorten(meta.shape)
-        stride = _spaced(meta.shape, meta.stride, shape)
+        stride = restride(meta.shape, meta.stride, shape, gaps=True)
         assert stride is not None
         if self.place is not None:
             made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=self.place)
@@ -437,42 +437,30 @@ class Lengths:
         return None if stride is None else replace(leaf, shape=shape, stride=stride)
 
 
-def restride(shape: tuple[int, ...], stride: tuple[int, ...], new_shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The strides of the same layout at another shape, None where it is not dense (but for expanded axes)."""
+def restride(
+    shape: tuple[int, ...], stride: tuple[int, ...], new_shape: tuple[int, ...], gaps: bool = False
+) -> tuple[int, ...] | None:
+    """The strides of the same layout at another shape, None where it is not dense (but for expanded axes). With `gaps`, also
+    those of a part of a tensor: some elements are left out at the other shape, too. None is where elements overlap then."""
     if shape == new_shape:
         return stride
     if stride == contiguous_stride(shape):
         return contiguous_stride(new_shape)
-    if 0 in shape:
+    if 0 in shape and not gaps:
         return None
     steps = {0: 0, 1: 1}
     old = new = 1
-    for s, n, m in sorted((s, n, m) for s, n, m in zip(stride, shape, new_shape, strict=True) if n != 1 and s != 0):
-        if s != old:
-            return None
-        old, new = old * n, new * m
-        steps[old] = new
-    return tuple([steps[s] for s in stride]) if all(s in steps for s in stride) else None
-
-
-def _spaced(shape: tuple[int, ...], stride: tuple[int, ...], new_shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The same for an operand, which may also be a part of a tensor: where elements are left out between two steps, some
-    are left out at the other shape, too. None where elements overlap."""
-    if shape == new_shape:
-        return stride
-    steps = {0: 0, 1: 1}
-    old = new = 1
     for s, n, m in sorted((s, n, m) for s, n, m in zip(stride, shape, new_shape, strict=True) if n > 1 and s != 0):
-        if s < old:
+        if s < old or (s > old and not gaps):
             return None
         steps[s] = new if s == old else 2 * new
         old, new = s * n, steps[s] * m
         steps[old] = new  # that of an axis of one element, perhaps
-    return tuple([steps.get(s, new) for s in stride])
+    return tuple([steps.get(s, new) for s in stride]) if gaps or all(s in steps for s in stride) else None
 
 
 def _is_regular(meta: TensorMeta) -> bool:
-    return _spaced(meta.shape, meta.stride, tuple([n + 1 if n > 1 else n for n in meta.shape])) is not None
+    return restride(meta.shape, meta.stride, tuple([n + 1 if n > 1 else n for n in meta.shape]), gaps=True) is not None
 
 
 def _integers(value: Any) -> Iterator[int]:
