@@ -154,7 +154,7 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
             _HEALTH_CHECK(optimizer)
         for group in optimizer.param_groups:
             with _captured_gradients(i, group["params"]) as present:
-                if not any(not optimizer.state.get(p) for p in present):
+                if all(optimizer.state.get(p) for p in present):
                     continue
                 try:
                     initialise(group, *([] for _ in range(parameters)))
