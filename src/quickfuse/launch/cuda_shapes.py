@@ -139,7 +139,12 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         if not whole and rows * columns < tile and columns < longest:
             columns *= 2
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
-    warps = 1 if body.lies_across else _warps(body, rows * columns)
+    warps = _warps(body, rows * columns)
+    if body.lies_across and -(-total // rows) >= multiprocessors:
+        warps = 1
+    elif body.lies_across and not whole:  # few programs have to have more loads under way
+        columns = min(max(CUDA.tile // rows, 1), _power_of_two(longest))
+        warps = _warps(body, rows * columns)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
     return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members, form))
