@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-import quickfuse
+from layer_gradients import compare
 from quickfuse.ir.loop import Extern
 from schedule_interpreter import schedules_made
 
@@ -45,24 +44,6 @@ def calls(layer: nn.Module, x: torch.Tensor) -> list[str]:
         compare(layer, x)
     steps = [step for schedule in schedules for step in schedule.steps]
     return [getattr(step.target, "__name__", str(step.target)) for step in steps if isinstance(step, Extern)]
-
-
-def compare(layer: nn.Module, x: torch.Tensor) -> None:
-    x = x.to(next(layer.parameters()).dtype)
-
-    def run(module: Any) -> list[torch.Tensor | None]:
-        layer.zero_grad()
-        seen = x.detach().requires_grad_()
-        result = module(seen)
-        (result * torch.linspace(0, 1, result.numel()).view(result.shape)).sum().backward()
-        return [result.detach(), seen.grad, *(p.grad for p in layer.parameters())]
-
-    compiled: Any = quickfuse.compile(layer, fullgraph=True)
-    for expected, found in zip(run(layer), run(compiled), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-        assert expected is None or found is None or found.stride() == expected.stride()
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("inputs", INPUTS)

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import quickfuse
 from quickfuse.differentiate.expand import expand
 from quickfuse.emit.plan import Plan
 from quickfuse.ir.expr import Load, walk
 from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import Loop
 from quickfuse.lower import lower
-from schedule_interpreter import check
+from schedule_interpreter import check, schedules_made
 from trace_helper import trace
 
 X = torch.Tensor
@@ -141,3 +142,17 @@ def test_choices_by_index_are_made_once() -> None:
     reduced = [step for step in lower(trace(normalised, *inputs).graph, expand=expand).steps
                if isinstance(step, Loop) and any(store.combine for store in step.stores)]  # fmt: skip
     assert len(reduced) == 3 and not any("where" in str(step) for step in reduced)
+
+
+def test_a_convolutions_operand_is_computed_again_by_what_reads_its_origin_anyway() -> None:
+    """The gradients of activation and norm need the images that the norm got. What the weight's gradient needs in memory,
+    computed from these, they do not load besides."""
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3)
+    )
+    with schedules_made() as schedules:
+        quickfuse.compile(layers)(torch.randn(4, 16, 32, 32)).sum().backward()
+    slots = [(slot, member.buffers[k]) for step in schedules[1].steps if isinstance(step, KernelCall)
+             for member in step.members for k, slot in enumerate(step.body.slots)]  # fmt: skip
+    operands = {buffer for slot, buffer in slots if "w" in slot.access and buffer.meta.numel == 4 * 16 * 32 * 32}
+    assert operands and not any("r" in slot.access and buffer in operands for slot, buffer in slots)

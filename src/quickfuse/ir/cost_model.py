@@ -107,6 +107,10 @@ class CostModel:
     most_rows: int = 64
     #: From so many elements on it matters in which order a convolution's weight lies.
     large_weight: int = 4096
+    #: Kernels of one channel each that have more elements along an axis, and so many channels: the gradient of their weight
+    #: is a loop (5 by 5 in MobileNetV3, 7 by 7 in ConvNeXt, 16 to 960 channels: 1.3 to 12 times as fast).
+    small_kernel: int = 3
+    least_depthwise: int = 8
     #: So many times larger than the images a weight must be for these to keep their layout.
     heavy_weight: int = 1
 

@@ -23,16 +23,19 @@ from quickfuse.ir.convolution import SteadyConvolution
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, View, memory_at
+from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta, channels_last_stride
 
 from . import ops
 from .calls import rule, several
-from .computed_indices import at
+from .computed_indices import at, spread
 from .context import Context
+from .joining import constant_pad
 from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
 from .promotion import COMPUTE
 from .reductions import total
 from .rules import no_rule_if
+from .space import Space
 from .symbolic import Storage, Tensor, whole_load
 
 #: What oneDNN computes; other types go through kernels that gain nothing. What tensor cores compute, which round float32 to
@@ -95,20 +98,26 @@ def convolution_backward(
     no_rule_if(any(want and type(m) is not TensorMeta for want, m in zip(wanted, meta, strict=True)))
     no_rule_if(not all(map(is_image, (grad_output, input, weight))))
     no_rule_if(_weighs_more(input, weight, grad_output.meta))
-    if _is_on_gpu(input):
+    made: list[Tensor | None] = [None, None, None]
+    on_gpu = _is_on_gpu(input)
+    pixelwise = not on_gpu and is_pixelwise(input, weight, stride, padding, transposed, output_padding, groups)
+    depthwise = wanted[1] and _is_large_and_depthwise(input, weight, transposed, groups)
+    if wanted[2] and (on_gpu or pixelwise or depthwise):
+        made[2], wanted[2] = total(ctx, meta[2], grad_output, (0, 2, 3), False, None), False
+    if depthwise:
+        made[1], wanted[1] = depthwise_weight_gradient(ctx, meta[1], grad_output, input, stride, padding, dilation), False
+    if not any(wanted):
+        return made
+    if on_gpu:
         gradient, image, weighted = _images_on_gpu(ctx, (grad_output, input, weight), weight, transposed, groups)
-        of_bias = total(ctx, meta[2], grad_output, (0, 2, 3), False, None) if wanted[2] else None
-        wanted[2] = False
     else:
         gradient, image, weighted = channels_last(ctx, grad_output), channels_last(ctx, input), ctx.memory(weight)
-        of_bias = None
-    if not _is_on_gpu(input) and is_pixelwise(input, weight, stride, padding, transposed, output_padding, groups):
-        function = InputGradient(is_large(grad_output.meta, weight.meta))
-        return [
-            _call(ctx, meta[0], function, (gradient, ctx.memory(weight))) if wanted[0] else None,
-            _call(ctx, meta[1], weight_gradient, (gradient, image), _weight_meta(meta[1])) if wanted[1] else None,
-            total(ctx, meta[2], grad_output, (0, 2, 3), False, None) if wanted[2] else None,
-        ]
+    if pixelwise:
+        if wanted[0]:
+            made[0] = _call(ctx, meta[0], InputGradient(is_large(grad_output.meta, weight.meta)), (gradient, weighted))
+        if wanted[1]:
+            made[1] = _call(ctx, meta[1], weight_gradient, (gradient, image), _weight_meta(meta[1]))
+        return made
     operands = (gradient, image, weighted)
     settings = (bias_sizes, stride, padding, dilation, transposed, output_padding, groups, wanted)
     nothing = TensorMeta(torch.float32, (0,), (1,), grad_output.meta.device)  # a gradient that is not asked for
@@ -117,11 +126,42 @@ def convolution_backward(
     buffers = [ctx.temp(m) for m in laid_out]
     function = torch.ops.aten.convolution_backward.default
     ctx.program.steps.append(Extern(function, (*operands, *settings), {}, buffers))
-    made = [
-        Tensor(Storage(m, whole_load(buffer)), m) if want else None
-        for want, m, buffer in zip(wanted, meta, buffers, strict=True)
-    ]
-    return made if of_bias is None else [*made[:2], of_bias]
+    for k, (m, buffer) in enumerate(zip(meta, buffers, strict=True)):
+        if wanted[k]:
+            made[k] = Tensor(Storage(m, whole_load(buffer)), m)
+    return made
+
+
+def _is_large_and_depthwise(input: Tensor, weight: Tensor, transposed: bool, groups: int) -> bool:
+    """Whether each channel has a kernel of its own, too large for oneDNN's way to these, which is for 3 by 3. It takes them
+    for blocks of 16 by 16 channels, all but one of them zeros: 16 times the memory, and 2 to 12 times as long as a loop."""
+    is_depthwise = groups == input.meta.shape[1] == weight.meta.shape[0] and not transposed and not _is_on_gpu(input)
+    return is_depthwise and groups >= COSTS.least_depthwise and max(weight.meta.shape[2:]) > COSTS.small_kernel
+
+
+def depthwise_weight_gradient(
+    ctx: Context, meta: TensorMeta, grad_output: Tensor, input: Tensor, stride: Any, padding: Any, dilation: Any
+) -> Tensor:
+    """Each element is a sum over images and pixels, of gradient times image at a distance. The images are stored with zeros
+    around them first, which is less than asking for each element of each window whether it is inside."""
+    settings = [whole for value in (stride, padding, dilation) if (whole := _integers(value)) is not None]
+    no_rule_if(len(settings) < 3)
+    (images, channels, height, width), (above, left) = input.meta.shape, settings[1]
+    padded = TensorMeta.dense(input.dtype, (images, channels, height + 2 * above, width + 2 * left), input.meta.device)
+    image = constant_pad(ctx, padded, input, [left, left, above, above])
+    channels_last(ctx, image)
+    # over the gradient's index, 1, and the place in the kernel
+    shape = (*grad_output.meta.shape, *meta.shape[1:])
+    rows = [[0] * 7 for _ in range(4)]
+    rows[0][0] = rows[1][1] = 1
+    for k, (step, distance) in enumerate(zip(settings[0], settings[2], strict=True), 2):
+        rows[k][k], rows[k][k + 3] = step, distance
+    windows = reindex(ctx.read(image), IndexMap((0,) * 4, tuple(map(tuple, rows)), 7))
+    gradient = spread(ctx.read(grad_output), grad_output.meta.shape, range(4), 7)
+    space = Space(ctx, shape, (0, 2, 3), meta.device)
+    compute = COMPUTE[input.dtype]
+    product = ops.mul(ops.via(gradient, compute), ops.via(windows, compute))
+    return ctx.fresh(meta, ops.via(space.result(space.sum(product), False), meta.dtype))
 
 
 def _weight_meta(meta: TensorMeta) -> TensorMeta:

@@ -119,6 +119,8 @@ class _Materializing:
         self.again: dict[Buffer, set[int]] = {}
         #: How many loops after so many calls load from a buffer.
         self.loading: Counter[tuple[int, Buffer]] = Counter()
+        #: The one large buffer that a value is computed from. Most of what reads the value will load that in its place.
+        self.origin: dict[Buffer, Buffer] = {}
         self.cut: set[Buffer] = set()
         #: The nodes of each store's expressions, by its id, and what it loads.
         self.nodes: dict[int, list[Expr]] = {}
@@ -160,7 +162,8 @@ class _Materializing:
             loads = self.loads[id(store)] = [node for node in nodes if isinstance(node, (Load, Place))]
             passes = [self.known.get(node.access.buffer, _FIRST) for node in loads]
             needs, calls = max([n for n, _ in passes], default=0), max([c for _, c in passes], default=0)
-            self.loading.update({(calls, node.access.buffer) for node in loads})
+            loaded = {node.access.buffer for node in loads}
+            self.loading.update({(calls, read) for buffer in loaded for read in {buffer, self.origin.get(buffer, buffer)}})
             for node in loads:
                 if (readers := self.readers.get(node.access.buffer)) is not None:
                     readers.found[(needs, calls), loop.shape, node.access] = None
@@ -170,6 +173,10 @@ class _Materializing:
             if buffer in self.readers:
                 self.readers[buffer].several |= buffer in self.filled or store.kind is not StoreKind.ASSIGN
                 self.filled.add(buffer)
+                size = math.prod(loop.shape)
+                large = {self.origin.get(read, read) for read in loaded if 2 * read.meta.numel >= size}
+                if len(large) == 1:
+                    (self.origin[buffer],) = large
             if store.kind is StoreKind.REDUCE:
                 self.reduced.add(buffer)
             before = self.known.get(buffer, _FIRST)
