@@ -301,13 +301,21 @@ def kw_names(frames: list[FrameState], f: FrameState, arg: int, value: tuple[str
 
 def call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, Micro]) -> None:
     stack = f.stack
-    function, given = called(stack, arg)
+    at = len(stack) - arg - 2  # see `called`
+    function, above = stack[at], stack[at + 1]
+    given = arg
+    if function is NULL:
+        function, values = above, stack[:at:-1]
+    elif above is NULL:
+        values = stack[: at + 1 : -1]
+        values.append(function)
+    else:
+        given += 1
+        values = stack[at:]
+        values.reverse()
     if id(function) in SPECIAL_CALLS and _call_specially(frames, f, function, given):
         return
-    values = stack[: -arg - 3 : -1]
-    del stack[len(stack) - arg - 2 :]
-    if given == arg:  # there is a NULL, below the callable or in the place of `self`
-        del values[-1 if values[-1] is NULL else -2]
+    del stack[at:]
     f.keyword_names = ()
     stack.append(_run_call(frames, f, value[given - arg], values))
 

@@ -12,17 +12,17 @@ from typing import Any
 
 from ..bytecode.decoding import TABLE, Instruction
 from ..errors import Unsupported
-from ..ir.frame import FrameState
+from ..ir.frame import After, FrameState
 from . import operations as do
 from .callers import is_own
 from .effects import CONTAINER_OPERATIONS, effect
-from .frame_reading_calls import looks_at_frames
+from .frame_reading_calls import looks_at_frames, may_look_at_frames
 from .micro import MICRO_VARIABLES, Micro
 from .places import WithoutSegment
 from .program import Program, program_of
 from .unwind import Returned, unwind
 
-__all__ = ["Returned", "leave", "looks_at_frames", "needs_own_frame", "perform", "perform_on"]
+__all__ = ["Returned", "leave", "looks_at_frames", "needs_own_frame", "perform", "perform_through"]
 
 Operation = Callable[[list[FrameState], FrameState, int, Any], Returned | None]
 #: What `perform` looks up: who does the instruction, its argument, and whatever else that one wants to know.
@@ -59,41 +59,51 @@ def perform(frames: list[FrameState]) -> Returned | None:
         return None
 
 
-def perform_on(frames: list[FrameState], without_segment: WithoutSegment) -> tuple[int, bool]:
-    """Perform the next instruction of the innermost frame, and those after it, as long as each is one that no segment begins
-    with, and that neither calls nor returns from the outermost frame.
+def perform_through(frames: list[FrameState], without_segment: WithoutSegment, after: After) -> int | Returned:
+    """Perform the next instruction of the innermost frame as `perform` does, and those after it as long as each is one that no
+    segment begins with, and that neither calls nor returns from the outermost frame.
 
     Returns:
-        How many were performed, and whether a segment may begin now: otherwise the next one is for `perform`.
+        How many were performed, below zero where no segment may begin now either, and zero where the next one is a call
+        that needs a real frame (see `needs_own_frame`). `Returned` when the outermost frame returned.
 
     Raises:
-        BaseException: what no frame handles, as `perform` does.
+        Unsupported, BaseException: as `perform` does.
     """
     count = 0
     while True:
         frame = frames[-1]
-        program = program_of(frame.code)
-        steps = program.steps or _prepare(program)
-        positions = without_segment.positions(frames)
-        outermost = len(frames) == 1
+        depth = len(frames)
+        function = after.functions.get(depth)
+        if function is None:
+            program = program_of(frame.code)
+            function = program.steps or _prepare(program), without_segment.positions(frames)
+            after.functions[depth] = function
+        steps, positions = function
         while True:
             position = frame.position
-            if position not in positions:
-                return count, True
             operation, arg, value = steps[position]
-            leaves = operation in _LEAVE
-            if (leaves and (outermost or operation not in _RETURN)) or count == _MOST_IN_A_ROW:
-                return count, False
+            if not count:
+                if operation is None:
+                    raise Unsupported(f"the bytecode instruction {value}")
+                if operation in _CALLS and _looks_at_frames(frame, operation, arg):
+                    return 0
+            elif position not in positions:
+                return count
+            elif count >= _MOST_IN_A_ROW or (operation in _LEAVE and (depth == 1 or operation not in _RETURN)):
+                return -count
             frame.lasti = position
             frame.position = position + 1
             count += 1
             try:
-                operation(frames, frame, arg, value)  # type: ignore[misc]
+                returned = operation(frames, frame, arg, value)
             except BaseException as error:
                 if not _handle(frames, error):
-                    raise
+                    raise  # without an entry for this function, and without another context
                 break
-            if leaves:
+            if returned is not None:
+                return returned
+            if operation in _RETURN:
                 break
 
 
@@ -127,22 +137,25 @@ def needs_own_frame(frame: FrameState) -> bool:
     """
     program = program_of(frame.code)
     operation, arg, _ = (program.steps or _prepare(program))[frame.position]
-    if operation not in _CALLS:
-        return False
+    return operation in _CALLS and _looks_at_frames(frame, operation, arg)
+
+
+def _looks_at_frames(frame: FrameState, operation: Operation | None, arg: int) -> bool:
+    """Whether a call looks at the frames of its callers."""
     stack = frame.stack
     if operation is do.call_with_unpacked:
         args = stack[-1 - (arg & 1)]
         function, _ = do.called(stack, 1 + (arg & 1))
         return looks_at_frames(function, len(args) if type(args) is tuple else 0)
     function, given = do.called(stack, arg)
-    return looks_at_frames(function, given - len(frame.keyword_names))
+    return may_look_at_frames(function) and looks_at_frames(function, given - len(frame.keyword_names))
 
 
 #: After so many instructions without a segment the driver decides whether to go on one by one.
 _MOST_IN_A_ROW = 64
 _CALLS = frozenset({do.call, do.call_with_unpacked})
 _RETURN = frozenset({do.return_value, do.return_const})
-#: Where `perform_on` may have to stop: what cannot be performed, calls and returns.
+#: Where `perform_through` may have to stop: what cannot be performed, calls and returns.
 _LEAVE = _RETURN | _CALLS | {None}
 
 # the table ------------------------------------------------------------------------------------------------------

@@ -120,13 +120,31 @@ class FrameState:
         return f"<frame of {self.code.co_qualname} at {self.location}, instruction {self.position}>"
 
 
+class After:
+    """What is known of where a program goes on after one compiled segment.
+
+    Each call of the segment leaves frames of the same functions, at the same positions. Of these only the innermost one
+    moves, until it returns: so their number and its position say where the program stands.
+
+    * `functions` has, for a number of frames, what `perform_through` needs to know about the innermost one's function.
+    * `points` has what begins there, for a number of frames and a position, where no frame has objects whose end can be seen.
+    """
+
+    __slots__ = ("functions", "points")
+
+    def __init__(self) -> None:
+        self.functions: dict[int, Any] = {}
+        self.points: dict[tuple[int, int], Any] = {}
+
+
 class Suspension(list[FrameState]):
     """A suspended program: its frames, outermost first.
 
     `caller` is a stand-in for the user's frame that called the program, and its globals: found when it is first needed (see
-    `drive.callers`).
+    `drive.callers`). `after` is what is known of where the program goes on, for frames that compiled code left.
     """
 
-    __slots__ = ("caller",)
+    __slots__ = ("after", "caller")
 
+    after: After
     caller: tuple[CodeType, dict[str, Any]] | None
