@@ -40,22 +40,38 @@ Slot = tuple[int, str, int]
 
 
 def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
-    """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none."""
+    """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none.
+
+    A frame that waits for another one keeps its values, so that those of ordinary classes need not be looked at again. This is
+    asked before each segment, and nothing else than a segment lets a frame wait: so the innermost one's mark is always fresh.
+    """
     found: list[tuple[Slot, Any]] = []
+    innermost = len(frames) - 1
     for depth, frame in enumerate(frames):
         if frame.activation is not None:
             if sys.getrefcount(frame.activation) > _OWN_REFERENCES:
                 found.append(((depth, "A", 0), frame.activation))
             else:  # the exception is gone
                 frame.activation = None
+        if frame.ordinary and depth < innermost:
+            continue
+        ordinary = True
         for place, values in (("L", frame.locals), ("S", frame.stack)):
             if not _ordinary.issuperset(map(type, values)):
+                ordinary = False
                 for index, value in enumerate(values):
                     kind = type(value)
-                    if kind is CellType and (contents := gc.get_referents(value)):  # often, and mostly of an ordinary class
-                        kind = type(contents[0])
-                    if kind not in _ordinary and ends_visibly(value):
+                    if kind in _ordinary:
+                        continue
+                    if kind is CellType or kind is enumerate:  # often, and mostly with what is of ordinary classes
+                        contents = gc.get_referents(value)  # an enumeration has an iterator, and what it gave last
+                        if _ordinary.issuperset(map(type, contents)) and (
+                            kind is CellType or _ordinary.issuperset(map(type, contents[1]))
+                        ):
+                            continue
+                    if ends_visibly(value):
                         found.append(((depth, place, index), value))
+        frame.ordinary = ordinary and depth < innermost
     return found
 
 

@@ -59,11 +59,12 @@ class FrameState:
     * `replacement` is what the caller gets in place of the frame's return value: the new object, for an `__init__` that
       runs as part of a call of its class. `UNBOUND` for other frames.
     * `activation` is set while the frame may be in a traceback.
+    * `ordinary` says, of a frame that waits for another one, that no value has an end that can be seen (see `ir.endings`).
     """
 
     __slots__ = (
-        "activation", "code", "globals", "handled", "keyword_names", "lasti", "locals", "position", "replacement",
-        "stack",
+        "activation", "code", "globals", "handled", "keyword_names", "lasti", "locals", "ordinary", "position",
+        "replacement", "stack",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +88,7 @@ class FrameState:
         self.handled: list[BaseException | None] = [] if handled is None else handled
         self.replacement = replacement
         self.activation: Activation | None = None
+        self.ordinary = False
 
     def end(self) -> None:
         """The frame is done."""
