@@ -92,9 +92,11 @@ class Driver:
     def _go_on(self, frames: list[FrameState], after: After) -> Any:
         """Run suspended frames to the result. The list is always of those that are suspended now."""
         barren = 0
+        settled = False
         left = self.left_to_python
         while True:
-            performed = 0 if left else perform_through(frames, self.without_segment, after)
+            performed, quiet = (0, False) if left else perform_through(frames, self.without_segment, after)
+            settled = settled and quiet
             if type(performed) is Returned:
                 return performed.value
             if not performed:
@@ -109,7 +111,11 @@ class Driver:
                 continue
             if left and (place_of(frames[-1]) in left or frames[-1].position in self.without_segment.positions(frames)):
                 continue
-            beginning = self._next_beginning(frames, after)
+            if not settled and visible_endings(frames):
+                beginning = self._beginning(key_of(frames), frames)
+            else:
+                settled = True
+                beginning = self._ordinary_beginning(frames, after)
             compiled = self.compiled
             outcome = self._run_segment(beginning, frames)
             barren += COMPILED_IN_VAIN * (self.compiled - compiled)
@@ -123,13 +129,12 @@ class Driver:
             if not frames:
                 return outcome
             after = getattr(outcome, "after", None) or After()
+            settled = settled and getattr(outcome, "settled", False)
             if beginning.useful:
                 barren = 0
 
-    def _next_beginning(self, frames: list[FrameState], after: After) -> Beginning:
-        """Where these frames stand."""
-        if visible_endings(frames):
-            return self._beginning(key_of(frames), frames)
+    def _ordinary_beginning(self, frames: list[FrameState], after: After) -> Beginning:
+        """Where frames stand that have no values whose end can be seen."""
         place = len(frames), frames[-1].position
         found = after.points.get(place)
         if found is None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..bytecode.decoding import TABLE, Instruction
 from ..errors import Unsupported
-from ..ir.frame import After, FrameState
+from ..ir.frame import After, FrameState, Marker
 from . import operations as do
 from .callers import is_own
 from .effects import CONTAINER_OPERATIONS, effect
@@ -20,7 +22,7 @@ from .frame_reading_calls import looks_at_frames, may_look_at_frames
 from .micro import MICRO_VARIABLES, Micro
 from .places import WithoutSegment
 from .program import Program, program_of
-from .unwind import Returned, unwind
+from .unwind import QUIET, Returned, unwind
 
 __all__ = ["Returned", "leave", "looks_at_frames", "needs_own_frame", "perform", "perform_through"]
 
@@ -51,26 +53,32 @@ def perform(frames: list[FrameState]) -> Returned | None:
         raise Unsupported(f"the bytecode instruction {value}")
     frame.lasti = position
     frame.position = position + 1
+    frame.ordinary = False
     try:
-        return operation(frames, frame, arg, value)
+        returned = operation(frames, frame, arg, value)
     except BaseException as error:
         if not _handle(frames, error):
             raise  # without an entry for this function, and without another context
         return None
+    return None if returned is QUIET else returned
 
 
-def perform_through(frames: list[FrameState], without_segment: WithoutSegment, after: After) -> int | Returned:
+def perform_through(
+    frames: list[FrameState], without_segment: WithoutSegment, after: After
+) -> tuple[int | Returned, bool]:
     """Perform the next instruction of the innermost frame as `perform` does, and those after it as long as each is one that no
     segment begins with, and that neither calls nor returns from the outermost frame.
 
     Returns:
         How many were performed, below zero where no segment may begin now either, and zero where the next one is a call
-        that needs a real frame (see `needs_own_frame`). `Returned` when the outermost frame returned.
+        that needs a real frame (see `needs_own_frame`); `Returned` when the outermost frame returned. And whether none of
+        them could run code of the program's.
 
     Raises:
         Unsupported, BaseException: as `perform` does.
     """
     count = 0
+    quiet = True
     while True:
         frame = frames[-1]
         depth = len(frames)
@@ -80,6 +88,7 @@ def perform_through(frames: list[FrameState], without_segment: WithoutSegment, a
             function = program.steps or _prepare(program), without_segment.positions(frames)
             after.functions[depth] = function
         steps, positions = function
+        frame.ordinary = False
         while True:
             position = frame.position
             operation, arg, value = steps[position]
@@ -87,24 +96,38 @@ def perform_through(frames: list[FrameState], without_segment: WithoutSegment, a
                 if operation is None:
                     raise Unsupported(f"the bytecode instruction {value}")
                 if operation in _CALLS and _looks_at_frames(frame, operation, arg):
-                    return 0
+                    return 0, False
             elif position not in positions:
-                return count
+                return count, quiet
             elif count >= _MOST_IN_A_ROW or (operation in _LEAVE and (depth == 1 or operation not in _RETURN)):
-                return -count
+                return -count, quiet
             frame.lasti = position
             frame.position = position + 1
             count += 1
+            if quiet and operation not in _QUIET:
+                quiet = _runs_nothing(operation, frame, arg)
             try:
                 returned = operation(frames, frame, arg, value)
             except BaseException as error:
                 if not _handle(frames, error):
                     raise  # without an entry for this function, and without another context
+                quiet = False
                 break
             if returned is not None:
-                return returned
-            if operation in _RETURN:
+                if returned is not QUIET:
+                    return returned, False
+                quiet = True  # no other instruction comes before a call
+            elif operation in _RETURN:
                 break
+
+
+def _runs_nothing(operation: Operation | None, frame: FrameState, arg: int) -> bool:
+    """Whether an instruction that could run code of the program's does not, with these operands."""
+    if operation in _POPS:
+        return type(frame.stack[-1]) in _SIMPLE
+    if operation is do.store_fast:
+        return type(frame.locals[arg]) in _SIMPLE
+    return False
 
 
 def leave(frames: list[FrameState], result: Any) -> Returned | None:
@@ -157,6 +180,15 @@ _CALLS = frozenset({do.call, do.call_with_unpacked})
 _RETURN = frozenset({do.return_value, do.return_const})
 #: Where `perform_through` may have to stop: what cannot be performed, calls and returns.
 _LEAVE = _RETURN | _CALLS | {None}
+
+#: Instructions that run no code of the program's: nothing ends with them, and nobody is asked.
+_QUIET = frozenset({
+    do.nothing, do.copy, do.swap, do.push_null, do.push, do.load_fast, do.load_fast_unchecked, do.load_closure, do.jump,
+    do.kw_names,
+})  # fmt: skip
+#: Those for which that is so where they drop a value of a class that is `_SIMPLE`, or ask it for its truth.
+_POPS = frozenset({do.pop_top, do.jump_if_true, do.jump_if_false, do.jump_if_none, do.jump_if_not_none})
+_SIMPLE = frozenset({type(None), bool, int, float, str, Marker, torch.Tensor})
 
 # the table ------------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,19 @@ def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
     return found
 
 
+def is_ordinary_class(cls: type) -> bool:
+    """Whether no instance of a class has an end that can be seen."""
+    if cls in _ordinary:
+        return True
+    holds = cls in _HOLDERS or cls is CellType or cls is GeneratorType or issubclass(cls, BaseException)
+    return not holds and not hasattr(cls, "__del__")
+
+
+def reads_others(cls: type | None) -> bool:
+    """Whether iterators of this class keep others, and what these gave."""
+    return cls in _HOLDERS
+
+
 def ends_visibly(value: Any, depth: int = 0) -> bool:
     """Whether code of the program's runs when nothing refers to an object any more."""
     kind = type(value)

@@ -144,9 +144,11 @@ class Suspension(list[FrameState]):
 
     `caller` is a stand-in for the user's frame that called the program, and its globals: found when it is first needed (see
     `drive.callers`). `after` is what is known of where the program goes on, for frames that compiled code left.
+    `settled` says of these that no value has an end that can be seen (see `ir.endings`), if none had where that code began.
     """
 
-    __slots__ = ("after", "caller")
+    __slots__ = ("after", "caller", "settled")
 
     after: After
+    settled: bool
     caller: tuple[CodeType, dict[str, Any]] | None
