@@ -53,7 +53,7 @@ def perform(frames: list[FrameState]) -> Returned | None:
         raise Unsupported(f"the bytecode instruction {value}")
     frame.lasti = position
     frame.position = position + 1
-    frame.ordinary = False
+    frame.cells = None
     try:
         returned = operation(frames, frame, arg, value)
     except BaseException as error:
@@ -88,7 +88,7 @@ def perform_through(
             function = program.steps or _prepare(program), without_segment.positions(frames)
             after.functions[depth] = function
         steps, positions = function
-        frame.ordinary = False
+        frame.cells = None
         while True:
             position = frame.position
             operation, arg, value = steps[position]

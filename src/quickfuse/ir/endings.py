@@ -42,8 +42,8 @@ Slot = tuple[int, str, int]
 def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
     """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none.
 
-    A frame that waits for another one keeps its values, so that those of ordinary classes need not be looked at again. This is
-    asked before each segment, and nothing else than a segment lets a frame wait: so the innermost one's mark is always fresh.
+    A frame that waits for another one keeps its values, so that those of ordinary classes need not be looked at again: only
+    what its cells hold may be another object now.
     """
     found: list[tuple[Slot, Any]] = []
     innermost = len(frames) - 1
@@ -53,26 +53,26 @@ def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
                 found.append(((depth, "A", 0), frame.activation))
             else:  # the exception is gone
                 frame.activation = None
-        if frame.ordinary and depth < innermost:
-            continue
-        ordinary = True
+        if depth < innermost:
+            cells = frame.cells
+            if cells is not None and _ordinary.issuperset(map(type, gc.get_referents(*cells))):
+                continue
+            frame.cells = _only_cells([*frame.locals, *frame.stack])
         for place, values in (("L", frame.locals), ("S", frame.stack)):
             if not _ordinary.issuperset(map(type, values)):
-                ordinary = False
                 for index, value in enumerate(values):
                     kind = type(value)
-                    if kind in _ordinary:
-                        continue
-                    if kind is CellType or kind is enumerate:  # often, and mostly with what is of ordinary classes
-                        contents = gc.get_referents(value)  # an enumeration has an iterator, and what it gave last
-                        if _ordinary.issuperset(map(type, contents)) and (
-                            kind is CellType or _ordinary.issuperset(map(type, contents[1]))
-                        ):
-                            continue
-                    if ends_visibly(value):
+                    if kind is CellType and (contents := gc.get_referents(value)):  # often, and mostly of an ordinary class
+                        kind = type(contents[0])
+                    if kind not in _ordinary and ends_visibly(value):
                         found.append(((depth, place, index), value))
-        frame.ordinary = ordinary and depth < innermost
     return found
+
+
+def _only_cells(values: Sequence[Any]) -> tuple[CellType, ...] | None:
+    """The values that are not of ordinary classes, if these are all cells."""
+    others = tuple([value for value in values if type(value) not in _ordinary])
+    return others if all(type(value) is CellType for value in others) else None
 
 
 def is_ordinary_class(cls: type) -> bool:

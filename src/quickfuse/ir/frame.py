@@ -6,7 +6,7 @@ the next segment from them.
 
 from __future__ import annotations
 
-from types import CodeType
+from types import CellType, CodeType
 from typing import Any
 
 from ..bytecode.decoding import Decoded, decode
@@ -59,12 +59,13 @@ class FrameState:
     * `replacement` is what the caller gets in place of the frame's return value: the new object, for an `__init__` that
       runs as part of a call of its class. `UNBOUND` for other frames.
     * `activation` is set while the frame may be in a traceback.
-    * `ordinary` says, of a frame that waits for another one, that no value has an end that can be seen (see `ir.endings`).
+    * `cells` are, of a frame that waits for another one, the only values whose end may be seen one day (see `ir.endings`); None
+      where that is not known.
     """
 
     __slots__ = (
-        "activation", "code", "globals", "handled", "keyword_names", "lasti", "locals", "ordinary", "position",
-        "replacement", "stack",
+        "activation", "cells", "code", "globals", "handled", "keyword_names", "lasti", "locals", "position", "replacement",
+        "stack",
     )  # fmt: skip
 
     def __init__(
@@ -88,7 +89,7 @@ class FrameState:
         self.handled: list[BaseException | None] = [] if handled is None else handled
         self.replacement = replacement
         self.activation: Activation | None = None
-        self.ordinary = False
+        self.cells: tuple[CellType, ...] | None = None
 
     def end(self) -> None:
         """The frame is done."""
