@@ -22,8 +22,8 @@ class Point:
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     """
 
-    __slots__ = ("capturable", "failed_guards", "failures", "frames", "general", "lets_go", "specialisations", "unusual", "useful",
-                 "volatile")  # fmt: skip
+    __slots__ = ("capturable", "failed_guards", "failures", "frames", "general", "lets_go", "specialisations", "unusual",
+                 "useful", "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True

@@ -49,14 +49,11 @@ def sees_no_frames(values: list[Any]) -> bool:
     if function is print:
         stdout = sys.stdout
         return (
-            (
-                type(stdout) is io.StringIO
-                or type(stdout) is io.TextIOWrapper
-                and type(stdout.buffer) is io.BufferedWriter
-                and type(stdout.buffer.raw) is io.FileIO
-            )
-            and _PRINTED.issuperset(map(type, values[:-1]))
-        )
+            type(stdout) is io.StringIO
+            or type(stdout) is io.TextIOWrapper
+            and type(stdout.buffer) is io.BufferedWriter
+            and type(stdout.buffer.raw) is io.FileIO
+        ) and _PRINTED.issuperset(map(type, values[:-1]))
     return id(function) in _CLOCKS
 
 

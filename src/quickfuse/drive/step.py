@@ -63,11 +63,9 @@ def perform(frames: list[FrameState]) -> Returned | None:
     return None if returned is QUIET else returned
 
 
-def perform_through(
-    frames: list[FrameState], without_segment: WithoutSegment, after: After
-) -> tuple[int | Returned, bool]:
-    """Perform the next instruction of the innermost frame as `perform` does, and those after it as long as each is one that no
-    segment begins with, and that neither calls nor returns from the outermost frame.
+def perform_through(frames: list[FrameState], without_segment: WithoutSegment, after: After) -> tuple[int | Returned, bool]:
+    """Perform the next instruction of the innermost frame as `perform` does, and those after it as long as each is one that
+    no segment begins with, and that neither calls nor returns from the outermost frame.
 
     Returns:
         How many were performed, below zero where no segment may begin now either, and zero where the next one is a call

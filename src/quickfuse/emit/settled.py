@@ -1,8 +1,8 @@
 """Whether the values in the frames that a segment leaves have ends that can be seen, as far as its recipes tell.
 
-The driver has to know that before the next segment (see `ir.endings`), and to look at all values takes longer than the Python
-of most breaks. Where the frames that a segment begins with have no such values, those that it leaves there are none, and the
-others are mostly of classes that guards name.
+The driver has to know that before the next segment (see `ir.endings`), and to look at all values takes longer than the
+Python of most breaks. Where the frames that a segment begins with have no such values, those that it leaves there are none,
+and the others are mostly of classes that guards name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..ir.source import Source
 
 
 def values_to_ask(segment: Segment, untouched: Container[int]) -> list[Source] | None:
-    """The values in the frames at the end of a segment of which it has to be asked whether their end can be seen, where there
-    is none of that kind in the frames at its beginning. None where all values have to be asked.
+    """The values in the frames at the end of a segment of which it has to be asked whether their end can be seen, where
+    there is none of that kind in the frames at its beginning. None where all values have to be asked.
 
     Args:
         untouched: the indices of the frames that are as they were.

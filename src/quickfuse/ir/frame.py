@@ -59,8 +59,8 @@ class FrameState:
     * `replacement` is what the caller gets in place of the frame's return value: the new object, for an `__init__` that
       runs as part of a call of its class. `UNBOUND` for other frames.
     * `activation` is set while the frame may be in a traceback.
-    * `cells` are, of a frame that waits for another one, the only values whose end may be seen one day (see `ir.endings`); None
-      where that is not known.
+    * `cells` are, of a frame that waits for another one, the only values whose end may be seen one day (see
+      `ir.endings`); None where that is not known.
     """
 
     __slots__ = (
@@ -130,7 +130,8 @@ class After:
     moves, until it returns: so their number and its position say where the program stands.
 
     * `functions` has, for a number of frames, what `perform_through` needs to know about the innermost one's function.
-    * `points` has what begins there, for a number of frames and a position, where no frame has objects whose end can be seen.
+    * `points` has what begins there, for a number of frames and a position, where no frame has objects whose end can be
+      seen.
     """
 
     __slots__ = ("functions", "points")
