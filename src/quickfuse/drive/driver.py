@@ -97,7 +97,7 @@ class Driver:
         while True:
             performed, quiet = (0, False) if left else perform_through(frames, self.without_segment, after)
             settled = settled and quiet
-            if type(performed) is Returned:
+            if isinstance(performed, Returned):
                 return performed.value
             if not performed:
                 returned = self._advance(frames)
