@@ -22,8 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: Passes before time is taken: enough for `quickfuse.trials` to decide.
-WARM_UP = 8
+#: Passes and calls before time is taken: enough for `quickfuse.trials` to decide.
+WARM_UP, WARM_UP_CALLS = 8, 64
 TESTS = Path(__file__).parent.parent / "tests"
 sys.path[:0] = [str(TESTS)]
 
@@ -42,6 +42,11 @@ class Program:
         if self.case.is_factory:
             function, self.calls = function()
         self.called = wrap(function)
+
+    @property
+    def warm_up(self) -> int:
+        """How many passes come before those that are timed."""
+        return max(WARM_UP, -(-WARM_UP_CALLS // len(self.calls)))
 
     def run(self) -> float:
         """Seconds of one pass over all calls, without the making of their arguments."""
@@ -71,7 +76,7 @@ def measured(path: str, name: str, passes: int) -> tuple[int, float, float]:
     eager = Program(path, name, lambda function: function)
     quickfuse.reset()
     compiled = Program(path, name, quickfuse.compile)
-    for _ in range(WARM_UP):
+    for _ in range(compiled.warm_up):
         eager.run()
         compiled.run()
     times: tuple[list[float], list[float]] = ([], [])
@@ -88,7 +93,7 @@ def profile(path: str, name: str) -> None:
     """Print what takes the time of a program's compiled calls."""
     compiled = Program(path, name, quickfuse.compile)
     with contextlib.redirect_stdout(io.StringIO()):
-        for _ in range(WARM_UP):
+        for _ in range(compiled.warm_up):
             compiled.run()
         profiler = cProfile.Profile()
         profiler.enable()

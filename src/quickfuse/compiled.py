@@ -76,7 +76,7 @@ class Compiled:
         self.native_calls = 0
         self._recovers = self.settings.backend.name == "quickfuse"
         self.trial = Trial() if self._may_be_native() else None
-        self.driver = Driver(self._run_segment, self._is_useful, Suspension, self._log_at)
+        self.driver = Driver(self._point_at, self._run_segment, Suspension, self._log_at)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         trial = self.trial
@@ -236,15 +236,20 @@ class Compiled:
             self.say_native("a guard that does not hold right after capture")
         return self._native(args, kwargs)
 
-    def _run_segment(self, key: Any, frames: list[FrameState]) -> Any:
+    def _point_at(self, key: Any, frames: list[FrameState]) -> Point:
+        """The driver's hook: the place of this key, which these frames are at."""
+        point = self.points.get(key)
+        if point is None:
+            codes = tuple([frame.code for frame in frames])
+            made = Point(codes, self._volatile_in.get(codes, frozenset()), lets_go=key == places_of(frames))
+            point = self.points.setdefault(key, made)
+        return point
+
+    def _run_segment(self, point: Point, frames: list[FrameState]) -> Any:
         """The driver's hook: run the segment that begins with these frames, compiling it if need be."""
         if disabled.depth:
             self._leave_with_block(frames[-1])
             return NO_SEGMENT
-        point = self.points.get(key)
-        if point is None:
-            codes = tuple([frame.code for frame in frames])
-            point = self.points.setdefault(key, Point(codes, self._volatile_in.get(codes, frozenset())))
         try:
             tried = point.specialisations
             for specialisation in tried:
@@ -254,7 +259,7 @@ class Compiled:
                         self._move_to_front(point, specialisation)
                     return result
             if not point.capturable:
-                if not tried and key == places_of(frames):
+                if not tried and point.lets_go:
                     self.driver.without_segment.add(frames)
                 return NO_SEGMENT
             with self._lock:
@@ -263,7 +268,7 @@ class Compiled:
                     begin = functools.partial(resume, frames, recovers=self._recovers)
                     made = self._specialise(point, (frames,), {}, begin)
             if added:
-                return self._run_segment(key, frames)
+                return self._run_segment(point, frames)
             if made is None:
                 return NO_SEGMENT
             with logs.stage("first run"):
@@ -288,10 +293,6 @@ class Compiled:
         if handler is not None:
             end = max(other.end for other in frame.decoded.handlers if other.target == handler.target)
             self.driver.leave_loop(frame, end, "what quickfuse.disable() encloses runs natively")
-
-    def _is_useful(self, key: Any) -> bool:
-        point = self.points.get(key)
-        return point is not None and point.useful
 
     # compiling --------------------------------------------------------------------------------------------------
 

@@ -22,10 +22,12 @@ class Point:
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     """
 
-    __slots__ = ("capturable", "failed_guards", "failures", "frames", "general", "specialisations", "unusual", "useful",
-                 "volatile")  # fmt: skip
+    __slots__ = ("capturable", "failed_guards", "failures", "frames", "general", "lets_go", "specialisations", "unusual",
+                 "useful", "volatile")  # fmt: skip
 
-    def __init__(self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
+    ) -> None:
         self.specialisations: list[Specialisation] = []
         self.general: set[Specialisation] = set()
         self.capturable = True
@@ -34,6 +36,7 @@ class Point:
         self.unusual = 0  # how often a branch had another outcome than usual
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
+        self.lets_go = lets_go  # of each of the frames' values: none is an object whose end can be seen
         self.frames = codes  # keeps the code objects alive whose identities name this place
 
     def add(self, specialisation: Specialisation) -> None:

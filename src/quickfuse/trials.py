@@ -2,7 +2,7 @@
 
 A break costs some microseconds, as much as a few operators on small tensors. Where such a function has settled, some calls
 run compiled and as many as plain Python, each a call of the program like any other; from then on all run as what was faster.
-The quickest call of each counts.
+The median of each counts: arguments may take turns of which one is quick, and a call may wait for something else.
 Plain Python is timed now and then: where it takes longer than it did, tensors have grown, and compiled code gets another
 chance.
 """
@@ -44,8 +44,9 @@ class Trial:
     def _begin(self) -> None:
         self.native = False
         self.calls = 0
-        self.compiled_seconds = math.inf
-        self.native_seconds = math.inf
+        self.compiled_seconds: list[float] = []
+        self.native_seconds: list[float] = []
+        self.usual_seconds = 0.0  # of a call in plain Python
         self.long_calls = 0
 
     def call(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,7 +59,7 @@ class Trial:
             try:
                 return compiled.call_natively(*args, **kwargs)
             finally:
-                self.native_seconds = min(self.native_seconds, time.thread_time() - begun)
+                self.native_seconds.append(time.thread_time() - begun)
                 if self.calls >= SETTLED_AFTER + 2 * MEASURED:
                     self._decide(compiled)
         captures = compiled.captures
@@ -70,7 +71,7 @@ class Trial:
             if compiled.captures != captures:
                 self._begin()
             elif self.calls > SETTLED_AFTER:
-                self.compiled_seconds = min(self.compiled_seconds, time.thread_time() - begun)
+                self.compiled_seconds.append(time.thread_time() - begun)
             if self._may_go_on(compiled):
                 compiled.trial = self
 
@@ -78,7 +79,7 @@ class Trial:
         """Whether plain Python may be tried."""
         if self.calls < SETTLED_AFTER + MEASURED:
             return True
-        if self.compiled_seconds > SHORT:
+        if _median(self.compiled_seconds) > SHORT:
             return False
         segments = [specialisation.segment for specialisation in compiled.specialisations]
         inputs = [i.meta for segment in segments for i in segment.inputs]
@@ -86,10 +87,11 @@ class Trial:
         return on_cpu and not any(segment.asks_compiling for segment in segments)
 
     def _decide(self, compiled: Compiled) -> None:
-        if self.compiled_seconds <= SLOWER * self.native_seconds:
+        compiled_seconds, self.usual_seconds = _median(self.compiled_seconds), _median(self.native_seconds)
+        if compiled_seconds <= SLOWER * self.usual_seconds:
             compiled.trial = None
             return
-        took = [1e6 * seconds for seconds in (self.compiled_seconds, self.native_seconds)]
+        took = [1e6 * seconds for seconds in (compiled_seconds, self.usual_seconds)]
         compiled.say_native("compiled calls took {:.0f} us, and calls in plain Python {:.0f} us".format(*took))
         self.native = True
         compiled.native_calls = UNTIMED
@@ -99,7 +101,7 @@ class Trial:
         try:
             return compiled.call_natively(*args, **kwargs)
         finally:
-            is_long = time.thread_time() - begun > LONG * self.native_seconds
+            is_long = time.thread_time() - begun > LONG * self.usual_seconds
             self.long_calls = self.long_calls + 1 if is_long else 0
             compiled.native_calls = 0 if is_long else UNTIMED
             if self.long_calls >= LONG_CALLS:
@@ -107,6 +109,13 @@ class Trial:
                 self._begin()
                 if not self.chances:
                     compiled.trial = None
+
+
+def _median(seconds: list[float]) -> float:
+    if not seconds:  # another thread has begun anew
+        return math.inf
+    ordered = sorted(seconds)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 class _CPU:

@@ -24,9 +24,18 @@ class Suspended(list[FrameState]):
     pass
 
 
+class Nothing:
+    """A place without segments."""
+
+    useful = False
+
+
 def make_driver(said: list[str]) -> Driver:
     """A driver without segments."""
-    return Driver(lambda key, frames: NO_SEGMENT, lambda key: False, Suspended, lambda reason, frame: said.append(reason))
+    return Driver(
+        lambda key, frames: Nothing(), lambda place, frames: NO_SEGMENT, Suspended,
+        lambda reason, frame: said.append(reason),
+    )  # fmt: skip
 
 
 def sums(items, before):

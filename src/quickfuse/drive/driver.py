@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import QuickfuseError
-from ..ir.frame import FrameState
+from ..ir.endings import visible_endings
+from ..ir.frame import After, FrameState
 from . import native
 from .loops import loop_end
-from .places import Key, WithoutSegment, key_of, place_of
-from .step import leave, needs_own_frame, perform, perform_on
+from .places import Key, WithoutSegment, key_of, place_of, places_of
+from .step import leave, needs_own_frame, perform, perform_through
 from .tracebacks import without_own
 from .unwind import Returned, unwind
 
@@ -26,23 +27,32 @@ COMPILED_IN_VAIN = 6
 #: What a segment's run gives instead of a result where there is none for these frames.
 NO_SEGMENT = object()
 
+
+class Beginning(Protocol):
+    """A place where segments begin."""
+
+    #: Whether they do anything for tensors.
+    useful: bool
+
+
 class Driver:
     """Drives one function's suspended calls.
 
-    `run_segment(key, frames)` runs the segment that begins at these frames: it gives the call's result, other suspended
-    frames (of type `suspension`), or `NO_SEGMENT`; `useful(key)` tells whether the segments there do anything for
-    tensors. What was found out about places in the program is remembered for later calls.
+    `beginning(key, frames)` is the place of this key, the same object each time; `run_segment(beginning, frames)` runs the
+    segment that begins at these frames: it gives the call's result, other suspended frames (of type `suspension`, with what
+    is known of places after them as `after`), or `NO_SEGMENT`. What was found out about places in the program is remembered
+    for later calls.
     """
 
     def __init__(
         self,
-        run_segment: Callable[[Key, list[FrameState]], Any],
-        useful: Callable[[Key], bool],
+        beginning: Callable[[Key, list[FrameState]], Beginning],
+        run_segment: Callable[[Any, list[FrameState]], Any],
         suspension: type,
         log: Callable[[str, FrameState], None],
     ) -> None:
+        self._beginning = beginning
         self._run_segment = run_segment
-        self._useful = useful
         self._suspension = suspension
         self._log = log
         #: Native loops and functions: for a place the end of the loop, or None for the rest of the function.
@@ -64,9 +74,10 @@ class Driver:
             raise
 
     def _run(self, frames: list[FrameState]) -> Any:
+        after = getattr(frames, "after", None) or After()
         while True:
             try:
-                return self._go_on(frames)
+                return self._go_on(frames, after)
             except QuickfuseError:
                 raise
             except BaseException as error:
@@ -76,29 +87,37 @@ class Driver:
                 frames[-1].position += 1
                 if not unwind(frames, error):
                     raise
+                after = After()  # the frames may be those of after another segment
 
-    def _go_on(self, frames: list[FrameState]) -> Any:
+    def _go_on(self, frames: list[FrameState], after: After) -> Any:
         """Run suspended frames to the result. The list is always of those that are suspended now."""
         barren = 0
+        settled = False
         left = self.left_to_python
         while True:
-            returned = self._advance(frames) if left or needs_own_frame(frames[-1]) else perform(frames)
-            if returned is not None:
-                return returned.value
-            barren += 1
+            performed, quiet = (0, False) if left else perform_through(frames, self.without_segment, after)
+            settled = settled and quiet
+            if isinstance(performed, Returned):
+                return performed.value
+            if not performed:
+                returned = self._advance(frames)
+                if returned is not None:
+                    return returned.value
+                performed = 1
+            barren += abs(performed)
             if barren > PATIENCE and self._leave_to_python(frames[-1]):
                 barren = 0
-            if left:
-                if place_of(frames[-1]) in left or frames[-1].position in self.without_segment.positions(frames):
-                    continue
+            if performed < 0:
+                continue
+            if left and (place_of(frames[-1]) in left or frames[-1].position in self.without_segment.positions(frames)):
+                continue
+            if not settled and visible_endings(frames):
+                beginning = self._beginning(key_of(frames), frames)
             else:
-                performed, goes_on = perform_on(frames, self.without_segment)
-                barren += performed
-                if not goes_on:
-                    continue
-            key = key_of(frames)
+                settled = True
+                beginning = self._ordinary_beginning(frames, after)
             compiled = self.compiled
-            outcome = self._run_segment(key, frames)
+            outcome = self._run_segment(beginning, frames)
             barren += COMPILED_IN_VAIN * (self.compiled - compiled)
             if outcome is NO_SEGMENT:
                 continue
@@ -109,8 +128,18 @@ class Driver:
                     frame.forget()
             if not frames:
                 return outcome
-            if self._useful(key):
+            after = getattr(outcome, "after", None) or After()
+            settled = settled and getattr(outcome, "settled", False)
+            if beginning.useful:
                 barren = 0
+
+    def _ordinary_beginning(self, frames: list[FrameState], after: After) -> Beginning:
+        """Where frames stand that have no values whose end can be seen."""
+        place = len(frames), frames[-1].position
+        found = after.points.get(place)
+        if found is None:
+            found = after.points[place] = self._beginning(places_of(frames), frames)
+        return found
 
     def _advance(self, frames: list[FrameState]) -> Returned | None:
         """Perform the instruction that no segment could, or what is left to Python here."""

@@ -30,6 +30,11 @@ _ENOUGH_ARGUMENTS = {id(function): enough for function, enough in _LOOK_AT_FRAME
 SPECIAL_CALLS = frozenset({*_ENOUGH_ARGUMENTS, id(super)})
 
 
+def may_look_at_frames(function: Any) -> bool:
+    """False where `looks_at_frames` is, however many arguments there are; told by the callable alone."""
+    return type(function) is FunctionType or id(function) in SPECIAL_CALLS
+
+
 def looks_at_frames(function: Any, arguments: int = 0) -> bool:
     """Whether a call with that many positional arguments looks at the variables or at the stack of its caller."""
     if arguments < _ENOUGH_ARGUMENTS.get(id(function), 0):
@@ -44,11 +49,11 @@ def sees_no_frames(values: list[Any]) -> bool:
     if function is print:
         stdout = sys.stdout
         return (
-            type(stdout) is io.TextIOWrapper
+            type(stdout) is io.StringIO
+            or type(stdout) is io.TextIOWrapper
             and type(stdout.buffer) is io.BufferedWriter
             and type(stdout.buffer.raw) is io.FileIO
-            and _PRINTED.issuperset(map(type, values[:-1]))
-        )
+        ) and _PRINTED.issuperset(map(type, values[:-1]))
     return id(function) in _CLOCKS
 
 

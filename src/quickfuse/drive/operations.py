@@ -14,7 +14,7 @@ from .frame_reading_calls import SPECIAL_CALLS, looks_at_frames, sees_no_frames
 from .micro import EXHAUSTED, Micro, call_handling, handled_exception, reraise
 from .native import step_natively
 from .program import program_of
-from .unwind import Returned
+from .unwind import QUIET, Returned
 
 # running micro-functions ----------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def _run_call(frames: list[FrameState], frame: FrameState, micro: Micro, values:
     function = FunctionType(micro.code or micro.build(frame.code), frame.globals)
     handled = handled_exception(frames)
     if handled is None:
-        return function(values) if sees_no_frames(values) else call_below(frames[:-1], function, values, frames)
+        return call_below(frames[:-1], function, values, frames)
     return call_handling(handled, lambda operand: call_below(frames[:-1], function, operand), values)
 
 
@@ -299,17 +299,30 @@ def kw_names(frames: list[FrameState], f: FrameState, arg: int, value: tuple[str
     f.keyword_names = value
 
 
-def call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, Micro]) -> None:
+def call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, Micro]) -> Returned | None:
     stack = f.stack
-    function, given = called(stack, arg)
+    at = len(stack) - arg - 2  # see `called`
+    function, above = stack[at], stack[at + 1]
+    given = arg
+    if function is NULL:
+        function, values = above, stack[:at:-1]
+    elif above is NULL:
+        values = stack[: at + 1 : -1]
+        values.append(function)
+    else:
+        given += 1
+        values = stack[at:]
+        values.reverse()
     if id(function) in SPECIAL_CALLS and _call_specially(frames, f, function, given):
-        return
-    values = stack[: -arg - 3 : -1]
-    del stack[len(stack) - arg - 2 :]
-    if given == arg:  # there is a NULL, below the callable or in the place of `self`
-        del values[-1 if values[-1] is NULL else -2]
+        return None
+    del stack[at:]
     f.keyword_names = ()
-    stack.append(_run_call(frames, f, value[given - arg], values))
+    micro = value[given - arg]
+    if sees_no_frames(values):
+        stack.append(_run(frames, f, micro, values))
+        return QUIET
+    stack.append(_run_call(frames, f, micro, values))
+    return None
 
 
 def called(stack: list[Any], arguments: int) -> tuple[Any, int]:

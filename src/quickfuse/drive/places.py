@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -10,8 +10,6 @@ from ..ir.endings import visible_endings
 from ..ir.frame import FrameState
 
 Key = tuple[Any, ...]
-
-_NOWHERE: frozenset[int] = frozenset()
 
 
 def key_of(frames: list[FrameState]) -> Key:
@@ -41,11 +39,11 @@ class WithoutSegment:
 
     def add(self, frames: Sequence[FrameState]) -> None:
         self._codes += [frame.code for frame in frames]
-        self._positions.setdefault(_function_of(frames), set()).add(frames[-1].position)
+        self.positions(frames).add(frames[-1].position)
 
-    def positions(self, frames: Sequence[FrameState]) -> Set[int]:
-        """Those in the function of the innermost frame, as it was called by the other ones."""
-        return self._positions.get(_function_of(frames), _NOWHERE)
+    def positions(self, frames: Sequence[FrameState]) -> set[int]:
+        """Those in the function of the innermost frame, as it was called by the other ones: a set that grows."""
+        return self._positions.setdefault(_function_of(frames), set())
 
 
 def _function_of(frames: Sequence[FrameState]) -> Any:

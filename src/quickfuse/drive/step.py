@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..bytecode.decoding import TABLE, Instruction
 from ..errors import Unsupported
-from ..ir.frame import FrameState
+from ..ir.frame import After, FrameState, Marker
 from . import operations as do
 from .callers import is_own
 from .effects import CONTAINER_OPERATIONS, effect
-from .frame_reading_calls import looks_at_frames
+from .frame_reading_calls import looks_at_frames, may_look_at_frames
 from .micro import MICRO_VARIABLES, Micro
 from .places import WithoutSegment
 from .program import Program, program_of
-from .unwind import Returned, unwind
+from .unwind import QUIET, Returned, unwind
 
-__all__ = ["Returned", "leave", "looks_at_frames", "needs_own_frame", "perform", "perform_on"]
+__all__ = ["Returned", "leave", "looks_at_frames", "needs_own_frame", "perform", "perform_through"]
 
 Operation = Callable[[list[FrameState], FrameState, int, Any], Returned | None]
 #: What `perform` looks up: who does the instruction, its argument, and whatever else that one wants to know.
@@ -51,50 +53,79 @@ def perform(frames: list[FrameState]) -> Returned | None:
         raise Unsupported(f"the bytecode instruction {value}")
     frame.lasti = position
     frame.position = position + 1
+    frame.cells = None
     try:
-        return operation(frames, frame, arg, value)
+        returned = operation(frames, frame, arg, value)
     except BaseException as error:
         if not _handle(frames, error):
             raise  # without an entry for this function, and without another context
         return None
+    return None if returned is QUIET else returned
 
 
-def perform_on(frames: list[FrameState], without_segment: WithoutSegment) -> tuple[int, bool]:
-    """Perform the next instruction of the innermost frame, and those after it, as long as each is one that no segment begins
-    with, and that neither calls nor returns from the outermost frame.
+def perform_through(frames: list[FrameState], without_segment: WithoutSegment, after: After) -> tuple[int | Returned, bool]:
+    """Perform the next instruction of the innermost frame as `perform` does, and those after it as long as each is one that
+    no segment begins with, and that neither calls nor returns from the outermost frame.
 
     Returns:
-        How many were performed, and whether a segment may begin now: otherwise the next one is for `perform`.
+        How many were performed, below zero where no segment may begin now either, and zero where the next one is a call
+        that needs a real frame (see `needs_own_frame`); `Returned` when the outermost frame returned. And whether none of
+        them could run code of the program's.
 
     Raises:
-        BaseException: what no frame handles, as `perform` does.
+        Unsupported, BaseException: as `perform` does.
     """
     count = 0
+    quiet = True
     while True:
         frame = frames[-1]
-        program = program_of(frame.code)
-        steps = program.steps or _prepare(program)
-        positions = without_segment.positions(frames)
-        outermost = len(frames) == 1
+        depth = len(frames)
+        function = after.functions.get(depth)
+        if function is None:
+            program = program_of(frame.code)
+            function = program.steps or _prepare(program), without_segment.positions(frames)
+            after.functions[depth] = function
+        steps, positions = function
+        frame.cells = None
         while True:
             position = frame.position
-            if position not in positions:
-                return count, True
             operation, arg, value = steps[position]
-            leaves = operation in _LEAVE
-            if (leaves and (outermost or operation not in _RETURN)) or count == _MOST_IN_A_ROW:
-                return count, False
+            if not count:
+                if operation is None:
+                    raise Unsupported(f"the bytecode instruction {value}")
+                if operation in _CALLS and _looks_at_frames(frame, operation, arg):
+                    return 0, False
+            elif position not in positions:
+                return count, quiet
+            elif count >= _MOST_IN_A_ROW or (operation in _LEAVE and (depth == 1 or operation not in _RETURN)):
+                return -count, quiet
             frame.lasti = position
             frame.position = position + 1
             count += 1
+            if quiet and operation not in _QUIET:
+                quiet = _runs_nothing(operation, frame, arg)
             try:
-                operation(frames, frame, arg, value)  # type: ignore[misc]
+                returned = operation(frames, frame, arg, value)
             except BaseException as error:
                 if not _handle(frames, error):
-                    raise
+                    raise  # without an entry for this function, and without another context
+                quiet = False
                 break
-            if leaves:
+            if returned is not None:
+                if returned is not QUIET:
+                    return returned, False
+                quiet = True  # no other instruction comes before a call
+            elif operation in _RETURN:
                 break
+
+
+def _runs_nothing(operation: Operation | None, frame: FrameState, arg: int) -> bool:
+    """Whether an instruction that could run code of the program's does not, with these operands."""
+    if operation in _POPS:
+        return type(frame.stack[-1]) in _SIMPLE
+    if operation is do.store_fast:
+        return type(frame.locals[arg]) in _SIMPLE
+    return False
 
 
 def leave(frames: list[FrameState], result: Any) -> Returned | None:
@@ -127,23 +158,35 @@ def needs_own_frame(frame: FrameState) -> bool:
     """
     program = program_of(frame.code)
     operation, arg, _ = (program.steps or _prepare(program))[frame.position]
-    if operation not in _CALLS:
-        return False
+    return operation in _CALLS and _looks_at_frames(frame, operation, arg)
+
+
+def _looks_at_frames(frame: FrameState, operation: Operation | None, arg: int) -> bool:
+    """Whether a call looks at the frames of its callers."""
     stack = frame.stack
     if operation is do.call_with_unpacked:
         args = stack[-1 - (arg & 1)]
         function, _ = do.called(stack, 1 + (arg & 1))
         return looks_at_frames(function, len(args) if type(args) is tuple else 0)
     function, given = do.called(stack, arg)
-    return looks_at_frames(function, given - len(frame.keyword_names))
+    return may_look_at_frames(function) and looks_at_frames(function, given - len(frame.keyword_names))
 
 
 #: After so many instructions without a segment the driver decides whether to go on one by one.
 _MOST_IN_A_ROW = 64
 _CALLS = frozenset({do.call, do.call_with_unpacked})
 _RETURN = frozenset({do.return_value, do.return_const})
-#: Where `perform_on` may have to stop: what cannot be performed, calls and returns.
+#: Where `perform_through` may have to stop: what cannot be performed, calls and returns.
 _LEAVE = _RETURN | _CALLS | {None}
+
+#: Instructions that run no code of the program's: nothing ends with them, and nobody is asked.
+_QUIET = frozenset({
+    do.nothing, do.copy, do.swap, do.push_null, do.push, do.load_fast, do.load_fast_unchecked, do.load_closure, do.jump,
+    do.kw_names,
+})  # fmt: skip
+#: Those for which that is so where they drop a value of a class that is `_SIMPLE`, or ask it for its truth.
+_POPS = frozenset({do.pop_top, do.jump_if_true, do.jump_if_false, do.jump_if_none, do.jump_if_not_none})
+_SIMPLE = frozenset({type(None), bool, int, float, str, Marker, torch.Tensor})
 
 # the table ------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,10 @@ class Returned:
         return f"Returned({self.value!r})"
 
 
+#: What an operation gives that ran no code of the program's, though its kind could.
+QUIET = Returned(None)
+
+
 def unwind(frames: list[FrameState], exception: BaseException, reraised: bool = False) -> bool:
     """Go to the innermost handler of an exception that came out of the instruction before the innermost frame's position.
 

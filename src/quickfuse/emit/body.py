@@ -84,7 +84,9 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], place
     names = _output_names(segment)
     call = _graph_call(segment)
     eager = f"{', '.join(names)}, = {call}" if names else call
-    body = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, segment.changes_inputs).write()
+    writer = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, segment.changes_inputs)
+    writer.records = not any(g.kind == "state" and g.value == ("torch.is_grad_enabled()", False) for g in segment.guards)
+    body = writer.write()
     body.repeatable = not segment.mutated
     body.eager = eager
     body.constants.update({"_graph": segment.run, "_picks": tensor_picks(segment)})
@@ -124,6 +126,8 @@ class KernelBodyWriter:
 
     #: Exceptions that the caller of the generated code handles.
     passed_on = "()"
+    #: Whether PyTorch's operators may record what they do, which nobody needs: not where guards say that grad mode is off.
+    records = True
 
     def __init__(
         self,
@@ -193,7 +197,7 @@ class KernelBodyWriter:
         self._finish()
         if last_flag >= 0:
             self.lines = [*before, *self._unless_flagged()]
-        if self._calls_need_grad():
+        if self.records and self._calls_need_grad():
             self._forget_history()
         self._handle_failures()
         self.statements = [*self.lines]

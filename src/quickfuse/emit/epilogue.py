@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
+from ..ir.frame import After
 from ..ir.reading import CONTAINERS, native_method
 from ..ir.segment import (
     Build,
@@ -26,6 +27,7 @@ from ..ir.segment import (
 )
 from ..ir.source import Source
 from .prologue import Prologue, attribute_of
+from .settled import values_to_ask
 
 
 class Epilogue:
@@ -62,7 +64,12 @@ class Epilogue:
             for index, frame in enumerate(segment.frames):
                 if index in self._activations or frame.origin is not None:
                     self.lines.append(f"{names[index]}.activation = {self._activation(index)}")
-            result = f"_Suspension([{', '.join(names)}])"
+            result = "_suspended0"
+            self.lines.append(f"{result} = _Suspension([{', '.join(names)}])")
+            self.lines.append(f"{result}.after = {self._prologue.constant(After(), 'after')}")
+            asked = None if self._activations else values_to_ask(segment, self._untouched)
+            settled = [f"not _ends_visibly({self._prologue.name(source)})" for source in asked or ()]
+            self.lines.append(f"{result}.settled = {asked is not None if not asked else ' and '.join(settled)}")
         if any(effect.kind in ("refill", "extend", "discard", "do") for effect in segment.effects):
             # Elements of the user's lists are read by their index, and the effects change lists.
             self.lines[:0] = [f"{name} = [*{name}]" for name in self._prologue.lists_of_elements()]

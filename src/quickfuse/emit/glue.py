@@ -20,10 +20,11 @@ import torch
 
 from ..errors import BackendError, InternalError, Unsupported
 from ..ir.caches import cached_holds
+from ..ir.endings import ends_visibly
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import Guard
-from ..ir.iterating import ahead, read_by
+from ..ir.iterating import ahead, next_of, read_by
 from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value
 from ..ir.segment import Existing, Segment
 from ..ir.sharing import takes_data
@@ -38,7 +39,7 @@ from .prologue import Prologue, all_are, any_has, guarded_types, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|MISSING|own|entry|issubclass|is_set|cached_holds|plain_value|numbers_in|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(MISS|MISSING|own|entry|issubclass|is_set|cached_holds|plain_value|numbers_in|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|next_of|ends_visibly|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
 )
 
@@ -104,7 +105,8 @@ _NATIVE: dict[str, Any] = {
     "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
     "_any_has": any_has, "_all_are": all_are, "_own": object.__getattribute__, "_entry": dict.get, "_MISSING": MISSING,
     "_issubclass": issubclass, "_is_set": is_set, "_cached_holds": cached_holds, "_plain_value": plain_value,
-    "_ahead": ahead, "_read_by": read_by, "_numbers_in": numbers_in, "_elements_in": elements_in,
+    "_ahead": ahead, "_next_of": next_of, "_read_by": read_by, "_numbers_in": numbers_in, "_elements_in": elements_in,
+    "_ends_visibly": ends_visibly,
 }  # fmt: skip
 
 

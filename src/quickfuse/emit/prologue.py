@@ -283,6 +283,8 @@ class Prologue:
         if source.kind == "global":
             return f"{self.constant(source.owner, 'globals')}[{source.key!r}]"
         assert source.base is not None, source
+        if source.kind == "item" and source.key == 0 and source.base.kind == "ahead" and source.base.base is not None:
+            return f"_next_of({self.name(source.base.base)})"
         base = self.name(source.base)
         if source.kind in _READS:
             return _READS[source.kind].format(base)

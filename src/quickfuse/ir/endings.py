@@ -40,14 +40,24 @@ Slot = tuple[int, str, int]
 
 
 def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
-    """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none."""
+    """The slots of suspended frames with objects whose end can be seen, and frames in tracebacks: mostly none.
+
+    A frame that waits for another one keeps its values, so that those of ordinary classes need not be looked at again: only
+    what its cells hold may be another object now.
+    """
     found: list[tuple[Slot, Any]] = []
+    innermost = len(frames) - 1
     for depth, frame in enumerate(frames):
         if frame.activation is not None:
             if sys.getrefcount(frame.activation) > _OWN_REFERENCES:
                 found.append(((depth, "A", 0), frame.activation))
             else:  # the exception is gone
                 frame.activation = None
+        if depth < innermost:
+            cells = frame.cells
+            if cells is not None and _ordinary.issuperset(map(type, gc.get_referents(*cells))):
+                continue
+            frame.cells = _only_cells([*frame.locals, *frame.stack])
         for place, values in (("L", frame.locals), ("S", frame.stack)):
             if not _ordinary.issuperset(map(type, values)):
                 for index, value in enumerate(values):
@@ -57,6 +67,25 @@ def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
                     if kind not in _ordinary and ends_visibly(value):
                         found.append(((depth, place, index), value))
     return found
+
+
+def _only_cells(values: Sequence[Any]) -> tuple[CellType, ...] | None:
+    """The values that are not of ordinary classes, if these are all cells."""
+    others = tuple([value for value in values if type(value) not in _ordinary])
+    return others if all(type(value) is CellType for value in others) else None
+
+
+def is_ordinary_class(cls: type) -> bool:
+    """Whether no instance of a class has an end that can be seen."""
+    if cls in _ordinary:
+        return True
+    holds = cls in _HOLDERS or cls is CellType or cls is GeneratorType or issubclass(cls, BaseException)
+    return not holds and not hasattr(cls, "__del__")
+
+
+def reads_others(cls: type | None) -> bool:
+    """Whether iterators of this class keep others, and what these gave."""
+    return cls in _HOLDERS
 
 
 def ends_visibly(value: Any, depth: int = 0) -> bool:

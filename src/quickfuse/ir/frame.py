@@ -6,7 +6,7 @@ the next segment from them.
 
 from __future__ import annotations
 
-from types import CodeType
+from types import CellType, CodeType
 from typing import Any
 
 from ..bytecode.decoding import Decoded, decode
@@ -59,10 +59,12 @@ class FrameState:
     * `replacement` is what the caller gets in place of the frame's return value: the new object, for an `__init__` that
       runs as part of a call of its class. `UNBOUND` for other frames.
     * `activation` is set while the frame may be in a traceback.
+    * `cells` are, of a frame that waits for another one, the only values whose end may be seen one day (see
+      `ir.endings`); None where that is not known.
     """
 
     __slots__ = (
-        "activation", "code", "globals", "handled", "keyword_names", "lasti", "locals", "position", "replacement",
+        "activation", "cells", "code", "globals", "handled", "keyword_names", "lasti", "locals", "position", "replacement",
         "stack",
     )  # fmt: skip
 
@@ -87,6 +89,7 @@ class FrameState:
         self.handled: list[BaseException | None] = [] if handled is None else handled
         self.replacement = replacement
         self.activation: Activation | None = None
+        self.cells: tuple[CellType, ...] | None = None
 
     def end(self) -> None:
         """The frame is done."""
@@ -120,13 +123,34 @@ class FrameState:
         return f"<frame of {self.code.co_qualname} at {self.location}, instruction {self.position}>"
 
 
+class After:
+    """What is known of where a program goes on after one compiled segment.
+
+    Each call of the segment leaves frames of the same functions, at the same positions. Of these only the innermost one
+    moves, until it returns: so their number and its position say where the program stands.
+
+    * `functions` has, for a number of frames, what `perform_through` needs to know about the innermost one's function.
+    * `points` has what begins there, for a number of frames and a position, where no frame has objects whose end can be
+      seen.
+    """
+
+    __slots__ = ("functions", "points")
+
+    def __init__(self) -> None:
+        self.functions: dict[int, Any] = {}
+        self.points: dict[tuple[int, int], Any] = {}
+
+
 class Suspension(list[FrameState]):
     """A suspended program: its frames, outermost first.
 
     `caller` is a stand-in for the user's frame that called the program, and its globals: found when it is first needed (see
-    `drive.callers`).
+    `drive.callers`). `after` is what is known of where the program goes on, for frames that compiled code left.
+    `settled` says of these that no value has an end that can be seen (see `ir.endings`), if none had where that code began.
     """
 
-    __slots__ = ("caller",)
+    __slots__ = ("after", "caller", "settled")
 
+    after: After
+    settled: bool
     caller: tuple[CodeType, dict[str, Any]] | None

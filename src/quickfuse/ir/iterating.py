@@ -25,6 +25,8 @@ _OF_SEQUENCES: dict[type, Callable[[Any], Any]] = {
 #: Of these the ones whose `__reduce__` tells a position from the beginning.
 _BY_POSITION = frozenset({type(iter([])), type(iter(())), type(iter(range(0)))})
 
+_PLAIN_SEQUENCES = frozenset({list, tuple, range})
+
 #: Iterators over dictionaries and sets, which give a list of what is left.
 _TABLES: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
 _OF_TABLES: frozenset[type] = frozenset(
@@ -89,6 +91,35 @@ def ahead(iterator: Any) -> Ahead:
     return Ahead(_copied(iterator, {}))
 
 
+def next_of(iterator: Any) -> Any:
+    """`ahead(iterator)[0]`, which most guards ask for, without an iterator that is made for it.
+
+    Raises:
+        RuntimeError, TypeError: as `ahead` does.
+    """
+    kind = type(iterator)
+    count = None
+    if kind is enumerate:
+        iterator, count = iterator.__reduce__()[1]
+        kind = type(iterator)
+    if kind in _BY_POSITION:
+        state = iterator.__reduce__()
+        if len(state) == 2:  # at its end it has let go of the sequence
+            return MISSING
+        (sequence,), position = state[1:]
+        if type(sequence) in _PLAIN_SEQUENCES:  # a subclass may have methods of its own
+            if position is None:
+                position = 0
+            if position >= len(sequence):
+                return MISSING
+            return sequence[position] if count is None else (count, sequence[position])
+    elif kind in _OF_TABLES and count is None:
+        _, (left,) = iterator.__reduce__()
+        return left[0] if left else MISSING
+    element = ahead(iterator)[0]
+    return element if count is None or element is MISSING else (count, element)
+
+
 def _copied(iterator: Any, known: dict[int, Iterator[Any]]) -> Iterator[Any]:
     """An equal iterator; those that it reads are copied with it, each once."""
     kind = type(iterator)
@@ -109,7 +140,8 @@ def _copied(iterator: Any, known: dict[int, Iterator[Any]]) -> Iterator[Any]:
         made = _OF_DEQUE(*arguments)
     elif state:
         made = over(arguments[0])
-        made.__setstate__(state[0])  # type: ignore[attr-defined]
+        if state[0] is not None:
+            made.__setstate__(state[0])  # type: ignore[attr-defined]
     else:  # at its end it has let go of the sequence
         made = iter(())
     known[id(iterator)] = made

@@ -126,7 +126,8 @@ class Placer:
     def place(self, addresses: np.ndarray) -> None:
         """Write the inputs' addresses into all tables, and see whether inputs overlap."""
         for table in self.tables:
-            table.place(addresses)
+            if table.has_inputs:
+                table.place(addresses)
         if self.written:
             self.overlapping = self._overlap(addresses)
 
@@ -182,10 +183,18 @@ class MemberTable:
         self._words = np.array(words, dtype=np.int64)
         self._sources = np.array(sources, dtype=np.int64)
         self._offsets = np.array(offsets, dtype=np.int64)
+        self.has_inputs = bool(words)
+        #: Where they are few: numpy takes more than a microsecond to begin with.
+        self._few = [*zip(words, sources, offsets, strict=True)] if len(words) <= _FEW_WORDS else []
         self._in_arena = np.array(in_arena, dtype=np.int64).reshape(-1, 2)
 
     def place(self, addresses: np.ndarray) -> None:
-        self._flat[self._words] = addresses[self._sources] + self._offsets
+        if not self._few:
+            self._flat[self._words] = addresses[self._sources] + self._offsets
+            return
+        into, known = self._flat.data, addresses.data
+        for word, source, offset in self._few:
+            into[word] = known[source] + offset
 
     def move_arena(self, base: int) -> None:
         """Write the addresses of what lies in the arena, which begins at `base` now."""
@@ -222,6 +231,9 @@ class CpuCall:
         self.launch = kernel.bound(releases_gil=elements > CPU.long_running)
         self.words_of = self.table.words_of
 
+
+#: So many addresses are written one by one.
+_FEW_WORDS = 12
 
 #: Temporaries of as many bytes are kept.
 _SMALL = 1 << 14
