@@ -117,8 +117,8 @@ def test_an_exception_in_views_that_python_performs():
         try:
             rows = places[:, 1 if wide else 0].unique()
         except IndexError as error:
-            return x * 2, str(error), error.__traceback__.tb_lineno
-        return x * rows.numel(), "", 0
+            return x * 2, error
+        return x * rows.numel(), None
 
     compiled = quickfuse.compile(function)
     for x in (torch.ones(3, 2), torch.ones(3), torch.ones(2, 2)):
