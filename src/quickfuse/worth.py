@@ -1,7 +1,7 @@
 """What is not worth compiling: where a program goes on after a break, up to the next one.
 
-A compiled part of the program costs its guards and the objects that it hands back. Where it would be a few instructions, views
-alone, or another part for each turn of a loop, Python is as fast and ready at once.
+A compiled part of the program costs its guards and the objects that it hands back. Where it would be a few instructions,
+views alone, or another part for each turn of a loop, Python is as fast and ready at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ FEWEST_INSTRUCTIONS = 6
 
 #: Operators that give elements of their operand and compute nothing.
 _VIEWS = frozenset(
-    "view squeeze unsqueeze getitem __getitem__ select narrow unbind split chunk transpose permute t detach expand item".split()
+    "view squeeze unsqueeze getitem __getitem__ select narrow unbind split chunk transpose permute t detach expand "
+    "item".split()
 )
 
 

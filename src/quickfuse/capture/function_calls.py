@@ -252,7 +252,7 @@ def _fill(i: Interpreter, wrapper: Any, args: tuple[Any, ...], place: Any, key: 
 
 
 def _may_be_cached(i: Interpreter, value: Any) -> bool:
-    """Whether a later call is sure to give what this one does: a constant, one of the user's objects, or a tuple of those."""
+    """Whether a later call is sure to give what this one does: a constant, an object of the user's, or a tuple of those."""
     if type(value) is tuple:
         return all(_may_be_cached(i, v) for v in value)
     return is_constant(value) or _is_by_identity(i, value)
