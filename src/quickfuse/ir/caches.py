@@ -73,11 +73,12 @@ def _is_wanted(found: Any, wanted: Any) -> bool:
     """Whether a result is the same object, or a constant like it; tuples are looked into."""
     if found is wanted:
         return True
-    if type(found) is not type(wanted):
+    kind: Any = type(wanted)
+    if type(found) is not kind:
         return False
-    if type(wanted) is tuple:
+    if kind is tuple:
         return len(found) == len(wanted) and all(map(_is_wanted, found, wanted))
-    return type(wanted).__eq__ is not object.__eq__ and repr(found) == repr(wanted)
+    return kind.__eq__ is not object.__eq__ and repr(found) == repr(wanted)
 
 
 def owner_of(wrapper: Any) -> tuple[Any, _Checked]:
