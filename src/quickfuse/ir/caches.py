@@ -73,12 +73,13 @@ def _is_wanted(found: Any, wanted: Any) -> bool:
     """Whether a result is the same object, or a constant like it; tuples are looked into."""
     if found is wanted:
         return True
-    kind: Any = type(wanted)
+    kind = type(wanted)
     if type(found) is not kind:
         return False
     if kind is tuple:
         return len(found) == len(wanted) and all(map(_is_wanted, found, wanted))
-    return kind.__eq__ is not object.__eq__ and repr(found) == repr(wanted)
+    by_identity: Any = object.__eq__
+    return kind.__eq__ is not by_identity and repr(found) == repr(wanted)
 
 
 def owner_of(wrapper: Any) -> tuple[Any, _Checked]:
