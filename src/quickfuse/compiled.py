@@ -37,9 +37,7 @@ from .settings import Settings
 from .signals import handlers_heard
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
-
-#: A segment without operators that ends after so few instructions is not worth running: they are performed one by one.
-FEWEST_INSTRUCTIONS = 6
+from .worth import end_of_views, is_too_short, loop_of_other_sizes
 
 #: How often a branch may have another outcome than usual, before segments end there.
 UNUSUAL_AFTER = 3
@@ -322,12 +320,20 @@ class Compiled:
         self.captures += 1
         with handlers_heard() as heard:
             self._note_failed_guards(point, args, kwargs)
+            frame = None if point is self.entry else args[0][-1]
+            if frame is not None and (end := loop_of_other_sizes(frame, point.failed_guards, self.breaks)) is not None:
+                self.driver.leave_loop(frame, end, "a loop with other sizes in each turn runs natively")
+                return None
             try:
                 with logs.stage("capture"):
                     segment = begin(volatile=point.volatile)
                 heard.check()
-                if segment.resumes and not segment.operators and segment.performed <= FEWEST_INSTRUCTIONS and segment.pause:
+                if is_too_short(segment):
                     point.capturable = False
+                    self._note_break(segment)
+                    return None
+                if frame is not None and (end := end_of_views(segment)) is not None:
+                    self.driver.leave_loop(frame, end, "views alone, up to the next break, run natively")
                     self._note_break(segment)
                     return None
                 try:

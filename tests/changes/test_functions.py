@@ -258,6 +258,32 @@ def lru_method():
 
 
 @case
+def lru_of_modules():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+
+        @functools.lru_cache
+        def layers(self, module):
+            return tuple([m for m in module.modules() if isinstance(m, torch.nn.Linear)])
+
+        def forward(self, x):
+            for layer in self.layers(self):
+                x = layer(x)
+            return x, self.layers(self) is self.layers(self), Net.layers.cache_info()[:2]
+
+    net = Net()
+    return (lambda x: net(x)), [
+        lambda: net.parts.append(torch.nn.Linear(4, 4)),
+        lambda: Net.layers.cache_clear(),
+        lambda: net.parts.pop(0),
+        lambda: net.layers(net.parts),
+        lambda: Net.layers.cache_clear(),
+    ]
+
+
+@case
 def lru_once():
     n = []
 

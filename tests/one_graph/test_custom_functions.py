@@ -68,3 +68,64 @@ def test_tensors_of_others(backend):
         found = [t.clone() for t in compiled(x, ours)]
         torch.testing.assert_close(found, [*step(x, eager)])
         torch.testing.assert_close(ours, eager)
+
+
+class Scaled(torch.autograd.Function):
+    """It gets a dictionary and a module, which its backward pass looks into."""
+
+    @staticmethod
+    def forward(ctx, x, y, settings, layer):
+        ctx.save_for_backward(x, y)
+        ctx.settings, ctx.layer = settings, layer
+        return x * y * settings["k"] * layer.scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        k = ctx.settings["k"] * ctx.layer.scale
+        return gradient * y * k, gradient * x * k, None, None
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.settings, self.scale, self.linear = {"k": 3.0, "m": [1, 2]}, 2.0, torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        made = torch.tanh(self.linear(x)) * 2
+        return torch.relu(Scaled.apply(made, x, self.settings, self)) + made
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_objects_as_operands(backend):
+    layer = Layer()
+    compiled = quickfuse.compile(layer, backend=backend, fullgraph=True)
+
+    def gradients(function, x):
+        x = x.clone().requires_grad_()
+        layer.zero_grad()
+        function(x).sum().backward()
+        return x.grad, layer.linear.weight.grad
+
+    changes = [
+        lambda: None, lambda: None, lambda: layer.settings.update(k=5.0), lambda: setattr(layer, "settings", {"k": 1.5}),
+        lambda: setattr(layer, "scale", 3.0), lambda: setattr(layer, "settings", {"k": 1.5, "j": 2}),
+    ]  # fmt: skip
+    for change in changes:
+        change()
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(gradients(compiled, x), gradients(layer, x))
+
+
+def test_an_object_that_was_changed_before():
+    layer, twin = Layer(), Layer()
+    twin.load_state_dict(layer.state_dict())
+
+    def function(layer, x):
+        layer.settings["k"] = layer.settings["k"] + 1
+        return layer(x).sum()
+
+    compiled = quickfuse.compile(function)
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(layer, x), function(twin, x))

@@ -400,6 +400,31 @@ def test_numbers_of_numpy(function):
     assert compiled.graph_count == 1 and not compiled.breaks
 
 
+def test_the_first_call_of_a_cached_method_that_gives_modules():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+        @functools.lru_cache
+        def layers(self, module):
+            return tuple([m for m in module.modules() if isinstance(m, nn.Linear)])
+
+        def forward(self, x):
+            for layer in self.layers(self):
+                x = layer(x)
+            return x, self.layers(self)
+
+    net, x = Net(), torch.randn(2, 4)
+    wanted, counted = net(x), Net.layers.cache_info()
+    Net.layers.cache_clear()
+    compiled = quickfuse.compile(net, fullgraph=True)
+    made = compiled(x)
+    torch.testing.assert_close(made[0], wanted[0])
+    assert made[1] == wanted[1] and Net.layers.cache_info() == counted
+    assert made[1] is net.layers(net)
+
+
 def test_a_branch_on_a_number_of_numpy():
     compiled = quickfuse.compile(drawn_for_a_branch_in_training)
     for seed in range(6):

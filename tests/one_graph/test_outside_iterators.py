@@ -206,7 +206,7 @@ def entries_by_name(x):
 
 
 #: One graph for each turn and one at the end, where what is done depends on a number or name.
-ONE_EACH_TURN = {columns_by_number: 4, columns_by_mask: 4, modules_by_number: 3, entries_by_name: 4}
+ONE_EACH_TURN = {columns_by_number: 4, columns_by_mask: 3, modules_by_number: 3, entries_by_name: 4}
 
 
 def many_modules_by_number(x):

@@ -5,14 +5,23 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..ir.reading import MISSING
 from ..ir.segment import Call, Recipe
 from ..ir.source import Source
 from .guarding import Guarding
 from .symbolic import Assigned, FromOutside, TensorProxy
+
+
+class CachedCall(NamedTuple):
+    """A call through a `functools.lru_cache`. `result` is what it gives where it fills the cache, `MISSING` otherwise."""
+
+    wrapper: Any
+    args: tuple[Any, ...]
+    result: Any = MISSING
 
 
 class Advanced:
@@ -49,7 +58,7 @@ class Changes(Guarding):
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
         #: Calls through caches, to be made afterwards: see `function_calls`.
-        self.cached_calls: list[tuple[Any, tuple[Any, ...]]] = []
+        self.cached_calls: list[CachedCall] = []
         #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
         #: The iterators that it has advanced, by identity.

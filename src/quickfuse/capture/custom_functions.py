@@ -7,7 +7,7 @@ it and throwing the nodes away.
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,7 @@ from ..errors import Unsupported
 from .class_attributes import lookup_class
 from .contents import owners
 from .interpreter import Interpreter
-from .symbolic import Symbol, TensorProxy, is_constant
+from .symbolic import Symbol, TensorProxy, is_constant, real_of
 
 _DEFAULT_SETUP = torch.autograd.Function.setup_context
 
@@ -81,18 +81,16 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         return result
     if i.outside.effect_count() != effects or len(i.graph.mutated) != mutated or context.dirty:
         raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
-    if not all(type(a) is TensorProxy or type(a) is Symbol or is_constant(a) for a in args):
-        raise Unsupported(f"{cls.__qualname__}.apply of other things than tensors and plain values")
+    plain = tuple([_operand(i, cls, a) for a in args])
     if not all(type(o) is TensorProxy for o in outputs):
         raise Unsupported(f"{cls.__qualname__}.apply, which returns other things than tensors")
     differentiable = [o.meta.dtype.is_floating_point and o not in context.not_differentiable for o in outputs]
     metas = [torch_meta(o, needs and not transformed) for o, needs in zip(outputs, differentiable, strict=True)]
     _take_out(i, last)
     i.graph.operators = operators
-    plain = tuple(i.outside.concrete(a) for a in args)
     structure = tuple(metas) if isinstance(result, tuple) else metas[0]
-    caller = _caller(cls)
-    result = i.graph.call("call_function", caller, plain, {}, structure)
+    passed = tuple([operand for operand in plain if type(operand) is not Same])
+    result = i.graph.call("call_function", _caller(cls, plain), passed, {}, structure)
     made = result if isinstance(result, tuple) else (result,)
     application = Application(cls, context, plain, made)
     nodes = [output.node for output in made]
@@ -172,12 +170,21 @@ def _take_out(i: Interpreter, last: Any) -> None:
             i.graph.graph.erase_node(node)
 
 
-def _caller(cls: Any) -> FunctionType:
-    """A function that applies a class, under a name that tells which: what the graph shows."""
+class Same(NamedTuple):
+    """An object of the user's that a call gets each time."""
+
+    value: Any
+
+
+def _caller(cls: Any, operands: tuple[Any, ...]) -> FunctionType:
+    """A function that applies a class, under a name that tells which: what the graph shows. It takes the operands that are
+    no objects."""
 
     def call(*args: Any) -> Any:
-        return cls.apply(*args)
+        given = iter(args)
+        return cls.apply(*[o.value if type(o) is Same else next(given) for o in template])
 
+    template = [o if type(o) is Same else None for o in operands]
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
     call.__module__ = cls.__module__
     return call
@@ -190,6 +197,18 @@ def _run_forward(i: Interpreter, cls: Any, forward: FunctionType, context: Inlin
     result = i.call_now(forward, args)
     i.call_now(setup, (context, args, result))
     return result
+
+
+def _operand(i: Interpreter, cls: Any, value: Any) -> Any:
+    """An operand of the node: a tensor, a plain value, or an object from outside that is as it was before the call."""
+    if type(value) is TensorProxy or type(value) is Symbol or is_constant(value):
+        return i.outside.concrete(value)
+    source = i.outside.source_of(value)
+    gradients = [name for owner, name in i.outside.changed_attributes if type(owner) is TensorProxy and name == "grad"]
+    if source is None or i.outside.effect_count() > len(gradients):
+        raise Unsupported(f"{cls.__qualname__}.apply of what is made or changed inside, and no tensor or plain value")
+    i.outside.guard("is", source, real_of(value))
+    return Same(real_of(value))
 
 
 def torch_meta(proxy: TensorProxy, requires_grad: bool) -> Any:

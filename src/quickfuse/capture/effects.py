@@ -56,6 +56,10 @@ class RecipeBook:
         self._changed_types: list[type] = []
         self._detached: dict[int, TensorProxy] = {}
         self._keep: list[Any] = []
+        self._cached_calls = [Call(c.wrapper, [Constant(a) for a in c.args]) for c in interpreter.outside.cached_calls]
+        for made, recipe in zip(interpreter.outside.cached_calls, self._cached_calls, strict=True):
+            if type(made.result) is tuple and not is_constant(made.result):
+                self._recipes.setdefault(id(made.result), recipe)  # what the cache holds from then on
 
     def recipe(self, value: Any) -> Recipe:
         """How to make the real value that a stand-in stands for."""
@@ -167,8 +171,7 @@ class RecipeBook:
             effects.append(Effect("do", None, None, mode))
         managers = [scope.manager for scope in self.i.outside.filters]
         effects += [Effect("do", None, None, self.recipe(made)) for made in (*self.i.outside.tokens, *managers)]
-        for function, arguments in self.i.outside.cached_calls:
-            effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
+        effects += [Effect("do", None, None, call) for call in self._cached_calls]
         for function, arguments in graph.autocast.pending:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         return effects

@@ -15,8 +15,11 @@ _UNARY = (
     "negative positive rad2deg reciprocal relu relu6 round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan "
     "tanh trunc i0 i0e i1 i1e isnan isinf isfinite isneginf isposinf bitwise_not invert clone zero gelu silu mish softplus "
     "elu selu celu leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink threshold "
-    "zeros_like ones_like full_like float double half bfloat16 int long short char byte bool fill"
+    "float double half bfloat16 int long short char byte bool fill rrelu"
 )
+#: What fills a tensor with random numbers, or makes one of them.
+_RANDOM = "normal uniform exponential geometric log_normal cauchy random bernoulli poisson dropout"
+_LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
 _BINARY = (
     "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub atan2 arctan2 hypot copysign "
     "nextafter maximum minimum fmax fmin logaddexp logaddexp2 xlogy heaviside ldexp eq ne lt le gt ge greater greater_equal "
@@ -27,8 +30,12 @@ _BINARY = (
     "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
     "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p"
 )
-_NAMES = frozenset(f"{_UNARY} {_BINARY}".split())
+_NAMES = frozenset(f"{_UNARY} {_BINARY} {_RANDOM} {_LIKE}".split())
+#: Operators that draw random numbers.
+DRAWN = frozenset(form for name in f"{_RANDOM} {_LIKE} rrelu".split() for form in (name, f"{name}_"))
 _DUNDER = frozenset(f"__{n}__" for n in _NAMES) | frozenset(f"__r{n}__" for n in _NAMES)
+#: Arguments by which a result is laid out as no operand is.
+_LAYOUT = ("memory_format", "device")
 #: In place, but not elementwise in the operand: a copy broadcasts and converts into it.
 _COPIES = frozenset({"copy_"})
 
@@ -36,9 +43,10 @@ _COPIES = frozenset({"copy_"})
 def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
     """Whether the elements of an operator's result come from the same elements of its operands, which are broadcast; of an
     operator on lists, of the members."""
-    if kwargs.get("out") is not None or "memory_format" in kwargs or "device" in kwargs:
+    name = getattr(function, "__name__", "")
+    if kwargs.get("out") is not None or (not name.endswith("_like") and not kwargs.keys().isdisjoint(_LAYOUT)):
         return False
-    name = getattr(function, "__name__", "").removeprefix("special_").removeprefix("_foreach_")
+    name = name.removeprefix("special_").removeprefix("_foreach_")
     return name in _DUNDER or name in _COPIES or name in _NAMES or name.strip("_") in _NAMES
 
 
@@ -61,14 +69,6 @@ def is_channels_last(meta: TensorMeta) -> bool:
         return False
     # Images of one pixel, or of one channel, are both; PyTorch goes by the strides of the axes of one element then.
     return not is_contiguous(meta) or meta.stride == channels_last_stride(meta.shape) != contiguous_stride(meta.shape)
-
-
-def like_stride(meta: TensorMeta) -> tuple[int, ...]:
-    """The strides of a new tensor "like" another one: the same where its elements fill their memory, as PyTorch lays them
-    out where not."""
-    if is_dense(meta):
-        return meta.stride
-    return torch.empty_like(torch.empty_strided(meta.shape, meta.stride, device="meta")).stride()
 
 
 def is_dense(meta: TensorMeta) -> bool:

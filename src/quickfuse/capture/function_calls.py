@@ -14,12 +14,13 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.caches import UNKNOWN, cached_result, owner_of
+from .changes import CachedCall
 from .class_attributes import guard_order, special_method
 from .interpreter import Interpreter, Then
 from .kinds import CODE_TYPES
 from .native_functions import adopt
 from .raising import Raised, raise_in_program
-from .symbolic import ABSENT, DELETED, ForeignObject, FromOutside, contains_symbolic, is_constant, real_of, type_of
+from .symbolic import ABSENT, DELETED, ForeignObject, FromOutside, is_constant, real_of, type_of
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -221,11 +222,14 @@ def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], 
     for argument, real in zip(args, given, strict=True):
         if not is_constant(argument):
             i.outside.guard("is", i.outside.source_of(argument), real)
-    i.outside.cached_calls.append((wrapper, given))
     key = given[0] if len(given) == 1 and type(given[0]) in (int, str) else given
     place = i.outside.roots.constant(f"{wrapper.__qualname__}.cache", table)
     if key not in table:
-        return _fill(i, wrapper, args, place, key)
+        made = [call.result for call in i.outside.cached_calls if call.wrapper is wrapper and call.args == given]
+        result = made[0] if made else _fill(i, wrapper, args, place, key)
+        i.outside.cached_calls.append(CachedCall(wrapper, given, result))
+        return result
+    i.outside.cached_calls.append(CachedCall(wrapper, given))
     if wrapper.cache_parameters()["maxsize"] is None:
         return i.outside.wrap(table[key], place.item(key))
     found = cached_result(wrapper, table, key)
@@ -238,11 +242,30 @@ def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], 
 def _fill(i: Interpreter, wrapper: Any, args: tuple[Any, ...], place: Any, key: Any) -> Any:
     """The first call with these arguments: one that changes nothing may happen again, for the cache to be filled."""
     before = i.outside.effect_count(), i.graph.operators
+    calls = len(i.outside.cached_calls)
     result = i.call_now(wrapper.__wrapped__, args)
-    if (i.outside.effect_count(), i.graph.operators) != before or contains_symbolic(result) or not is_constant(result):
+    del i.outside.cached_calls[calls:]  # which this call makes
+    if (i.outside.effect_count(), i.graph.operators) != before or not _may_be_cached(i, result):
         raise Unsupported(f"the first call of {wrapper.__qualname__} with these arguments")
-    i.outside.guard("cached", place, (key, result, owner_of(wrapper)))
+    i.outside.guard("cached", place, (key, _found_again(i, result), owner_of(wrapper)))
     return result
+
+
+def _may_be_cached(i: Interpreter, value: Any) -> bool:
+    """Whether a later call is sure to give what this one does: a constant, an object of the user's, or a tuple of those."""
+    if type(value) is tuple:
+        return all(_may_be_cached(i, v) for v in value)
+    return is_constant(value) or _is_by_identity(i, value)
+
+
+def _found_again(i: Interpreter, value: Any) -> Any:
+    """What a cache gives for a value that may be there, with a guard on which objects those in it are."""
+    if is_constant(value):
+        return value
+    if type(value) is tuple:
+        return tuple([_found_again(i, v) for v in value])
+    i.outside.guard("is", i.outside.source_of(value), real_of(value))
+    return real_of(value)
 
 
 def _is_by_identity(i: Interpreter, value: Any) -> bool:

@@ -369,6 +369,8 @@ def _short_arguments(
     if position is not None:
         args = tuple([lengths.shorten(a) if k == position else a for k, a in enumerate(args)])
         kwargs = {key: lengths.shorten(a) if key == name else a for key, a in kwargs.items()}
+    if lengths.place is not None and kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": lengths.place}
     return operands.of(args), operands.of(kwargs)
 
 

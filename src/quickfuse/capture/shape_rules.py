@@ -12,11 +12,10 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.values import TensorMeta, broadcast_shape, channels_last_stride, contiguous_stride, span_of
-from .elementwise import is_channels_last, is_contiguous, like_stride
-from .probes import run_elementwise
-from .results import OperatorFailed, Result, SameTensor, View, device_of
-from .stand_ins import is_leaf, run_without_data
+from ..ir.values import TensorMeta, channels_last_stride, contiguous_stride, span_of
+from .elementwise import is_channels_last, is_contiguous
+from .results import OperatorFailed, Result, View, device_of
+from .stand_ins import run_without_data
 from .symbolic import TensorProxy
 
 Rule = Callable[[Any, Any, list[TensorProxy], bool], Result | None]
@@ -123,31 +122,6 @@ def _padding(
 # random numbers -------------------------------------------------------------------------------------------------
 
 
-def _dropout(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`F.dropout`: the product with a mask laid out like the operand; the operand itself outside training."""
-    given = _bind("input p training inplace", args, kwargs)
-    if given is None or type(given.get("input")) is not TensorProxy:
-        return None
-    x, p, training = given["input"], given.get("p", 0.5), given.get("training", True)
-    if type(p) not in (float, int) or not 0 <= p <= 1 or not x.meta.dtype.is_floating_point:
-        return None
-    if p == 0 or not training or x.meta.numel == 0:
-        return Result(SameTensor(0))
-    if given.get("inplace", False):
-        return _fill(args, kwargs, tensors, grad)
-    mask = TensorProxy(TensorMeta(x.meta.dtype, x.meta.shape, like_stride(x.meta), x.meta.device))
-    return run_elementwise(torch.mul, (x, mask), {}, [x, mask], grad, x.meta.device)
-
-
-def _fill(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`x.normal_()` and its like, which give `x` other contents and nothing else."""
-    if not tensors or type(args[0] if args else None) is not TensorProxy:
-        return None
-    if len(tensors) > 1 or (grad and tensors[0].meta.requires_grad and is_leaf(tensors[0])):
-        return None
-    return Result(SameTensor(0), written=(0,))
-
-
 def _drawn(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
     """`torch.randn`: the same arguments and results as `torch.rand`, whose rule is quick."""
     if tensors or kwargs.get("out") is not None:
@@ -157,33 +131,10 @@ def _drawn(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Re
 
 
 def _normal(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`torch.normal(mean, std)` of tensors: always contiguous; of numbers: like `torch.rand(size)`."""
+    """`torch.normal(mean, std, size)` of numbers: like `torch.rand(size)`."""
     options = {name: value for name, value in kwargs.items() if name != "generator"}
-    if not tensors:
-        size = args[2] if len(args) == 3 else options.pop("size", None)
-        if size is None or len(args) < 2:
-            return None
-        return _drawn((size,), options, tensors, grad)
-    given = _bind("mean std", args, options)
-    if given is None or len({t.meta.device for t in tensors}) > 1:
-        return None
-    shape = broadcast_shape(*[t.meta.shape for t in tensors])
-    dtype = tensors[0].meta.dtype
-    if shape is None or not dtype.is_floating_point:
-        return None
-    needs_grad = grad and any(t.meta.requires_grad for t in tensors)
-    return Result(TensorMeta(dtype, shape, contiguous_stride(shape), tensors[0].meta.device, needs_grad))
-
-
-def _contiguous(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`F.rrelu` and `torch.poisson`, whose results are contiguous whatever their operand is."""
-    x = args[0] if args else kwargs.get("input")
-    if type(x) is not TensorProxy or len(tensors) != 1 or not x.meta.dtype.is_floating_point:
-        return None
-    if any(kwargs.get(name) is not None for name in ("inplace", "generator", "out")) or len(args) > 4:
-        return None
-    stride = contiguous_stride(x.meta.shape)
-    return Result(TensorMeta(x.meta.dtype, x.meta.shape, stride, x.meta.device, grad and x.meta.requires_grad))
+    size = args[2] if len(args) == 3 else options.pop("size", None)
+    return None if size is None or len(args) < 2 else _drawn((size,), options, tensors, grad)
 
 
 def _multinomial(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
@@ -199,36 +150,6 @@ def _multinomial(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool)
 
 
 # other new tensors ----------------------------------------------------------------------------------------------
-
-
-def _like(*numbers: int) -> Rule:
-    """`torch.zeros_like(x)` and its like, with so many more arguments by position."""
-
-    def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-        allowed = {"dtype", "device", "requires_grad", "memory_format", "generator", "pin_memory"}
-        if len(args) - 1 not in numbers or len(tensors) != 1 or not kwargs.keys() <= allowed:
-            return None
-        x, dtype = tensors[0].meta, kwargs.get("dtype") or tensors[0].meta.dtype
-        if kwargs.get("pin_memory") or type(dtype) is not torch.dtype or type(args[0]) is not TensorProxy:
-            return None
-        stride = _stride_in(kwargs.get("memory_format") or torch.preserve_format, x)
-        device = x.device if kwargs.get("device") is None else device_of(kwargs["device"])
-        requires_grad = bool(kwargs.get("requires_grad"))
-        if stride is None or device.type not in ("cpu", "cuda") or (requires_grad and not dtype.is_floating_point):
-            return None
-        return Result(TensorMeta(dtype, x.shape, stride, device, requires_grad), leaves=requires_grad)
-
-    return rule
-
-
-def _stride_in(memory_format: torch.memory_format, like: TensorMeta) -> tuple[int, ...] | None:
-    if memory_format is torch.preserve_format:
-        return like_stride(like)
-    if memory_format is torch.contiguous_format:
-        return contiguous_stride(like.shape)
-    if like.ndim == {torch.channels_last: 4, torch.channels_last_3d: 5}.get(memory_format) and like.numel:
-        return channels_last_stride(like.shape)
-    return None
 
 
 def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
@@ -357,20 +278,13 @@ def _is_pinned(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -
 # the table ---------------------------------------------------------------------------------------------------------
 
 _F = torch.nn.functional
-_FILLING = "normal_ uniform_ exponential_ geometric_ log_normal_ cauchy_ random_ bernoulli_".split()
 
 _RULES: dict[Any, Rule] = {
     _F.conv1d: _convolution(1), torch.conv1d: _convolution(1),
     _F.conv2d: _convolution(2), torch.conv2d: _convolution(2),
     _F.conv3d: _convolution(3), torch.conv3d: _convolution(3),
-    _F.dropout: _dropout, torch.dropout: _dropout,
-    **{getattr(torch.Tensor, name): _fill for name in _FILLING},
     torch.randn: _drawn, torch.normal: _normal,
     torch.multinomial: _multinomial, torch.Tensor.multinomial: _multinomial,
-    torch.empty_like: _like(0), torch.zeros_like: _like(0), torch.ones_like: _like(0), torch.rand_like: _like(0),
-    torch.randn_like: _like(0), torch.full_like: _like(1),
-    torch.randint_like: _like(1, 2),
-    _F.rrelu: _contiguous, torch.rrelu: _contiguous, torch.poisson: _contiguous,
     torch.eye: _eye, torch.as_strided: _as_strided, torch.Tensor.as_strided: _as_strided,
     **{
         getattr(torch.Tensor, name): rule

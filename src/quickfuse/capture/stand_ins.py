@@ -16,6 +16,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.values import TensorMeta, span_of
+from .elementwise import DRAWN
 from .on_device import Dispatching, OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
 from .symbolic import Symbol, TensorProxy
@@ -51,8 +52,6 @@ def _run_on_stand_ins(
     meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
     if meta_kwargs.get("device") is not None and not placed:
         meta_kwargs["device"] = _META
-    if meta_kwargs.get("generator") is not None:
-        del meta_kwargs["generator"]
     surroundings = contextlib.nullcontext() if tensors else _META  # a factory must not make data, nor draw random numbers
     try:
         with surroundings:
@@ -75,7 +74,7 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     """Call the operator. A warning belongs to the user's program: what warns every time runs natively.
 
     Raises:
-        Unsupported: where the operator warns, or draws random numbers: they belong to the program, too.
+        Unsupported: where the operator warns, or draws random numbers that may decide about its results' metadata.
     """
     before = torch.is_grad_enabled()
     random_state = torch.get_rng_state()
@@ -94,7 +93,7 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
         draws = not torch.equal(torch.get_rng_state(), random_state)
         if draws:
             torch.set_rng_state(random_state)
-    if draws:
+    if draws and getattr(function, "__name__", "") not in DRAWN:
         raise Unsupported("random numbers drawn to find out a shape")
     if caught:
         raise Unsupported(f"a warning: {str(caught[0].message).splitlines()[0]}")
@@ -135,7 +134,7 @@ class StandIns:
             return slice(self.of(value.start), self.of(value.stop), self.of(value.step))
         if kind is torch.device:
             return self._device
-        return value
+        return None if kind is torch.Generator else value
 
     def _tensor(self, proxy: TensorProxy) -> torch.Tensor:
         made = self._made.get(id(proxy))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Generator, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 from ..ir.frame import UNBOUND, FrameState
@@ -13,11 +13,11 @@ from .effects import effect
 from .micro import call_handling, handled_exception
 from .program import program_of
 from .resume import EXIT, FINISH, GENERATOR, STEP, STOPPED, CannotResume, Resume, resume_function
-from .stacks import LASTI, SAVED
+from .stacks import LASTI, MAYBE_NULL, NULL_SLOT, SAVED
 from .tracebacks import without_own
 from .unwind import Returned
 
-__all__ = ["CannotResume", "as_generator", "finish", "run_loop", "step_natively"]
+__all__ = ["CannotResume", "as_generator", "finish", "may_stop_at", "run_loop", "step_natively"]
 
 _CO_GENERATOR = 0x20
 _CO_COROUTINE_OR_ASYNC_GENERATOR = 0x80 | 0x200
@@ -69,6 +69,12 @@ def run_loop(frame: FrameState, exit_position: int, callers: Sequence[FrameState
     frame.position = exit_position
     frame.lasti = exit_position - 1
     return None
+
+
+def may_stop_at(code: CodeType, position: int) -> bool:
+    """Whether `run_loop` can stop in front of an instruction."""
+    kinds = program_of(code).kinds(position)
+    return kinds is not None and not any(kind in (NULL_SLOT, MAYBE_NULL) for kind in kinds)
 
 
 def step_natively(frames: list[FrameState]) -> None:

@@ -73,6 +73,11 @@ def says_program_raises(reason: str) -> bool:
     return _PROGRAM_RAISES.match(reason) is not None
 
 
+def says_size_depends_on_values(reason: str) -> bool:
+    """Whether capture ended where a tensor is made that has as many elements as values say."""
+    return reason.startswith("the number of elements that ")
+
+
 def hint_for(reason: str, given: str = "") -> str:
     """What to write instead of what the compiler could not capture; `given` is what the reason's author knew of it."""
     for pattern, advice in _COMPILED:

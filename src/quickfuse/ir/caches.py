@@ -55,7 +55,7 @@ class _Checked:
 
 
 def cached_holds(table: dict[Any, Any], key: Any, wanted: Any, owner: tuple[Any, _Checked] | None) -> bool:
-    """Whether a cache has nothing, or a constant, under a key. `owner`: the function that the cache belongs to."""
+    """Whether a cache has nothing, or what is wanted, under a key. `owner`: the function that the cache belongs to."""
     found = table.get(key, UNKNOWN)
     if found is UNKNOWN:
         return True
@@ -64,13 +64,22 @@ def cached_holds(table: dict[Any, Any], key: Any, wanted: Any, owner: tuple[Any,
         if checked.entry is found:
             return True
         entry, found = found, cached_result(wrapper, table, key)
-        if _is_constant_like(found, wanted):
+        if _is_wanted(found, wanted):
             checked.entry = entry
-    return _is_constant_like(found, wanted)
+    return _is_wanted(found, wanted)
 
 
-def _is_constant_like(found: Any, wanted: Any) -> bool:
-    return type(found) is type(wanted) and repr(found) == repr(wanted)
+def _is_wanted(found: Any, wanted: Any) -> bool:
+    """Whether a result is the same object, or a constant like it; tuples are looked into."""
+    if found is wanted:
+        return True
+    kind = type(wanted)
+    if type(found) is not kind:
+        return False
+    if kind is tuple:
+        return len(found) == len(wanted) and all(map(_is_wanted, found, wanted))
+    by_identity: Any = object.__eq__
+    return kind.__eq__ is not by_identity and repr(found) == repr(wanted)
 
 
 def owner_of(wrapper: Any) -> tuple[Any, _Checked]:

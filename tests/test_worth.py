@@ -1,0 +1,138 @@
+"""What is left to Python between two breaks: views alone, and loops whose turns have other sizes."""
+
+import traceback
+
+import pytest
+import torch
+from torch import nn
+
+import quickfuse
+
+
+def graphs_of(function, *calls):
+    """How many graphs a function has after these calls, which give what eager gives."""
+    compiled = quickfuse.compile(function)
+    for args in calls:
+        torch.testing.assert_close(compiled(*args), function(*args))
+    return compiled.graph_count
+
+
+def lines_of(error):
+    """Where an exception came by."""
+    return error and [entry.line for entry in traceback.extract_tb(error.__traceback__)]
+
+
+def of_experts(x, chosen, first, second):
+    """Each row goes through one of some experts: as many rows as chose it, other ones for each."""
+    x = torch.tanh(x) * 2
+    out = torch.zeros_like(x)
+    for expert in chosen.unique():
+        k = int(expert.item())
+        (rows,) = torch.where(chosen == k)
+        part = torch.relu(x[rows] @ first[k]) @ second[k]
+        out.index_add_(0, rows, part * 0.5)
+    return torch.tanh(out + x).sum(1) * 3
+
+
+def chosen(*counts):
+    return torch.cat([torch.full((n,), k) for k, n in enumerate(counts)])
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_loop_over_experts_is_not_compiled_for_each_size(gradients):
+    weights = torch.randn(2, 5, 4, 4, requires_grad=gradients)
+    calls = [(torch.randn(sum(counts), 4), chosen(*counts), *weights)
+             for counts in ((1, 2, 3, 4, 5), (5, 4, 3, 2, 1), (3, 3, 3, 3, 3))]  # fmt: skip
+    assert graphs_of(of_experts, *calls[:1]) <= 5
+    assert graphs_of(of_experts, *calls) <= 5 + gradients  # once `out` has a gradient, and once it has none
+
+
+def test_what_comes_after_such_a_loop_is_compiled():
+    compiled = quickfuse.compile(of_experts)
+    args = torch.randn(6, 4), chosen(1, 2, 3), torch.randn(3, 4, 4), torch.randn(3, 4, 4)
+    torch.testing.assert_close(compiled(*args), of_experts(*args))
+    assert any(s.segment.pause is None and s.kernels for s in compiled.specialisations)
+
+
+def test_sizes_that_change_outside_of_loops():
+    def function(x):
+        (rows,) = torch.where(x.sum(1) > 0)
+        return torch.tanh(x[rows]) * 2 + x[rows].sum()
+
+    calls = [(torch.cat([torch.ones(n, 4), -torch.ones(2, 4)]),) for n in (1, 2, 3)]
+    assert graphs_of(function, *calls) > 3
+
+
+def test_turns_of_fixed_other_sizes_stay_compiled():
+    @quickfuse.disable
+    def given(x):
+        return x[: len(x) - 1]
+
+    def function(levels):
+        total = 0
+        for level in levels:
+            level = given(level)
+            total = total + torch.tanh(level * 2).sum() * level.mean()
+        return total
+
+    compiled = quickfuse.compile(function)
+    levels = [torch.randn(n) for n in (2, 4, 8)]
+    for _ in range(3):
+        torch.testing.assert_close(compiled(levels), function(levels))
+    assert sum(s.kernels > 0 for s in compiled.specialisations) >= 3
+
+
+class Counted(nn.Module):
+    """Views between breaks, with variables that inner functions share, and a loop that is entered between them."""
+
+    def forward(self, x, mask):
+        places = mask.nonzero()
+        rows = places[:, 0].unique()
+        scale = rows.numel()
+        found = [x[row] * scale for row in rows]
+        for row in rows:
+            k = int(row.item())
+            found.append(x[k].squeeze(0).repeat_interleave(places[k, 0]))
+        return torch.cat(found).tanh() * 2
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_views_between_breaks(empty):
+    x, mask = torch.randn(4, 3), torch.zeros(4, 2, dtype=torch.bool)
+    if not empty:
+        mask[1:3] = True
+    net = Counted()
+    compiled = quickfuse.compile(net)
+    for _ in range(2):
+        if empty:
+            with pytest.raises(ValueError):
+                compiled(x, mask)
+        else:
+            torch.testing.assert_close(compiled(x, mask), net(x, mask))
+
+
+def test_an_exception_in_views_that_python_performs():
+    def function(x, wide):
+        places = x.nonzero()
+        try:
+            rows = places[:, 1 if wide else 0].unique()
+        except IndexError as error:
+            return x * 2, error
+        return x * rows.numel(), None
+
+    compiled = quickfuse.compile(function)
+    for x in (torch.ones(3, 2), torch.ones(3), torch.ones(2, 2)):
+        for wide in (False, True):
+            found, wanted = compiled(x, wide), function(x, wide)
+            torch.testing.assert_close(found[0], wanted[0])
+            assert str(found[1]) == str(wanted[1])
+            assert lines_of(found[1]) == lines_of(wanted[1])
+
+
+def test_views_do_not_count_as_graphs():
+    def function(x):
+        places = x.nonzero()
+        rows = places.select(1, 0).unsqueeze(0).squeeze(0).unique()
+        return torch.tanh(x) * rows.numel() + 1
+
+    assert graphs_of(function, (torch.ones(3, 2),), (torch.ones(3, 2),)) == 1
