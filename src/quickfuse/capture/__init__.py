@@ -15,7 +15,7 @@ import torch
 
 from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
-from ..ir.endings import visible_endings
+from ..ir.endings import visible_endings, watched_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
@@ -158,6 +158,7 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
 def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
     _check_surroundings(i)
     i.ending.update((id(value), value) for _, value in visible_endings(frames))
+    i.ending.update((id(value), value) for value in watched_endings(frames))
     deliver: Callable[[Any], None] = i.results.append
     for depth, state in enumerate(frames):
         if state.replacement is not UNBOUND:
