@@ -25,6 +25,7 @@ from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .held_contents import number_of
+from .gradients import GradientsOfResults
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .modes import SuspendedInside
@@ -90,9 +91,11 @@ def _segment(
 ) -> Segment:
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
+    only_pytorch = ""
     for _ in range(_MOST_ATTEMPTS):
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
         i.graph.recovers = recovers
+        i.graph.only_pytorch = only_pytorch
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = True
@@ -114,6 +117,7 @@ def _segment(
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 if isinstance(reason, LongLoop):
                     pause.loop_end = reason.loop_end
+                only_pytorch = "gradients of its results to each other" if isinstance(reason, GradientsOfResults) else ""
             except Raised as raised:
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
                 if whole or (stop_at >= 0 and i.raised_at >= stop_at):
