@@ -24,8 +24,8 @@ from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpret
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .held_contents import number_of
 from .gradients import GradientsOfResults
+from .held_contents import number_of
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .modes import SuspendedInside
