@@ -387,8 +387,9 @@ def namespace(source):
 def globals_case(name, lines):
     def factory():
         numbers = iter([0, 0, 1, 2, 2, 3])
-        source = "COUNT = 0\ndef f(x, k):\n    global COUNT\n    try:\n" + "".join(f"        {line}\n" for line in lines)
-        return namespace(source + "    except NameError as e: return str(e)\n"), [lambda: None], lambda: (x0(), next(numbers))
+        source = "COUNT = 0\ndef f(x, k):\n    global COUNT\n    try:\n" + "".join(f"        {n}\n" for n in lines)
+        source += "    except NameError as e: return str(e)\n"
+        return namespace(source), [lambda: None], lambda: (x0(), next(numbers))
 
     factory.__name__ = name
     case(factory)
