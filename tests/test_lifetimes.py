@@ -358,3 +358,65 @@ def test_nothing_grows() -> None:
 
     before = objects_after(10)
     assert objects_after(300) - before < 20
+
+
+class Noted:
+    """Notes its end."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def __del__(self) -> None:
+        self.log.append("end")
+
+
+def in_a_traceback(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    def fail() -> None:
+        noted = Noted(log)  # noqa: F841
+        raise ValueError
+
+    try:
+        fail()
+    except ValueError:
+        log.append("handled")
+    log.append("after")
+    return x + 1
+
+
+def with_a_finalizer(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    thing = Thing()
+    finalizer = weakref.finalize(thing, log.append, "end")
+    log.append(finalizer.alive)
+    del thing
+    log.append(finalizer.alive)
+    return x + 1
+
+
+def among_weak_values(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    things = weakref.WeakValueDictionary()
+    thing = things["a"] = Thing()
+    log.append(len(things))
+    del thing
+    log.append(len(things))
+    return x + 1
+
+
+def a_tensor(x: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    y = x * 2
+    reference = weakref.ref(y)
+    log.append(reference() is y)
+    x = y + 1
+    del y
+    log.append(reference() is None)
+    return x
+
+
+@pytest.mark.parametrize("function", [in_a_traceback, with_a_finalizer, among_weak_values, a_tensor])
+def test_what_ends_inside(function: Callable[..., Any]) -> None:
+    """Objects whose end can be seen end where they do in Python."""
+    logs: list[list[Any]] = []
+    compiled = quickfuse.compile(function)
+    for called in (function, compiled, compiled):
+        logs.append([])
+        called(torch.ones(2), logs[-1])
+    assert logs[1] == logs[2] == logs[0]

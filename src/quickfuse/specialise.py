@@ -173,6 +173,7 @@ def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
 _ONLY_PYTORCH = frozenset({
     "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "inference mode for a part of it",
+    "gradients of its results to each other",
 })  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from .differentiate import differentiate
 from .emit import glue as glue_source
 from .emit.body import graph_body
 from .errors import Unsupported
+from .ir.effects import Effects
 from .ir.generated import graph_module
 from .ir.gradients import Differentiated, UnsupportedAt
 from .ir.modes import (
@@ -35,6 +36,7 @@ from .ir.modes import (
 )  # fmt: skip
 from .ir.nodes import is_fused_update, outputs_of
 from .ir.segment import Segment
+from .ir.sharing import base_of, tensor_operands
 from .ir.values import NumberMeta, TensorMeta
 from .joining import compile_forward_backward
 from .launch import tensor_check
@@ -127,7 +129,7 @@ class _Splitter:
         """The parts before a call. Where it takes gradients to what is computed on the way, a part ends there: to autograd,
         the results of one part do not depend on each other."""
         parts: list[Any] = []
-        ends = {nodes.index(n) + 1 for n in _differentiated(call) if n in nodes}
+        ends = {_last_change(n, nodes) + 1 for n in _differentiated(call) if n in nodes}
         for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
             parts += self._split(nodes[begin:end])
         return parts
@@ -273,6 +275,18 @@ def _differentiated(call: Node) -> list[Node]:
         return []
     inputs = call.args[1] if len(call.args) > 1 else call.kwargs.get("inputs", ())
     return [n for n in (inputs if isinstance(inputs, (list, tuple)) else [inputs]) if isinstance(n, Node)]
+
+
+def _last_change(tensor: Node, nodes: list[Node]) -> int:
+    """The place of the last of some nodes that computes a tensor or changes its memory."""
+    last, base = nodes.index(tensor), base_of(tensor)
+    for k, node in enumerate(nodes[last:], last):
+        effects: Effects | None = node.meta.get("effects")
+        if effects is not None and effects.written:
+            operands = tensor_operands(node)
+            if any(base_of(operands[number]) is base for number in effects.written):
+                last = k
+    return last
 
 
 def _results_first(nodes: list[Node]) -> list[Node]:

@@ -109,3 +109,25 @@ def test_nothing_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest
     test_attention_in_evaluation(False, True, None, False)
     test_sparse_gradients_of_operators(_gather, True)
     assert not [record for record in caplog.records if "internal error" in record.getMessage()]
+
+
+@pytest.mark.parametrize("function", [
+    lambda c: c.conj().imag * 2, lambda c: c.real + c.conj().imag[0], lambda c: torch.cat([c.conj().imag, c.imag]),
+    lambda c: c.conj().imag.t().sum(0), lambda c: torch._neg_view(c.real).exp(), lambda c: (c.conj().imag, c.imag + 1),
+])  # fmt: skip
+@pytest.mark.parametrize("grad", [False, True])
+def test_negated_views(function: Any, grad: bool) -> None:
+    """The imaginary part of conjugated numbers is a view that eager negates when it reads it."""
+    c = torch.complex(torch.arange(6.0).reshape(2, 3), torch.ones(2, 3)).requires_grad_(grad)
+    torch.testing.assert_close(quickfuse.compile(function)(c), function(c))
+
+
+def test_names_of_bound_methods() -> None:
+    def function(x: torch.Tensor, values: list[int]) -> Any:
+        try:
+            return x + 1, x.sin.__name__, x.sin.__qualname__, values.append.__name__, values.append.__self__ is values
+        finally:
+            values.append(1)
+
+    for argument in (torch.ones(2), nn.Parameter(torch.ones(2))):
+        assert quickfuse.compile(function)(argument, [])[1:] == function(argument, [])[1:]

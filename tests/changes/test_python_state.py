@@ -378,6 +378,30 @@ def mod_and_global():
     return f, []
 
 
+def namespace(source):
+    names = {"__name__": "program"}
+    exec(source, names)
+    return names["f"]
+
+
+def globals_case(name, lines):
+    def factory():
+        numbers = iter([0, 0, 1, 2, 2, 3])
+        source = "COUNT = 0\ndef f(x, k):\n    global COUNT\n    try:\n" + "".join(f"        {n}\n" for n in lines)
+        source += "    except NameError as e: return str(e)\n"
+        return namespace(source), [lambda: None], lambda: (x0(), next(numbers))
+
+    factory.__name__ = name
+    case(factory)
+
+
+globals_case("globals_new", ["globals()['ADDED'] = k", "return x + ADDED"])
+globals_case("globals_assigned", ["names = globals()", "COUNT = COUNT + k", "return x + names['COUNT'], COUNT"])
+globals_case("globals_after", ["COUNT = COUNT + k", "return x + globals()['COUNT'], COUNT"])
+globals_case("globals_update", ["globals().update(COUNT=k, NEW=x)", "return x + COUNT + NEW, 'NEW' in globals()"])
+globals_case("globals_popped", ["globals().pop('COUNT')", "return x + COUNT"])
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,3 +39,58 @@ def test_grad_with_respect_to_what_an_earlier_graph_computed_is_captured() -> No
     compiled = quickfuse.compile(step)
     torch.testing.assert_close(compiled(), step())
     assert quickfuse.explain(step)().graph_break_count == 1
+
+
+class Scaled(torch.autograd.Function):
+    """A function with gradients of its own, which is a call between two graphs."""
+
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.scale = scale
+        ctx.save_for_backward(t)
+        return t * scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (_,) = ctx.saved_tensors
+        return gradient * ctx.scale, None
+
+
+def only_detached(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = Scaled.apply(w, 2.0).sin()
+    y.sum().backward()
+    return (x.sin() * y.detach(),)
+
+
+def after_a_detached_function(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    inner = x.detach().requires_grad_()
+    y = Scaled.apply(inner, 2.0)
+    y.sum().backward()
+    assert inner.grad is not None
+    return x * y.detach(), inner.grad
+
+
+def to_what_was_computed(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    t = Scaled.apply(w, 2.0) * x
+    return torch.autograd.grad((t * t).sin().sum(), t)
+
+
+def to_what_was_changed(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    t = Scaled.apply(w, 2.0) * x
+    t[0] = 3.0
+    (gradient,) = torch.autograd.grad((t * t).sin().sum(), t, create_graph=True)
+    return (gradient * t,)
+
+
+@pytest.mark.parametrize("function", [only_detached, after_a_detached_function, to_what_was_computed, to_what_was_changed])
+def test_functions_with_gradients_of_their_own(function: Callable[..., Any]) -> None:
+    """Backward of a result visits nothing that it has no gradients to, and autograd sees what results depend on."""
+    kept = []
+    for called in (function, quickfuse.compile(function)):
+        w, x = (torch.linspace(0.5, 2, 5, requires_grad=True) for _ in range(2))
+        result = called(w, x)
+        if result[0].requires_grad:
+            result[0].sum().backward()
+        kept.append([*result, w.grad, x.grad])
+    for eager, ours in zip(*kept, strict=True):
+        torch.testing.assert_close(ours, eager)

@@ -15,7 +15,7 @@ import torch
 
 from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
-from ..ir.endings import visible_endings
+from ..ir.endings import visible_endings, watched_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
@@ -24,6 +24,7 @@ from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpret
 from .effects import RecipeBook
 from .failing import may_be_handled
 from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
+from .gradients import GradientsOfResults
 from .held_contents import number_of
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
@@ -90,9 +91,11 @@ def _segment(
 ) -> Segment:
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
+    only_pytorch = ""
     for _ in range(_MOST_ATTEMPTS):
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
         i.graph.recovers = recovers
+        i.graph.only_pytorch = only_pytorch
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = True
@@ -114,6 +117,7 @@ def _segment(
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 if isinstance(reason, LongLoop):
                     pause.loop_end = reason.loop_end
+                only_pytorch = "gradients of its results to each other" if isinstance(reason, GradientsOfResults) else ""
             except Raised as raised:
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
                 if whole or (stop_at >= 0 and i.raised_at >= stop_at):
@@ -158,6 +162,7 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
 def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
     _check_surroundings(i)
     i.ending.update((id(value), value) for _, value in visible_endings(frames))
+    i.ending.update((id(value), value) for value in watched_endings(frames))
     deliver: Callable[[Any], None] = i.results.append
     for depth, state in enumerate(frames):
         if state.replacement is not UNBOUND:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..errors import Unsupported
 from ..ir.reading import MISSING
 from ..ir.segment import Call, Recipe
 from ..ir.source import Source
@@ -82,6 +83,8 @@ class Changes(Guarding):
     def assign(self, place: Any, name: str, value: Any) -> None:
         """Note that the captured code assigned a variable, or deleted it."""
         known = self.assigned(place, name)
+        if name and any(shadow.real is place for shadow in self.dictionaries):
+            raise Unsupported("an assignment to a global whose dictionary is in use")
         if known is None:
             self.variables.append(Assigned(place, name, value))
         else:

@@ -20,6 +20,11 @@ from .stand_ins import is_leaf
 from .symbolic import TENSOR_TYPES, TensorProxy
 
 
+class GradientsOfResults(Unsupported):
+    """Python is to take gradients to what the graph has computed. To autograd, results of kernels do not depend on each
+    other: the graph has to run as PyTorch's operators."""
+
+
 def backward(
     i: Interpreter, tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
     grad_variables: Any = None, inputs: Any = None,
@@ -78,18 +83,30 @@ def grad(
     materialize_grads: Any = False,
 ) -> Any:  # fmt: skip
     """`torch.autograd.grad`."""
-    _check_outermost(i)
-    if not i.truth(only_inputs) or i.truth(is_grads_batched):
-        raise Unsupported("torch.autograd.grad with these options")
     names = list(inputs) if type(inputs) is dict else None
     wanted = _tensors(i, inputs)
-    ends = _tensors(i, outputs)
+    options = {
+        "retain_graph": retain_graph, "create_graph": create_graph, "allow_unused": allow_unused,
+        "materialize_grads": materialize_grads,
+    }  # fmt: skip
+    try:
+        _check_outermost(i)
+        if not i.truth(only_inputs) or i.truth(is_grads_batched):
+            raise Unsupported("torch.autograd.grad with these options")
+        results = _gradients(i, _tensors(i, outputs), wanted, grad_outputs, options)
+    except Unsupported as unsupported:
+        if all(tensor.source is not None or is_leaf(tensor) for tensor in wanted):
+            raise
+        raise GradientsOfResults(unsupported.reason, unsupported.hint) from unsupported
+    return results if names is None else i.mark_created(dict(zip(names, results, strict=True)))
+
+
+def _gradients(
+    i: Interpreter, ends: list[TensorProxy], wanted: list[TensorProxy], grad_outputs: Any, given: dict[str, Any]
+) -> tuple[Any, ...]:
     weights = _weights(i, ends, grad_outputs)
     options: dict[str, Any] = {}
-    for name, value in (
-        ("retain_graph", retain_graph), ("create_graph", create_graph), ("allow_unused", allow_unused),
-        ("materialize_grads", materialize_grads),
-    ):  # fmt: skip
+    for name, value in given.items():
         if value is not None and (name != "create_graph" or i.truth(value)):
             options[name] = i.truth(value)
     for tensor in wanted:
@@ -99,8 +116,7 @@ def grad(
     _check_ends(i, ends, wanted)
     structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
     found = _call(i, ends, wanted, weights, options, structure)
-    results = tuple([None if place is None else found[place] for place in places])
-    return results if names is None else i.mark_created(dict(zip(names, results, strict=True)))
+    return tuple([None if place is None else found[place] for place in places])
 
 
 def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:

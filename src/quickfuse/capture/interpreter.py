@@ -208,7 +208,7 @@ class Interpreter(ABC):
         Raises:
             Unsupported: where that is the end of an object from outside, and can be seen.
         """
-        real = value.value if type(value) is Unread else real_of(value)
+        real = _object_of(value)
         if id(real) in self.ending and not any(_refers(frame, real) for frame in self.frames):
             raise Unsupported(VISIBLE_ENDING)
 
@@ -257,6 +257,11 @@ class Interpreter(ABC):
 
 def _refers(frame: Frame, real: Any) -> bool:
     """Whether a frame has an object in one of its slots."""
-    if any(real_of(value) is real for value in (*frame.stack, *frame.exceptions)):
-        return True
-    return any(real_of(value) is real or (type(value) is Unread and value.value is real) for value in frame.locals)
+    return any(_object_of(value) is real for value in (*frame.stack, *frame.exceptions, *frame.locals))
+
+
+def _object_of(value: Any) -> Any:
+    """The object that a slot stands for."""
+    if type(value) is TensorProxy:
+        return value.real
+    return value.value if type(value) is Unread else real_of(value)

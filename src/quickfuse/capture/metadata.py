@@ -24,7 +24,7 @@ from .mutation import is_in_place, name_of, returns_nothing
 from .probes import probe, run_elementwise, run_empty
 from .results import LazyMeta, Result, device_of
 from .shape_rules import shape_rule
-from .stand_ins import is_leaf, outside_inference_mode, run_without_data
+from .stand_ins import StandIns, is_leaf, outside_inference_mode, run_without_data
 from .symbolic import Symbol, TensorProxy
 
 #: The functions that the rules here know by name. Custom operators may have any name.
@@ -71,6 +71,20 @@ def _check_resized(kwargs: dict[str, Any], tensors: list[TensorProxy], result: R
         raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
 
 
+def _check_type_of_out(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """Refuse an `out` argument of a type that the operator does not have, or does not convert its result to. Some do, and
+    the `meta` device does not tell which: it is tried with one element."""
+    if type(kwargs.get("out")) is TensorProxy and is_elementwise(
+        function, {name: value for name, value in kwargs.items() if name != "out"}
+    ):
+        stand_ins = StandIns(lambda meta: torch.ones((1,) * meta.ndim, dtype=meta.dtype), torch.device("cpu"))
+        try:
+            with torch.no_grad():
+                function(*stand_ins.of(args), **stand_ins.of(kwargs))
+        except Exception as error:
+            raise Unsupported(f"an `out` argument of another type: {error}") from error
+
+
 def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
     name = name_of(function)
     if name.startswith(_QUANTISED):
@@ -78,6 +92,7 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
     if torch._C._is_any_autocast_enabled() and not (name.startswith("_foreach_") or is_in_place(function)):
         return _infer_with_autocast(function, args, kwargs, tensors, grad)
     is_known = isinstance(function, _NATIVE) and not any(isinstance(t.meta, LazyMeta) for t in tensors)
+    _check_type_of_out(function, args, kwargs)
     if is_known:
         rule = shape_rule(function)
         if rule is not None:

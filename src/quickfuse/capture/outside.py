@@ -260,6 +260,8 @@ class Outside(Changes):
             self.containers.append(container)
             return container
         if isinstance(value, dict):
+            if any(variable.place is value for variable in self.variables):
+                raise Unsupported("the dictionary of globals, of which one was assigned")
             shadow = ShadowDict(value, source)
             self.dictionaries.append(shadow)
             return shadow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
@@ -275,8 +275,8 @@ class Tracing:
         self._check_leaves(results)
         plan = OutputPlan(results, self.marks.node_of)
         outputs = self._output_nodes(plan, results)
-        wanted = [k for k, meta in enumerate(metas) if isinstance(meta, TensorMeta) and meta.requires_grad]
         differentiable = [plan.tensors[k] for k in plan.differentiable]
+        wanted = self._reached(metas, differentiable)
         tangents, values = [], []
         recorder = self.recorder
         recorder.in_backward = True
@@ -317,14 +317,22 @@ class Tracing:
             return
         memories, leaves = {id(leaf.memory) for leaf in made}, {id(leaf) for leaf in made}
         for result in traced_in(results):
-            from_leaf = id(result.memory) in memories or _reaches(result, leaves)
+            from_leaf = id(result.memory) in memories or any(id(leaf) in leaves for leaf in _leaves_of(result))
             if from_leaf and result.requires_grad and id(result) not in inputs:
                 raise Unsupported(_INNER_LEAF)
+
+    def _reached(self, metas: Sequence[Any], outputs: Sequence[TracedTensor]) -> list[int]:
+        """The inputs, by position, to which gradients flow from some output: others, such as one that is only detached, have
+        nothing to do with these outputs for autograd, which would visit what computed them."""
+        leaves = {id(tensor) for output in outputs for tensor in _leaves_of(output)}
+        return [k for k, (meta, tensor) in enumerate(zip(metas, self.traced_inputs, strict=True))
+                if isinstance(meta, TensorMeta) and meta.requires_grad
+                and (id(tensor) in leaves or not tensor.is_leaf)]  # fmt: skip
 
     def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
         """The outputs whose history is gone, since the graph has taken gradients, with PyTorch's message."""
         found: dict[int, str] = {}
-        if not any(node.target is torch.autograd.grad for node in self.source.nodes):
+        if not inputs or not any(node.target is torch.autograd.grad for node in self.source.nodes):
             return found
         for number, output in enumerate(outputs):
             try:
@@ -372,18 +380,17 @@ class Tracing:
         return sum(m.meta.span_bytes for m in memories.values())
 
 
-def _reaches(tensor: TracedTensor, leaves: set[int]) -> bool:
-    """Whether a tensor has gradients to one of these leaves of autograd's graph, given by their ids."""
+def _leaves_of(tensor: TracedTensor) -> Iterator[Any]:
+    """The leaves of autograd's graph that a tensor has gradients to."""
     seen: set[Any] = set()
     waiting = [tensor.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            if id(getattr(node, "variable", None)) in leaves:
-                return True
+            if hasattr(node, "variable"):
+                yield node.variable
             waiting += [following for following, _ in node.next_functions]
-    return False
 
 
 #: What `backward()` does with a gradient: for these it is the same, whatever strides it has.

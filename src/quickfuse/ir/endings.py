@@ -12,6 +12,7 @@ import functools
 import gc
 import itertools
 import sys
+import weakref
 from collections.abc import Sequence
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
@@ -124,12 +125,25 @@ def _exception_ends_visibly(exception: BaseException, depth: int) -> bool:
     entry = exception.__traceback__
     while entry is not None:
         # Asking for f_locals would make a dictionary that keeps the values.
-        if any(type(part) not in _ORDINARY and type(part) is GeneratorType and ends_visibly(part, depth + 1)
+        if any(type(part) not in _ordinary and _may_end_there(part) and ends_visibly(part, depth + 1)
                for part in gc.get_referents(entry.tb_frame)):  # fmt: skip
             return True
         entry = entry.tb_next
     context = exception.__context__
     return context is not None and ends_visibly(context, depth + 1)
+
+
+def _may_end_there(part: Any) -> bool:
+    """Exceptions in the variables of a traceback's frames may have the frames in their tracebacks again."""
+    return type(part) is GeneratorType or hasattr(type(part), "__del__")
+
+
+def watched_endings(frames: Sequence[FrameState]) -> list[Any]:
+    """Variables of suspended frames that weak references refer to, and nothing else does: their end may call the weak
+    reference's function, and the program may ask whether they are still there."""
+    held = collections.Counter(id(value) for frame in frames for value in (*frame.locals, *frame.stack))
+    return [value for frame in frames for value in frame.locals
+            if weakref.getweakrefcount(value) and sys.getrefcount(value) <= held[id(value)] + _OWN_REFERENCES]  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)

@@ -35,13 +35,18 @@ def takes_data(node: Node) -> bool:
     return node.target is getattr and node.args[1] == "data"
 
 
+def tensor_operands(node: Node) -> list[Node]:
+    """A call's tensors, in the order in which `Effects` numbers them."""
+    return [leaf for leaf in leaves((node.args, node.kwargs)) if _is_tensor(leaf)]
+
+
 def changes(graph: Graph) -> Counter[Node]:
     """How often a graph changes tensors in place, by the nodes that `counter_of` gives."""
     found: Counter[Node] = Counter()
     for node in graph.nodes:
         effects: Effects | None = node.meta.get("effects")
         if effects is not None and effects.counted:
-            operands = [leaf for leaf in leaves((node.args, node.kwargs)) if _is_tensor(leaf)]
+            operands = tensor_operands(node)
             found.update(counter_of(operands[k]) for k in effects.counted)
     return found
 

@@ -344,7 +344,6 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         call: JoinedCall = ctx.call
         shared: SavedForGroups | None = ctx.shared if call.apart else None
-        tensors = [*ctx.saved_tensors] if shared is None else []
         held = ctx.held
         if held and not _graph_is_retained():
             ctx.held = None
@@ -355,8 +354,7 @@ class _Joined(torch.autograd.Function):
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
             return (*_NOTHING, *[None] * len(call.wanted))
-        if shared is not None:
-            tensors = shared.take(absent, _graph_is_retained())
+        tensors = [*ctx.saved_tensors] if shared is None else shared.take(absent, _graph_is_retained())
         if not torch.is_grad_enabled() and not _are_watched(given):
             backward = call.compiled_backward(absent)
             if backward is not None:

@@ -196,6 +196,8 @@ class _Lowering:
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
         if parts is not None:
             return self._offered(self._in_parts(parts, meta), node, first)
+        if getattr(meta, "neg", False):  # loops would read the numbers as they lie in memory
+            raise Unsupported("a view of numbers that are to be negated")
         try:
             return extern(ctx, kind, target, args, kwargs, meta, effects)
         except Unsupported as unsupported:

@@ -72,12 +72,16 @@ bound("tril")(partial(_triangle, ops.le))
 bound("triu")(partial(_triangle, ops.ge))
 
 
+#: Types that eager has no identity matrix of.
+_NOT_FOR_EYE = frozenset({torch.uint16, torch.uint32, torch.uint64})
+
+
 @rule("eye")
 def eye(
     ctx: Context, meta: TensorMeta, n: int, m: int | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
     pin_memory: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    no_rule_if(meta.device.type not in ALL_DEVICES or requires_grad)
+    no_rule_if(meta.device.type not in ALL_DEVICES or requires_grad or meta.dtype in _NOT_FOR_EYE)
     return made(ctx, meta, ops.via(ops.eq(Index(0), Index(1)), meta.dtype))
 
 

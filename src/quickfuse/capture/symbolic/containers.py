@@ -98,6 +98,8 @@ class ShadowDict(FromOutside):
         """The captured code is about to set or to delete an entry."""
         if key in self.mirrored:
             raise Unsupported("changing an attribute in two ways")
+        if "__builtins__" in self.real:  # names are looked up past this stand-in
+            raise Unsupported("a change of globals in their dictionary")
 
 
 def _key_source(outside: Reader, key: Any) -> Any:

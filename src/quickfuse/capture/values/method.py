@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from types import FunctionType, MethodType
+from types import FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
+from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
 from .. import torch_calls
 from ..calls import handler_of
@@ -14,7 +15,7 @@ from ..iterators import ITERATORS
 from ..kinds import is_trusted_module
 from ..library import CatchWarnings
 from ..raising import call_handler
-from ..symbolic import BuiltinMethod, TensorProxy
+from ..symbolic import BuiltinMethod, TensorProxy, type_of
 from ..tensor_subclasses import own_member
 from .kind import Then
 from .object import ObjectKind
@@ -48,6 +49,20 @@ class MethodKind(ObjectKind):
 
 
 class BuiltinMethodKind(ObjectKind):
+    def attribute(self, i: Interpreter, base: BuiltinMethod, name: str, then: Then) -> None:
+        owner = type_of(base.base)
+        member = getattr(owner, base.name)
+        if name == "__self__":
+            then(base.base)
+        elif name == "__name__":
+            then(base.name)
+        elif name == "__doc__":
+            then(member.__doc__)
+        elif name == "__qualname__" and type(member) is MethodDescriptorType:
+            then(f"{owner.__qualname__}.{base.name}")
+        else:
+            raise Unsupported(f"the attribute {name} of a method")
+
     def call(
         self, i: Interpreter, function: BuiltinMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
     ) -> None:
