@@ -8,8 +8,8 @@ Where neighbours in memory are few, as the channels of a group with channels las
 for each. Then all operands go on along the next axis as along this one, and both become one that is long enough for vectors.
 
 On a GPU, a program computes what is the same for a row once, but what is the same for a column, as what belongs to a channel
-that lies last, again in each of its many programs: 60 of 67 instructions an element of a batch norm in bfloat16. Only that is
-moved there, out of loops that do not reduce. It mostly becomes part of the kernel that computes what it depends on.
+that lies last, again in each of its many programs: 60 of 67 instructions an element of a batch norm in bfloat16. Only that
+is moved there, out of loops that do not reduce. It mostly becomes part of the kernel that computes what it depends on.
 """
 
 from __future__ import annotations
