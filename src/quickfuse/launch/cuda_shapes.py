@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from quickfuse.errors import QuickfuseError
-from quickfuse.ir.kernel import Axis, Form, KernelBody, KernelCall, Member, Slot, StoreKind
+from quickfuse.ir.kernel import Access, Axis, Form, KernelBody, KernelCall, Member, Slot, StoreKind
 from quickfuse.ir.target import CUDA
 
 from .cuda_compile import LaunchShape
@@ -92,7 +92,7 @@ def _rows_of_elements(body: KernelBody, members: Sequence[Member], shape: Launch
     if 4 * elements(columns) > 5 * sum(rows * length for rows, length in sizes):
         return shape
     block = shape.block // columns
-    return LaunchShape(block, shape.num_warps, columns, Form.SPREAD, _may_align(body, members, Form.SPREAD))
+    return LaunchShape(block, shape.num_warps, columns, Form.SPREAD, _access(body, members, Form.SPREAD, columns))
 
 
 # --- tiles ---
@@ -109,8 +109,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
         each = CUDA.elements_of_square if len(_moving(body)) <= CUDA.few_operands else CUDA.elements_a_thread
         warps = max(rows * columns // (32 * each), 1)
-        aligned = _may_align(body, members, Form.SPREAD)
-        return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, aligned)
+        access = _access(body, members, Form.SPREAD, columns)
+        return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, access)
     spread = Axis.SCAN in body.axes and not scans
     whole = not spread and columns <= (CUDA.whole_row_of_many if many else CUDA.whole_row)
     most_rows = max([_tile_rows(body, member, Form.WHOLE) for member in members], default=1)
@@ -136,7 +136,7 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     warps = _warps(body, rows * columns)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
-    return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members, form))
+    return LaunchShape(rows, warps, columns, form, _access(body, members, form, columns))
 
 
 def _warps(body: KernelBody, elements: int) -> int:
@@ -158,6 +158,32 @@ def _rows_and_length(body: KernelBody, member: Member) -> tuple[int, int]:
 
 def _power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
+
+
+def _access(body: KernelBody, members: Sequence[Member], form: Form, columns: int) -> Access:
+    """Which accesses there is code for, in tiles of so many columns."""
+    if _may_align(body, members, form):
+        full = form is not Form.SPREAD and bool(body.inner) and has_full_tiles(body, members, columns)
+        return Access.FULL if full else Access.WIDE
+    return Access.SHIFTED if form is Form.LOOPED and _may_shift(body, members) else Access.NARROW
+
+
+def has_full_tiles(body: KernelBody, members: Sequence[Member], columns: int) -> bool:
+    """Whether no tile of so many columns goes beyond the end of a row."""
+    return all(_rows_and_length(body, member)[1] % columns == 0 for member in members)
+
+
+def _may_shift(body: KernelBody, members: Sequence[Member]) -> bool:
+    """Whether all operands with rows of a member may have as many elements before an address that is aligned."""
+    slots = body.shifted_slots
+
+    def differ(member: Member, k: int) -> bool:
+        first, strides, count = member.strides[slots[0]], member.strides[k], 16 // body.slots[k].dtype.itemsize
+        offsets = member.offsets or (0,) * len(body.slots)
+        apart = [offsets[k] - offsets[slots[0]], *(strides[axis] - first[axis] for axis in body.row_axes)]
+        return any(count_of % count for count_of in apart)
+
+    return bool(slots) and any(not any(differ(member, k) for k in slots[1:]) for member in members)
 
 
 def _may_align(body: KernelBody, members: Sequence[Member], form: Form) -> bool:
