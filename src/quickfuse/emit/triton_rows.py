@@ -51,8 +51,9 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
         *value_lines(body),
     ]
     if form is Form.SPREAD:
+        more = f" + (ALIGN == 1) * {_elements_before(body)}" if body.shifted_slots else ""
         kernel += [
-            f"tiles = tl.cdiv({_product(body.column_axes)}, COLUMNS).to(tl.int32)",  # divisions of 64 bits are slow
+            f"tiles = tl.cdiv({_product(body.column_axes)}{more}, COLUMNS).to(tl.int32)",  # divisions of 64 bits are slow
             "first, start = (block // tiles).to(tl.int64) * BLOCK, (block % tiles).to(tl.int64) * COLUMNS",
         ]
     elif outer:
@@ -95,12 +96,15 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
 
 def _shifted_call(body: KernelBody, form: Form, call: Callable[[str, str], list[str]]) -> list[str]:
     """The branch for rows that begin anywhere. Their operands begin as many elements before an address that is a multiple of
-    128 bits as the first one does, in all rows: else accesses are narrow."""
-    slots = body.shifted_slots if form is Form.LOOPED else []
+    128 bits as the first one does, in all rows: else accesses are narrow, as they are at both ends of rows (-1)."""
+    slots = [] if form is Form.WHOLE else body.shifted_slots
     if not slots:
         return []
     names, first = word_names(body), slots[0]
     conditions = []
+    if form is Form.SPREAD:
+        rows, length = _product(_tile_rows(body, form)), _product(body.column_axes)
+        conditions.append(f"(start > 0) & (start + COLUMNS <= {length}) & (first + BLOCK <= {rows})")
     for k in slots[1:]:
         of_address = f"p{k} // {body.slots[k].dtype.itemsize} - p{first} // {body.slots[first].dtype.itemsize}"
         of_rows = [[names[body.stride_word(slot, axis)] for slot in (k, first)] for axis in body.row_axes]
@@ -113,8 +117,13 @@ def _shifted_call(body: KernelBody, form: Form, call: Callable[[str, str], list[
         f"    if {' & '.join(conditions)}:",
         *call("        ", "1"),
         "    else:",
-        *call("        ", "0"),
+        *call("        ", "-1" if form is Form.SPREAD else "0"),
     ]
+
+
+def _elements_before(body: KernelBody) -> int:
+    """How many elements a row may begin after an address that is a multiple of 128 bits, at most."""
+    return 16 // body.slots[body.shifted_slots[0]].dtype.itemsize - 1
 
 
 def _tile_rows(body: KernelBody, form: Form) -> tuple[int, ...]:
@@ -143,8 +152,7 @@ def _rows(body: KernelBody, form: Form) -> list[str]:
     if form is Form.WHOLE:
         lines += _tile_lines(body, "lane", _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED == 3"))
     elif form is Form.SPREAD:
-        mask = _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED > 1")
-        lines += _tile_lines(body, "start.to(INDEX) + lane", mask)
+        lines += _spread_lines(body)
     else:
         lines += _begin_lines(body)
     return [*lines, *RowsBuilder(body, form).lines]
@@ -155,27 +163,62 @@ def base_of_rows(body: KernelBody, k: int) -> str:
     return f"q{k}" if offset(body, k, body.row_axes) else f"p{k}"
 
 
+def _from_aligned(body: KernelBody, k: int) -> list[str]:
+    """Statements that find how many elements a slot's rows begin after one address that is a multiple of 128 bits, `h0` ..,
+    and that address. Later it is a multiple again, in a way that Triton sees: it loses a hint on addresses of a single row."""
+    within = " + ".join(filter(None, [f"before{k}", offset(body, k, body.row_axes)]))
+    return [f"before{k} = (p{k}.to(tl.int64) % 16 // {body.slots[k].dtype.itemsize}).to(INDEX)", f"h{k} = {within}"]
+
+
+def _aligned(body: KernelBody, k: int, moved: str) -> str:
+    """The statement that makes an address of `h0` .., which is a multiple of 128 bits where it is moved by some elements."""
+    count = 16 // body.slots[k].dtype.itemsize
+    return f"h{k} = tl.multiple_of(p{k} - before{k}, 16) + (h{k} {moved}) // {count} * {count}"
+
+
 def _begin_lines(body: KernelBody) -> list[str]:
     """Statements that find `head`, the elements of each row before the first address that is a multiple of 128 bits, and
-    `full`, the elements of whole tiles: after the head, whose elements come with those that are left.
-
-    `h0` .. are the addresses after the heads, written as multiples of 128 bits from one that is: Triton loses a hint on the
-    addresses of a single row.
-    """
-    lines = ["full = length // COLUMNS * COLUMNS", "head = 0", *(f"h{k} = 0" for k in body.shifted_slots)]
-    shifted = []
-    for k in body.shifted_slots:
-        size = body.slots[k].dtype.itemsize
-        within = " + ".join(filter(None, [f"before{k}", offset(body, k, body.row_axes)]))
-        shifted += [f"before{k} = (p{k}.to(tl.int64) % 16 // {size}).to(INDEX)", f"h{k} = {within}"]
-        if k == body.shifted_slots[0]:
-            left = 16 // size - 1
-            shifted += [f"head = (0 - h{k}) & {left}", f"full = tl.maximum(length - {left}, 0) // COLUMNS * COLUMNS"]
-        shifted.append(f"h{k} = tl.multiple_of(p{k} - before{k}, 16) + (h{k} + head) // {16 // size} * {16 // size}")
-    unshifted = [f"h{k} = {base_of_rows(body, k)}" for k in body.shifted_slots]
-    if shifted:
-        lines[2:] = ["if ALIGNED == 1:", *(f"    {x}" for x in shifted), "else:", *(f"    {x}" for x in unshifted)]
+    `full`, the elements of whole tiles: after the head, whose elements come with those that are left."""
+    slots, lines = body.shifted_slots, ["full = length // COLUMNS * COLUMNS", "head = 0"]
+    if slots:
+        most = _elements_before(body)
+        lines += [
+            "if ALIGNED == 1:",
+            *(f"    {line}" for k in slots for line in _from_aligned(body, k)),
+            f"    head = (0 - h{slots[0]}) & {most}",
+            f"    full = tl.maximum(length - {most}, 0) // COLUMNS * COLUMNS",
+            *(f"    {_aligned(body, k, '+ head')}" for k in slots),
+            "else:",
+            *(f"    h{k} = {base_of_rows(body, k)}" for k in slots),
+        ]
     return lines
+
+
+def _spread_lines(body: KernelBody) -> list[str]:
+    """Statements that find the indices in a tile of its own, which begins at a multiple of 128 bits."""
+    slots, mask = body.shifted_slots, _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED > 1")
+    if not slots:
+        return _tile_lines(body, "start.to(INDEX) + lane", mask)
+    shifted = [
+        *(line for k in slots for line in _from_aligned(body, k)),
+        f"head = h{slots[0]} & {_elements_before(body)}",
+        *(_aligned(body, k, "- head") for k in slots),
+    ]
+    return [
+        "step = start.to(INDEX) + lane",
+        "head = 0",
+        "if (ALIGNED == 1) | (ALIGNED == -1):",
+        *(f"    {line}" for line in shifted),
+        *_tile_lines(body, "step - head", [
+            "if (ALIGNED == 1) | (ALIGNED > 1):", f"    r_mask = {_everywhere('[1, COLUMNS]')}",
+            "else:", "    r_mask = (r >= 0) & (r < length)",
+        ]),
+        "if ALIGNED == 1:",
+        *(f"    v{k} = h{k}" for k in slots),
+        "else:",
+        *(f"    v{k} = {base_of_rows(body, k)}" for k in slots),
+        "    step = r",
+    ]  # fmt: skip
 
 
 def _mask_lines(name: str, shape: str, condition: str, everywhere: str) -> list[str]:
@@ -224,7 +267,7 @@ class RowsBuilder(TritonBuilder):
     def __init__(self, body: KernelBody, form: Form) -> None:
         self.form = form
         self.in_tile = not body.inner
-        self._loops = 0
+        self._loops = self._passes = 0
         #: The sums that are computed with a maximum, by number, and the names of those that are there.
         self.sums: dict[int, int] = {}
         self.totals: dict[int, str] = {}
@@ -239,7 +282,7 @@ class RowsBuilder(TritonBuilder):
         body = self.body
         by_row, within = offset(body, slot, _tile_rows(body, self.form)), offset(body, slot, body.column_axes)
         moves = by_row or offset(body, slot, body.outer_axes(self.form))
-        if self.form is Form.LOOPED and slot in body.shifted_slots:
+        if self.form is not Form.WHOLE and slot in body.shifted_slots:
             return f"v{slot} + step", "mask" if by_row else "r_mask"
         pointer = " + ".join([f"q{slot}" if moves else f"p{slot}", *([within] if within else [])])
         return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
@@ -341,6 +384,9 @@ class RowsBuilder(TritonBuilder):
         self._inside(lambda: step() or [])
         inner = self.scopes.pop()
         slots = self.body.shifted_slots
+        # What was read last may still be in a cache: every other pass begins there.
+        backwards = not self.body.ordered and self._passes % 2 == 1
+        self._passes += 1
         masked = ["r_mask = r < length"]
         if slots:
             masked += ["if ALIGNED == 1:", "    r = tl.where(r - full >= head, r, r - full)"]
@@ -355,6 +401,7 @@ class RowsBuilder(TritonBuilder):
         self.scope.lines += [  # more loops without masks made all of them slower, those of aligned rows as well: H200
             "if ALIGNED:",
             "    for begin in range(0, full, COLUMNS):",
+            *(["        begin = full - COLUMNS - begin"] if backwards else []),
             *(f"    {line}" for line in full),
             "    if ALIGNED != 3:",
             "        for begin in range(full, length, COLUMNS):",

@@ -345,14 +345,16 @@ class KernelBody:
     @cached_property
     def shifted_slots(self) -> list[int]:
         """The slots whose rows may begin at any address and are contiguous, the one with the narrowest type first: rows are
-        gone through from the first address in each that is a multiple of 128 bits. None where the order of elements counts,
-        or they have several axes."""
-        if len(self.inner) != 1 or self.ordered or self.lies_across:
+        gone through by what is a multiple of 128 bits away from any address that is. None where the order of elements
+        counts, rows have several axes, or neighbours in memory belong to different rows."""
+        column = self.column_axes[-1]
+        moving = [(k, slot) for k, slot in enumerate(self.slots) if not slot.by_value and slot.strides[column] != 0]
+        across = any(slot.strides[axis] == 1 for _, slot in moving for axis in self.row_axes)
+        if len(self.column_axes) != 1 or self.ordered or across:
             return []
         slots = [
-            k for k, slot in enumerate(self.slots)
-            if not slot.by_value and slot.strides[self.inner[0]] == 1
-            and all(slot.strides[axis] is None for axis in self.row_axes)
+            k for k, slot in moving
+            if slot.strides[column] == 1 and all(slot.strides[axis] is None for axis in self.row_axes)
         ]  # fmt: skip
         return sorted(slots, key=lambda k: self.slots[k].dtype.itemsize)
 

@@ -165,7 +165,7 @@ def _access(body: KernelBody, members: Sequence[Member], form: Form, columns: in
     if _may_align(body, members, form):
         full = form is not Form.SPREAD and bool(body.inner) and has_full_tiles(body, members, columns)
         return Access.FULL if full else Access.WIDE
-    return Access.SHIFTED if form is Form.LOOPED and _may_shift(body, members) else Access.NARROW
+    return Access.SHIFTED if form is not Form.WHOLE and _may_shift(body, members) else Access.NARROW
 
 
 def has_full_tiles(body: KernelBody, members: Sequence[Member], columns: int) -> bool:
@@ -253,7 +253,9 @@ def _programs_of_members(body: KernelBody, members: Sequence[Member], shape: Lau
         for member, (_, length) in zip(members, sizes, strict=True)
     ]
     if shape.form is Form.SPREAD:
-        counts = [count * -(-length // shape.columns) for count, (_, length) in zip(counts, sizes, strict=True)]
+        shifted = body.shifted_slots if shape.access is Access.SHIFTED else []
+        more = 16 // body.slots[shifted[0]].dtype.itemsize - 1 if shifted else 0  # before the first one
+        counts = [count * -(-(length + more) // shape.columns) for count, (_, length) in zip(counts, sizes, strict=True)]
     return counts
 
 
