@@ -24,7 +24,7 @@ see `triton_rows.py`.
 from __future__ import annotations
 
 from quickfuse.emit.triton_builder import TritonBuilder
-from quickfuse.emit.triton_ops import pointer_type
+from quickfuse.emit.triton_ops import pointer_type, without_libdevice
 from quickfuse.emit.triton_rows import row_functions
 from quickfuse.emit.triton_text import (
     alignment_hints,
@@ -57,7 +57,7 @@ def emit(body: KernelBody, name: str, form: Form = Form.WHOLE) -> str:
         functions = row_functions(body, name, form)
     else:
         functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)
-    text = "\n\n\n".join("\n".join(function) for function in functions)
+    text = without_libdevice("\n\n\n".join("\n".join(function) for function in functions))
     return "\n".join([*_header(body, text), "", "", text, ""])
 
 

@@ -82,12 +82,10 @@ def _fits(call: KernelCall, shape: LaunchShape, own: LaunchShape, multiprocessor
 
 def _may_access(call: KernelCall, shape: LaunchShape, own: LaunchShape) -> bool:
     """Whether a call's accesses are as wide with a shape that was chosen for another one."""
-    if own.access is Access.NARROW or own.access is shape.access is not Access.FULL:
-        return True
-    if shape.access is Access.FULL:
-        return own.access is Access.FULL and has_full_tiles(call.body, call.members, shape.columns)
-    is_small = bytes_moved(call.body, call.members) <= CUDA.bytes_of_small_call
-    return own.access is Access.FULL and shape.access is Access.WIDE and is_small
+    if own.access is Access.FULL:  # masks cost less than another kernel
+        full = shape.access is Access.FULL and has_full_tiles(call.body, call.members, shape.columns)
+        return full or shape.access is Access.WIDE
+    return own.access in (Access.NARROW, shape.access)
 
 
 def _may_loop(body: KernelBody, own: LaunchShape) -> bool:
