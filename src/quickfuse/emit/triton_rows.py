@@ -5,7 +5,10 @@ elements of a row are in row-major order of the other axes. A tile has whole row
 Where neighbours in memory belong to different rows, a tile extends along the innermost parallel axis alone.
 
 Where all addresses and strides are multiples of 16, accesses are of 128 bits a thread, if no mask cuts them up: tiles that
-are full have none. The kernel finds that out for each member and tile, if ALIGN says that it can be.
+are full have none. The kernel finds that out for each member and tile, if ALIGN says that it can be: ALIGN and ALIGNED are
+numbers of `Access`. Rows that begin at any address are gone through from the first in each that is a multiple of 128 bits,
+and the few elements before it come with those after the last whole tile; tiles of their own begin at the multiple before a
+row, and only those at its ends have masks.
 """
 
 from __future__ import annotations
@@ -164,14 +167,14 @@ def base_of_rows(body: KernelBody, k: int) -> str:
 
 
 def _from_aligned(body: KernelBody, k: int) -> list[str]:
-    """Statements that find how many elements a slot's rows begin after one address that is a multiple of 128 bits, `h0` ..,
-    and that address. Later it is a multiple again, in a way that Triton sees: it loses a hint on addresses of a single row."""
+    """Statements that find how many elements after an address that is a multiple of 128 bits a slot's rows begin: `h0` .."""
     within = " + ".join(filter(None, [f"before{k}", offset(body, k, body.row_axes)]))
     return [f"before{k} = (p{k}.to(tl.int64) % 16 // {body.slots[k].dtype.itemsize}).to(INDEX)", f"h{k} = {within}"]
 
 
 def _aligned(body: KernelBody, k: int, moved: str) -> str:
-    """The statement that makes an address of `h0` .., which is a multiple of 128 bits where it is moved by some elements."""
+    """The statement that makes an address of `h0` .., which is a multiple of 128 bits where it is moved by some elements. It
+    is written as one that Triton sees to be: it loses a hint on the addresses of a single row."""
     count = 16 // body.slots[k].dtype.itemsize
     return f"h{k} = tl.multiple_of(p{k} - before{k}, 16) + (h{k} {moved}) // {count} * {count}"
 
