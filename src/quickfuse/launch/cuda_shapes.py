@@ -91,8 +91,11 @@ def _rows_of_elements(body: KernelBody, members: Sequence[Member], shape: Launch
     columns = next(width for width in widths if 8 * elements(width) <= 9 * least)
     if 4 * elements(columns) > 5 * sum(rows * length for rows, length in sizes):
         return shape
-    block = shape.block // columns
-    return LaunchShape(block, shape.num_warps, columns, Form.SPREAD, _access(body, members, Form.SPREAD, columns))
+    block, access = shape.block // columns, _access(body, members, Form.SPREAD, columns)
+    # To find where shifted rows begin takes long: each thread has more of their elements.
+    least = max(shape.block // (32 * 2 * CUDA.elements_a_thread), 1)
+    warps = min(shape.num_warps, least) if access is Access.SHIFTED else shape.num_warps
+    return LaunchShape(block, warps, columns, Form.SPREAD, access)
 
 
 # --- tiles ---
@@ -106,8 +109,14 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     many = len(body.slots) > CUDA.many_operands
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
-        rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
-        each = CUDA.elements_of_square if len(_moving(body)) <= CUDA.few_operands else CUDA.elements_a_thread
+        moving = _moving(body)
+        each = CUDA.elements_of_square if len(moving) <= CUDA.few_operands else CUDA.elements_a_thread
+        # Of 16 bits, as many bytes in a row of a tile as of 32, and as many in each thread.
+        high = 2 if len(moving) <= 2 and all(slot.dtype.itemsize <= 2 for slot in moving) else 1
+        rows, columns = (
+            min(square, _power_of_two(max(n[k] for n in sizes))) for k, square in ((0, high * CUDA.square), (1, CUDA.square))
+        )
+        each *= high if rows * columns > CUDA.square**2 else 1
         warps = max(rows * columns // (32 * each), 1)
         access = _access(body, members, Form.SPREAD, columns)
         return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, access)
@@ -132,15 +141,27 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         rows //= 2
         if not whole and rows * columns < CUDA.tile and columns < longest:
             columns *= 2
+    is_odd = not _may_align(body, members, Form.WHOLE) and _may_shift(body, members)
+    if whole and is_odd and columns > CUDA.longest_narrow_row:
+        whole, columns = False, CUDA.shifted_tile
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
-    warps = _warps(body, rows * columns)
+    access = _access(body, members, form, columns)
+    warps = _warps_of_rows(body, rows * columns, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
-    return LaunchShape(rows, warps, columns, form, _access(body, members, form, columns))
+    return LaunchShape(rows, warps, columns, form, access)
 
 
-def _warps(body: KernelBody, elements: int) -> int:
-    return min(max(elements // (32 * _elements_of_rows(body)), 1), CUDA.most_warps)
+def _warps_of_rows(body: KernelBody, elements: int, form: Form, access: Access) -> int:
+    """The warps of a program with rows that are reduced."""
+    each, moving = _elements_of_rows(body), _moving(body)
+    reads = not any("w" in slot.access for slot in moving)
+    if form is Form.WHOLE and access is Access.FULL and elements >= 2 * CUDA.tile and len(moving) <= 2:
+        # Without masks there are registers for more, and less to be done once for each thread.
+        each *= 2 if all(slot.dtype.itemsize <= 2 for slot in moving) else 1
+    elif form is Form.LOOPED and (access is Access.SHIFTED or (reads and len(moving) > 1 and elements >= 2 * CUDA.tile)):
+        each = CUDA.elements_a_thread  # more threads have more loads under way, where each has several operands or passes
+    return min(max(elements // (32 * each), 1), CUDA.most_warps)
 
 
 def _elements_of_rows(body: KernelBody) -> int:
