@@ -277,7 +277,7 @@ def test_narrow_accesses_take_no_more_registers_than_wide_ones() -> None:
 def test_threads_have_several_accesses_of_a_transpose(dtype: torch.dtype) -> None:
     schedule, _ = gpu_schedule(lambda x: x.t().contiguous(), torch.zeros(512, 512, dtype=dtype))
     (kernel,) = compiled(schedule)
-    assert kernel.shape.block * kernel.shape.columns == 16 * kernel.shape.threads
+    assert kernel.shape.block * kernel.shape.columns == 64 // dtype.itemsize * kernel.shape.threads
     assert len(re.findall(r"ld\.global\.v4\.b32", kernel.ptx)) >= dtype.itemsize
 
 

@@ -34,8 +34,8 @@ from quickfuse.emit.triton_text import (
 )
 from quickfuse.emit.walker import Walker
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr
-from quickfuse.ir.kernel import Form, KernelBody, RowLength, StoreKind
+from quickfuse.ir.expr import Const, Expr, walk
+from quickfuse.ir.kernel import Form, KernelBody, Reduced, RowLength, StoreKind
 from quickfuse.ir.loop import identity
 
 
@@ -274,6 +274,9 @@ class RowsBuilder(TritonBuilder):
         #: The sums that are computed with a maximum, by number, and the names of those that are there.
         self.sums: dict[int, int] = {}
         self.totals: dict[int, str] = {}
+        within = walk(*(root for k, store in enumerate(body.stores) if k not in body.last for root in store.roots))
+        #: The reductions that are only used once a row.
+        self._for_rows = {*range(len(body.stores))} - {node.reduction for node in within if isinstance(node, Reduced)}
         super().__init__(body, self._address)
 
     def walker(self, plan: Plan) -> Walker[str]:
@@ -462,4 +465,6 @@ class RowsBuilder(TritonBuilder):
         if self._is_bool(k) and self.body.stores[k].value.dtype.itemsize != 1:
             raise Unsupported(f"a bitwise {self.body.stores[k].combine} of all elements")
         code = _REDUCE[self.body.stores[k].combine].format(tile)
+        if k in self._for_rows:  # Triton 3.6 fails on long formulas of such a column, with "does not dominate this use"
+            code = f"tl.reshape({code.removesuffix('[:, None]')}, [BLOCK, 1])"
         return self.name(f"{code} != 0" if self._is_bool(k) else code, "r")

@@ -157,6 +157,7 @@ class CostModel:
     least_hoisted_from: int = 1 << 14
     #: So many times a part must be computed for each of its values, and so much it must cost, to be computed before.
     least_repeats: int = 16
+    least_hoisted_repeats: int = 16
     least_hoisted_cost: int = 4
 
     # --- chains of reductions (20 softmaxes, layer norms of softmaxes) ---
@@ -201,8 +202,9 @@ class CostModel:
 COSTS = CostModel()
 
 #: On a GPU, a reduction has enough programs for all multiprocessors (132 on an H200, a few on each), of 64 columns or a row.
+#: What is the same for columns is only computed before where that is a small part of the work: it may be a launch more.
 GPU_COSTS = replace(
     COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
     aligned_bytes=16, least_chunked=1 << 28, least_rematerialised=1 << 23, most_again_in_row=2,
-    least_alike=2, of_load=30,
+    least_alike=2, of_load=30, least_hoisted_repeats=256,
 )  # fmt: skip

@@ -60,8 +60,13 @@ def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> La
 
 
 def _moving(body: KernelBody) -> list[Slot]:
-    """The operands with an element for each column of a tile."""
-    return [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.column_axes)]
+    """The operands with an element for each column of a tile, and where nothing is reduced for each row, too."""
+
+    def moves(slot: Slot, axes: Sequence[int]) -> bool:
+        return any(slot.strides[axis] != 0 for axis in axes)
+
+    slots = [slot for slot in body.slots if not slot.by_value and moves(slot, body.column_axes)]
+    return slots if body.inner or not body.row_axes else [slot for slot in slots if moves(slot, body.row_axes)]
 
 
 def _elements_a_thread(body: KernelBody) -> int:
@@ -125,8 +130,9 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     most_rows = max([_tile_rows(body, member, Form.WHOLE) for member in members], default=1)
     if body.lies_across:
         rows = min(CUDA.most_across, _power_of_two(most_rows))
-        whole = whole and columns * rows <= CUDA.tile
-        columns = columns if whole else min(columns, max(CUDA.tile // rows, 1))
+        tile = CUDA.tile_across[all(slot.dtype.itemsize <= 2 for slot in _moving(body))]
+        whole = whole and columns * rows <= tile
+        columns = columns if whole else min(columns, max(tile // rows, 1))
         least = CUDA.least_across
     else:
         few = total < multiprocessors * CUDA.tiles_per_multiprocessor  # each of them has to have more loads under way
@@ -134,19 +140,19 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         columns = columns if whole else min(columns, CUDA.tile * max(wide, 2 if few else 1))
         tile = min(CUDA.tile, 32 * CUDA.usual_warps * _elements_of_rows(body))
         rows = min(max(tile // columns, 1), _power_of_two(most_rows))
-        least = 1
+        tile, least = CUDA.tile, 1
     programs = multiprocessors * CUDA.tiles_per_multiprocessor
     tiles_a_row = -(-longest // columns) if spread else 1
     while rows > least and -(-total // rows) * tiles_a_row < programs:
         rows //= 2
-        if not whole and rows * columns < CUDA.tile and columns < longest:
+        if not whole and rows * columns < tile and columns < longest:
             columns *= 2
     is_odd = not _may_align(body, members, Form.WHOLE) and _may_shift(body, members)
     if whole and is_odd and columns > CUDA.longest_narrow_row:
         whole, columns = False, CUDA.shifted_tile
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
     access = _access(body, members, form, columns)
-    warps = _warps_of_rows(body, rows * columns, form, access)
+    warps = 1 if body.lies_across else _warps_of_rows(body, rows * columns, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
     return LaunchShape(rows, warps, columns, form, access)

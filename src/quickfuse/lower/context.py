@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -231,7 +232,7 @@ class Context:
     def offer(self, storage: Storage, users: int, lies: TensorMeta | None = None) -> None:
         """Let the schedule decide whether what a storage holds, which `users` nodes of the graph take, is stored or computed
         by each that reads it. A formula does not grow without end: a long one is offered, too. `lies`: how it should be
-        laid out, if that matters.
+        laid out, if that matters. What was rounded to fewer bits takes no more memory for having been converted since.
         """
         value = storage.value
         if not isinstance(value, Op) or storage.buffer is not None or not storage.meta.shape or not storage.meta.numel:
@@ -241,9 +242,12 @@ class Context:
         else:
             is_one_operation = not costs_at_least(value, COSTS.longest_kept) or self._chooses(value)
         if not is_one_operation:
-            load = storage.value = self.stored(value, lies or read_order(value, storage.meta))
+            short = _before_widening(value)
+            meta = lies or read_order(value, storage.meta)
+            load = self.stored(short, meta if short is value else replace(meta, dtype=short.dtype))
+            storage.value = load if short is value else Op("cast", (load,), value.dtype)
             self.program.optional.add(load.access.buffer)
-            self._offered[load.access.buffer] = (value, Layout(storage.meta.shape, load.access.strides))
+            self._offered[load.access.buffer] = (short, Layout(storage.meta.shape, load.access.strides))
 
     def formula_behind(self, value: Expr, shape: Shape) -> Expr:
         """For a load of a value over `shape` that is offered the formula of it: what reads few of its elements does not ask
@@ -359,6 +363,15 @@ def _is_simple(value: Expr) -> bool:
     while isinstance(value, Op) and value.name == "cast":
         value = value.args[0]
     return not isinstance(value, Op)
+
+
+def _before_widening(value: Expr) -> Expr:
+    """A floating-point value as it was before it was converted to a type of more bits, or itself."""
+    if isinstance(value, Op) and value.name == "cast" and value.dtype.is_floating_point:
+        inner = value.args[0]
+        if isinstance(inner, Op) and inner.dtype.is_floating_point and inner.dtype.itemsize < value.dtype.itemsize:
+            return inner
+    return value
 
 
 def _as_load(value: Expr, meta: TensorMeta) -> Load | None:

@@ -138,15 +138,20 @@ def axes_as_read(value: Expr, shape: Shape, stride: Shape) -> Shape:
     """The axes of more than one element, in the order in which most operands of `value` have them, or else as `stride`
     has them, from the one with the largest steps to the one with the smallest."""
     moving = [k for k, size in enumerate(shape) if size > 1]
-    orders = Counter(
-        _order(node.access.strides, moving)
-        for node in walk(value)
-        if isinstance(node, (Load, Place)) and all(node.access.strides[k] > 0 for k in moving)
-    )
+    steps = [_steps(node) for node in walk(value) if isinstance(node, (Load, Place))]
+    orders = Counter(_order(strides, moving) for strides in steps if all(strides[k] > 0 for k in moving))
     own = _order(stride, moving)
     if not orders or orders[own] == max(orders.values()):
         return own
     return orders.most_common(1)[0][0]
+
+
+def _steps(node: Load | Place) -> Shape:
+    """The strides of an operand, also along axes on which it is read at computed indices, as images are by their windows."""
+    strides, meta = node.access.strides, node.access.buffer.meta
+    if isinstance(node, Load) or not isinstance(meta, TensorMeta) or len(meta.shape) != len(strides):
+        return strides
+    return tuple([own or computed for own, computed in zip(strides, meta.stride, strict=True)])
 
 
 def _order(strides: Shape, axes: list[int]) -> Shape:
