@@ -152,6 +152,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         whole, columns = False, CUDA.shifted_tile
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
     access = _access(body, members, form, columns)
+    if form is Form.LOOPED and access is Access.SHIFTED and not any("w" in slot.access for slot in _moving(body)):
+        columns = min(columns, 2 * CUDA.shifted_tile)  # rows that are stored are read twice: there fewer should be under way
     warps = 1 if body.lies_across else _warps_of_rows(body, rows * columns, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
