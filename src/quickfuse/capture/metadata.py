@@ -108,8 +108,8 @@ def _infer_with_autocast(function: Any, args: Any, kwargs: Any, tensors: list[Te
     """The rules of this package know nothing of autocast: PyTorch is asked."""
     device = result_device(tensors, args, kwargs)
     plain = tensors and not any(0 in t.meta.shape or isinstance(t.meta, LazyMeta) for t in tensors)
-    if plain and isinstance(function, _NATIVE) and device.type == "cpu" and is_elementwise(function, kwargs):
-        return run_elementwise(function, args, kwargs, tensors, grad, device)
+    if plain and isinstance(function, _NATIVE) and device.type in ("cpu", "cuda") and is_elementwise(function, kwargs):
+        return run_elementwise(function, args, kwargs, tensors, grad, device, device if device.type == "cpu" else None)
     result = probe(function, args, kwargs, tensors, grad, device)
     return result or run_without_data(function, args, kwargs, tensors, grad, device)
 

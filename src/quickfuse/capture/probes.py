@@ -69,6 +69,9 @@ _ALWAYS = (
 #: What layers of attention call in evaluation. Without data these return results that the CPU's kernels leave out.
 _FAST_PATHS = "_native_multi_head_attention _transformer_encoder_layer_fwd"
 
+#: Layers that go through a sequence.
+_RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
+
 #: LAPACK counts from 1 in the integers that these get, and believes them.
 _COUNT_FROM_ONE = frozenset("lu_unpack linalg_lu_solve lu_solve linalg_ldl_solve".split())
 
@@ -77,7 +80,8 @@ _LENGTHS = dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), (1, "n
 
 _CPU = torch.device("cpu")
 #: Elements of all operands that a run is worth. Where PyTorch has no rule for tensors without data, and for other layouts
-#: than the usual one, for which these rules often have other strides than the CPU's kernels, it is worth more.
+#: than the usual one, for which these rules often have other strides than the CPU's kernels, it is worth more. So it is on a
+#: GPU, where it takes no time.
 _LARGEST = 1 << 22
 _LARGEST_ALWAYS = 1 << 26
 _LARGEST_NUMBER = 64  # of the arguments that may limit an axis, as in topk(k)
@@ -124,7 +128,7 @@ def _but_channels(function: Callable[..., Any], args: Any, kwargs: Any, tensors:
     return lambda ndim: [0, *range(2, ndim)] if ndim == images > 1 else ()
 
 
-def _batch_and_sequence(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+def _batch_and_sequence(*_: Any) -> Axes:
     """The axes of sequences of vectors but the vectors' own."""
     return lambda ndim: (0, 1) if ndim == 3 else ()
 
@@ -142,9 +146,9 @@ class _Policy:
     axes: _Choice
     always: bool = False
 
-    def largest(self, tensors: list[TensorProxy]) -> int:
+    def largest(self, tensors: list[TensorProxy], device: torch.device) -> int:
         usual = all(t.meta.stride == contiguous_stride(t.meta.shape) for t in tensors)
-        return _LARGEST if usual and not self.always else _LARGEST_ALWAYS
+        return _LARGEST if usual and not self.always and device.type == "cpu" else _LARGEST_ALWAYS
 
 
 def _policies() -> Iterator[tuple[Any, _Policy]]:
@@ -184,13 +188,18 @@ def probe(
         Unsupported: where the operator warns.
     """
     policy = _POLICIES.get(function)
+    # With data on a GPU, a recurrent layer would warn of weights that do not lie together.
+    recurrent = device.type == "cuda" and getattr(function, "__name__", "") in _RECURRENT
+    if recurrent and torch._C._is_any_autocast_enabled():
+        return None
     if policy is None or device.type not in ("cpu", "cuda") or _asks_for_data(function, args, kwargs, device):
         return None
-    for axes in dict.fromkeys((policy.axes(function, args, kwargs, tensors), _no_axis)):
-        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes)
+    axes_of = policy.axes if not recurrent else _batch_and_sequence
+    for axes in dict.fromkeys((axes_of(function, args, kwargs, tensors), _no_axis)):
+        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes, _CPU if recurrent else None)
         lengths.first_index = int(getattr(function, "__name__", "") in _COUNT_FROM_ONE)
         try:
-            result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest(tensors))
+            result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest(tensors, device))
         except _Raised as raised:
             error = raised.__cause__
             if device.type == "cpu" and _ABOUT_TYPES.search(str(error)):
@@ -231,10 +240,11 @@ def run_empty(
 
 
 def run_elementwise(
-    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
-) -> Result:
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device,
+    place: torch.device | None = _CPU,
+) -> Result:  # fmt: skip
     """The same for an elementwise operator on any device: its results' shapes, types and layouts follow the same rules on
-    the CPU, where it is run.
+    the CPU, where it is run. `place`: None for its own device, which autocast goes by.
 
     Raises:
         OperatorFailed: where the operator raises.
@@ -242,7 +252,7 @@ def run_elementwise(
     """
     failed: BaseException | None = None
     for axes in (range, _no_axis):
-        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes, _CPU)
+        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes, place)
         try:
             result = _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
         except _Raised as raised:
@@ -328,7 +338,7 @@ def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any, device:
         return device.type != "cpu" or bool(kwargs.get("dropout_p") or (len(args) > 4 and args[4]))
     if _is_index(function):
         return not _is_index_of_integers(args[1])
-    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "multi_head_attention_forward"):
+    if name in _RECURRENT or name == "multi_head_attention_forward":
         return any(type(a) is float and a > 0 for a in (*args, *kwargs.values()))
     return False
 

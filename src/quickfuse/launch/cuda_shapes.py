@@ -151,10 +151,13 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     if whole and is_odd and columns > CUDA.longest_narrow_row:
         whole, columns = False, CUDA.shifted_tile
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
+    single = body.lies_across and -(-total // rows) >= multiprocessors
+    if body.lies_across and not single and not whole:  # few programs have to have more loads under way
+        columns = min(max(CUDA.tile // rows, 1), _power_of_two(longest))
     access = _access(body, members, form, columns)
     if form is Form.LOOPED and access is Access.SHIFTED and not any("w" in slot.access for slot in _moving(body)):
         columns = min(columns, 2 * CUDA.shifted_tile)  # rows that are stored are read twice: there fewer should be under way
-    warps = 1 if body.lies_across else _warps_of_rows(body, rows * columns, form, access)
+    warps = 1 if single else _warps_of_rows(body, rows * columns, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
     return LaunchShape(rows, warps, columns, form, access)
