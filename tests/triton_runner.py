@@ -84,8 +84,8 @@ def looped(shape: LaunchShape) -> LaunchShape:
 
 def constants(body: KernelBody, shape: LaunchShape) -> dict[str, Any]:
     if shape.columns:
-        return {"BLOCK": shape.block, "COLUMNS": shape.columns, "ALIGN": shape.aligned, "INDEX": "int32"}
-    tail = {"TAIL": unaligned_step(body, shape), "ALIGN": shape.aligned} if body.ndim else {}
+        return {"BLOCK": shape.block, "COLUMNS": shape.columns, "ALIGN": int(shape.access), "INDEX": "int32"}
+    tail = {"TAIL": unaligned_step(body, shape), "ALIGN": bool(shape.access)} if body.ndim else {}
     return {"BLOCK": shape.block, **tail, **({"INDEX": "int32"} if body.ndim > 1 else {})}
 
 

@@ -601,8 +601,22 @@ def test_equal_values_are_computed_once() -> None:
     value = cast(op("add", op("mul", half, half), op("mul", cast(SlotLoad(0, BF16), F32), half)), BF16)
     source = emit(pointwise_body("cuda", 1, (flat(BF16, "rw"),), (), ((0, value),)), "kernel")
     assert source.count("s0.to(tl.float32)") == 1
-    assert len(re.findall(r"t\d+ = libdevice.mul_rn\(t\d+, t\d+\)", source)) == 1
+    assert len(re.findall(r"t\d+ = t\d+ \* t\d+", source)) == 1
 
 
 def test_half_types_are_never_computed_in() -> None:
     assert {F16, BF16} == HALF_TYPES
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_libdevice_is_linked_where_a_function_of_it_is_called(dtype: torch.dtype) -> None:
+    """Products are rounded with and without it."""
+    x, y = SlotLoad(0, dtype), SlotLoad(1, dtype)
+    product = op("add", op("mul", x, y), x)
+    for value, linked in ((product, False), (op("add", product, op("exp", x)), True), (op("sqrt", product), False)):
+        body = pointwise_body("cuda", 1, (flat(dtype, "rw"), flat(dtype)), (), ((0, value),))
+        source = emit(body, "k")
+        assert ("libdevice" in source) == linked
+        ptx = compile_kernel(source, body, "k", capability=90, shape=LaunchShape(256, 2)).ptx
+        bits = 8 * dtype.itemsize
+        assert f"mul.rn.f{bits}" in ptx and (linked or "fma" not in ptx)

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.emit.triton import emit
-from quickfuse.ir.kernel import Form
+from quickfuse.ir.kernel import Access, Form
 from quickfuse.ir.target import CUDA
 from quickfuse.launch.cuda_shapes import program_table
 
@@ -254,11 +254,11 @@ def test_long_rows_are_gone_through_in_loops_and_few_are_cut_up() -> None:
             for call in kernels(schedule)
         ]
 
-    for length, aligned in ((1000, True), (1001, False)):
+    for length, access in ((1000, Access.WIDE), (1001, Access.NARROW), (1024, Access.FULL)):
         ((shape, programs),) = shapes(lambda x: torch.softmax(x, 1), torch.zeros(512, length))
-        assert (shape.form, shape.columns, shape.aligned) == (Form.WHOLE, 1024, aligned) and programs >= 256
+        assert (shape.form, shape.columns, shape.access) == (Form.WHOLE, 1024, access) and programs >= 256
     ((shape, programs),) = shapes(lambda x: torch.softmax(x, 1), torch.zeros(600, 50304))
-    assert (shape.form, programs, shape.aligned) == (Form.LOOPED, 600, True)
+    assert (shape.form, programs, shape.access) == (Form.LOOPED, 600, Access.WIDE)
     (_, programs), *_ = shapes(lambda x: x.sum(0), torch.zeros(4096, 768))
     assert programs > 264
 
@@ -277,7 +277,7 @@ def test_narrow_accesses_take_no_more_registers_than_wide_ones() -> None:
 def test_threads_have_several_accesses_of_a_transpose(dtype: torch.dtype) -> None:
     schedule, _ = gpu_schedule(lambda x: x.t().contiguous(), torch.zeros(512, 512, dtype=dtype))
     (kernel,) = compiled(schedule)
-    assert kernel.shape.block * kernel.shape.columns == 16 * kernel.shape.threads
+    assert kernel.shape.block * kernel.shape.columns == 64 // dtype.itemsize * kernel.shape.threads
     assert len(re.findall(r"ld\.global\.v4\.b32", kernel.ptx)) >= dtype.itemsize
 
 

@@ -60,7 +60,7 @@ def test_small_calls_share(function: Callable[..., Any], sizes: tuple[tuple[int,
     shapes = shared_shapes(calls, _MULTIPROCESSORS)
     pairs = {*zip((call.body for call in calls), shapes, strict=True)}
     assert len(pairs) == len({call.body for call in calls})
-    assert not any(shape.aligned for shape in shapes)
+    assert not any(shape.access for shape in shapes)
     for size in sizes:
         _check(function, size, shapes[0])
 

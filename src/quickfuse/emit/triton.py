@@ -10,7 +10,7 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
     BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
     TAIL      (constexpr, not without axes) elements that a program handles at a time where accesses are narrow
-    ALIGN     (constexpr, not without axes) whether there is code for accesses of 128 bits a thread
+    ALIGN     (constexpr, not without axes) whether there is code for accesses of 128 bits a thread, and which: `Access`
     INDEX     (constexpr, only with two axes or more) tl.int32 or tl.int64: the type of index arithmetic
 
 A program of a body with axes handles up to BLOCK consecutive elements of one member, in row-major order. Where their
@@ -24,7 +24,7 @@ see `triton_rows.py`.
 from __future__ import annotations
 
 from quickfuse.emit.triton_builder import TritonBuilder
-from quickfuse.emit.triton_ops import pointer_type
+from quickfuse.emit.triton_ops import pointer_type, without_libdevice
 from quickfuse.emit.triton_rows import row_functions
 from quickfuse.emit.triton_text import (
     alignment_hints,
@@ -57,7 +57,7 @@ def emit(body: KernelBody, name: str, form: Form = Form.WHOLE) -> str:
         functions = row_functions(body, name, form)
     else:
         functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)
-    text = "\n\n\n".join("\n".join(function) for function in functions)
+    text = without_libdevice("\n\n\n".join("\n".join(function) for function in functions))
     return "\n".join([*_header(body, text), "", "", text, ""])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import torch
 
@@ -87,6 +88,18 @@ POWER_OF_ONCE = "libdevice.pow({0}.to(tl.float64), {1}.to(tl.float64)).to(tl.flo
 #: (float16) or 2 ** 13 (bfloat16), which lies that close to where rounding changes. Softmax of bfloat16 computes longer than
 #: it loads otherwise: 46 instructions an element, H200.
 QUICK = {"exp": "qm.quick_exp({0})", "div": "qm.quick_div({0}, {1})"}
+
+
+#: What calls functions of libdevice other than the product.
+_LIBDEVICE = re.compile(r"libdevice\.(?!mul_rn\b)|qm\.(float_remainder|float_floor_div|unscaled_sum)")
+
+
+def without_libdevice(source: str) -> str:
+    """The source of a kernel, with products that are Triton's own if it calls nothing else of libdevice: linking that takes
+    a good part of the time to compile a small kernel. Without libdevice nothing is fused, so that they are rounded, too."""
+    if _LIBDEVICE.search(source):
+        return source
+    return re.sub(r"libdevice\.mul_rn\((\w+), (\w+)\)", r"\1 * \2", source)
 
 
 def template(node: Op) -> str:

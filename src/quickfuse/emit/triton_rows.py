@@ -5,7 +5,10 @@ elements of a row are in row-major order of the other axes. A tile has whole row
 Where neighbours in memory belong to different rows, a tile extends along the innermost parallel axis alone.
 
 Where all addresses and strides are multiples of 16, accesses are of 128 bits a thread, if no mask cuts them up: tiles that
-are full have none. The kernel finds that out for each member and tile, if ALIGN says that it can be.
+are full have none. The kernel finds that out for each member and tile, if ALIGN says that it can be: ALIGN and ALIGNED are
+numbers of `Access`. Rows that begin at any address are gone through from the first in each that is a multiple of 128 bits,
+and the few elements before it come with those after the last whole tile; tiles of their own begin at the multiple before a
+row, and only those at its ends have masks.
 """
 
 from __future__ import annotations
@@ -51,8 +54,9 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
         *value_lines(body),
     ]
     if form is Form.SPREAD:
+        more = f" + (ALIGN == 1) * {_elements_before(body)}" if body.shifted_slots else ""
         kernel += [
-            f"tiles = tl.cdiv({_product(body.column_axes)}, COLUMNS).to(tl.int32)",  # divisions of 64 bits are slow
+            f"tiles = tl.cdiv({_product(body.column_axes)}{more}, COLUMNS).to(tl.int32)",  # divisions of 64 bits are slow
             "first, start = (block // tiles).to(tl.int64) * BLOCK, (block % tiles).to(tl.int64) * COLUMNS",
         ]
     elif outer:
@@ -71,16 +75,20 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
         full = f"(first + BLOCK <= {_product(_tile_rows(body, form))})"
         full += f" & (start + COLUMNS <= {_product(body.column_axes)})" if form is Form.SPREAD else ""
         kernel += [
-            "if ALIGN:",
-            f"    if {is_aligned(body, words)} & {full}:",
-            *call("        ", "True"),
+            "if ALIGN > 1:",
+            f"    wide = {is_aligned(body, words)} & {full}",
+            "    if ALIGN == 3:",
+            f"        wide = wide & ({_product(body.column_axes)} % COLUMNS == 0)",
+            "    if wide:",
+            *call("        ", "ALIGN"),
             "    else:",
-            *call("        ", "False"),
+            *call("        ", "0"),
+            *_shifted_call(body, form, call),
             "else:",
-            *call("    ", "False"),
+            *call("    ", "0"),
         ]
     else:
-        kernel += call("", "False")
+        kernel += call("", "0")
     parameters = [*passed, *(f"{x}: tl.constexpr" for x in ("ALIGNED", *sizes))]
     constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "COLUMNS", "ALIGN", "INDEX")]
     return [
@@ -89,39 +97,136 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     ]
 
 
+def _shifted_call(body: KernelBody, form: Form, call: Callable[[str, str], list[str]]) -> list[str]:
+    """The branch for rows that begin anywhere. Their operands begin as many elements before an address that is a multiple of
+    128 bits as the first one does, in all rows: else accesses are narrow, as they are at both ends of rows (-1)."""
+    slots = [] if form is Form.WHOLE else body.shifted_slots
+    if not slots:
+        return []
+    names, first = word_names(body), slots[0]
+    conditions = []
+    if form is Form.SPREAD:
+        rows, length = _product(_tile_rows(body, form)), _product(body.column_axes)
+        conditions.append(f"(start > 0) & (start + COLUMNS <= {length}) & (first + BLOCK <= {rows})")
+    for k in slots[1:]:
+        of_address = f"p{k} // {body.slots[k].dtype.itemsize} - p{first} // {body.slots[first].dtype.itemsize}"
+        of_rows = [[names[body.stride_word(slot, axis)] for slot in (k, first)] for axis in body.row_axes]
+        count = 16 // body.slots[k].dtype.itemsize
+        conditions += [f"(({x}) % {count} == 0)" for x in (of_address, *(f"{one} - {other}" for one, other in of_rows))]
+    if not conditions:
+        return ["elif ALIGN == 1:", *call("    ", "1")]
+    return [
+        "elif ALIGN == 1:",
+        f"    if {' & '.join(conditions)}:",
+        *call("        ", "1"),
+        "    else:",
+        *call("        ", "-1" if form is Form.SPREAD else "0"),
+    ]
+
+
+def _elements_before(body: KernelBody) -> int:
+    """How many elements a row may begin after an address that is a multiple of 128 bits, at most."""
+    return 16 // body.slots[body.shifted_slots[0]].dtype.itemsize - 1
+
+
 def _tile_rows(body: KernelBody, form: Form) -> tuple[int, ...]:
     """The axes that count the rows of a tile."""
     return body.row_axes[len(body.outer_axes(form)) :]
 
 
 def _rows(body: KernelBody, form: Form) -> list[str]:
-    """The statements of the function that handles BLOCK rows from `first` on. With ALIGNED there are all of them."""
+    """The statements of the function that handles BLOCK rows from `first` on. ALIGNED is what `Access` says of them."""
     names = word_names(body)
     kept = [f"p{k} = p{k}.to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)]
     pointers = {f"p{k}" for k, _ in in_memory(body)}
     kept += [f"{x} = {x}.to(INDEX)" for x in names.values() if x not in pointers]
     if words := body.aligned_words(form):
-        kept += ["if ALIGNED:", *(f"    {line}" for line in alignment_hints(body, words))]
+        kept += ["if ALIGNED > 1:", *(f"    {line}" for line in alignment_hints(body, words))]
     lines = [
         *kept,
         f"length = {_product(body.column_axes)}",
         "x = first.to(INDEX) + tl.arange(0, BLOCK)[:, None]",
-        *_mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}"),
+        *_mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}", "(ALIGNED > 1) | (BLOCK == 1)"),
         *index_lines("outer.to(INDEX)", body.outer_axes(form)),
         *index_lines("x", _tile_rows(body, form)),
         *(f"q{k} = p{k} + {moved}" for k, _ in in_memory(body) if (moved := offset(body, k, body.row_axes))),
         "lane = tl.arange(0, COLUMNS)[None, :]",
     ]
     if form is Form.WHOLE:
-        lines += _tile_lines(body, "lane", ["r_mask = r < length"])
+        lines += _tile_lines(body, "lane", _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED == 3"))
     elif form is Form.SPREAD:
-        lines += _tile_lines(body, "start.to(INDEX) + lane", _mask_lines("r_mask", "[1, COLUMNS]", "r < length"))
+        lines += _spread_lines(body)
+    else:
+        lines += _begin_lines(body)
     return [*lines, *RowsBuilder(body, form).lines]
 
 
-def _mask_lines(name: str, shape: str, condition: str) -> list[str]:
-    """Statements that make a mask, which holds everywhere with ALIGNED."""
-    return ["if ALIGNED:", f"    {name} = {_everywhere(shape)}", "else:", f"    {name} = {condition}"]
+def base_of_rows(body: KernelBody, k: int) -> str:
+    """Where a slot's rows begin."""
+    return f"q{k}" if offset(body, k, body.row_axes) else f"p{k}"
+
+
+def _from_aligned(body: KernelBody, k: int) -> list[str]:
+    """Statements that find how many elements after an address that is a multiple of 128 bits a slot's rows begin: `h0` .."""
+    within = " + ".join(filter(None, [f"before{k}", offset(body, k, body.row_axes)]))
+    return [f"before{k} = (p{k}.to(tl.int64) % 16 // {body.slots[k].dtype.itemsize}).to(INDEX)", f"h{k} = {within}"]
+
+
+def _aligned(body: KernelBody, k: int, moved: str) -> str:
+    """The statement that makes an address of `h0` .., which is a multiple of 128 bits where it is moved by some elements. It
+    is written as one that Triton sees to be: it loses a hint on the addresses of a single row."""
+    count = 16 // body.slots[k].dtype.itemsize
+    return f"h{k} = tl.multiple_of(p{k} - before{k}, 16) + (h{k} {moved}) // {count} * {count}"
+
+
+def _begin_lines(body: KernelBody) -> list[str]:
+    """Statements that find `head`, the elements of each row before the first address that is a multiple of 128 bits, and
+    `full`, the elements of whole tiles: after the head, whose elements come with those that are left."""
+    slots, lines = body.shifted_slots, ["full = length // COLUMNS * COLUMNS", "head = 0"]
+    if slots:
+        most = _elements_before(body)
+        lines += [
+            "if ALIGNED == 1:",
+            *(f"    {line}" for k in slots for line in _from_aligned(body, k)),
+            f"    head = (0 - h{slots[0]}) & {most}",
+            f"    full = tl.maximum(length - {most}, 0) // COLUMNS * COLUMNS",
+            *(f"    {_aligned(body, k, '+ head')}" for k in slots),
+            "else:",
+            *(f"    h{k} = {base_of_rows(body, k)}" for k in slots),
+        ]
+    return lines
+
+
+def _spread_lines(body: KernelBody) -> list[str]:
+    """Statements that find the indices in a tile of its own, which begins at a multiple of 128 bits."""
+    slots, mask = body.shifted_slots, _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED > 1")
+    if not slots:
+        return _tile_lines(body, "start.to(INDEX) + lane", mask)
+    shifted = [
+        *(line for k in slots for line in _from_aligned(body, k)),
+        f"head = h{slots[0]} & {_elements_before(body)}",
+        *(_aligned(body, k, "- head") for k in slots),
+    ]
+    return [
+        "step = start.to(INDEX) + lane",
+        "head = 0",
+        "if (ALIGNED == 1) | (ALIGNED == -1):",
+        *(f"    {line}" for line in shifted),
+        *_tile_lines(body, "step - head", [
+            "if (ALIGNED == 1) | (ALIGNED > 1):", f"    r_mask = {_everywhere('[1, COLUMNS]')}",
+            "else:", "    r_mask = (r >= 0) & (r < length)",
+        ]),
+        "if ALIGNED == 1:",
+        *(f"    v{k} = h{k}" for k in slots),
+        "else:",
+        *(f"    v{k} = {base_of_rows(body, k)}" for k in slots),
+        "    step = r",
+    ]  # fmt: skip
+
+
+def _mask_lines(name: str, shape: str, condition: str, everywhere: str) -> list[str]:
+    """Statements that make a mask, which holds everywhere if a condition on constants does."""
+    return [f"if {everywhere}:", f"    {name} = {_everywhere(shape)}", "else:", f"    {name} = {condition}"]
 
 
 def _everywhere(shape: str) -> str:
@@ -165,7 +270,7 @@ class RowsBuilder(TritonBuilder):
     def __init__(self, body: KernelBody, form: Form) -> None:
         self.form = form
         self.in_tile = not body.inner
-        self._loops = 0
+        self._loops = self._passes = 0
         #: The sums that are computed with a maximum, by number, and the names of those that are there.
         self.sums: dict[int, int] = {}
         self.totals: dict[int, str] = {}
@@ -183,6 +288,8 @@ class RowsBuilder(TritonBuilder):
         body = self.body
         by_row, within = offset(body, slot, _tile_rows(body, self.form)), offset(body, slot, body.column_axes)
         moves = by_row or offset(body, slot, body.outer_axes(self.form))
+        if self.form is not Form.WHOLE and slot in body.shifted_slots:
+            return f"v{slot} + step", "mask" if by_row else "r_mask"
         pointer = " + ".join([f"q{slot}" if moves else f"p{slot}", *([within] if within else [])])
         return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
 
@@ -222,13 +329,19 @@ class RowsBuilder(TritonBuilder):
         if self.form is not Form.LOOPED:
             values = self._inside(body)
             return [self._reduced(k, self._masked(k, value)) for k, value in zip(reductions, values, strict=False)]
-        names = [self._accumulator(k, "[BLOCK, COLUMNS]") for k in reductions]
-        along = {k: self._accumulator(k, "[BLOCK, COLUMNS]") for k, maximum in self.sums.items() if maximum in reductions}
+        groups = "[BLOCK, COLUMNS // GROUP]"
+        maxima = set(self.sums.values())
+        if maxima.intersection(reductions):
+            count = self.body.elements_of_128_bits
+            self.scope.lines.append(f"GROUP: tl.constexpr = {count} if (ALIGNED > 0) & (COLUMNS >= {count}) else 1")
+        names = [self._accumulator(k, groups if k in maxima else "[BLOCK, COLUMNS]") for k in reductions]
+        along = {k: self._accumulator(k, groups) for k, maximum in self.sums.items() if maximum in reductions}
 
         def step() -> None:
             for k, name, value in zip(reductions, names, body(), strict=False):
-                for one in [along[one] for one in along if self.sums[one] == k]:
-                    self.scope.lines.append(f"{one} = tl.where(r_mask, qm.scaled_sum({one}, {name}, {value}), {one})")
+                if k in maxima:
+                    self._advance(name, self._masked(k, value), [along[one] for one in along if self.sums[one] == k])
+                    continue
                 combined = self._combined(k, name, self._as_accumulated(k, value))
                 self.scope.lines.append(f"{name} = tl.where(r_mask, {combined}, {name})")
 
@@ -238,6 +351,14 @@ class RowsBuilder(TritonBuilder):
             place = list(reductions).index(self.sums[k])
             self.totals[k] = self.name(f"qm.unscaled_sum({one}, {names[place]}, {results[place]})", "r")
         return results
+
+    def _advance(self, maximum: str, value: str, sums: Sequence[str]) -> None:
+        """A maximum, and sums of exponentials relative to it, with the values of another tile. What a thread loads at a time
+        is a group, which has one maximum: the sums so far are scaled once for all of it."""
+        group = self.name(f"tl.reshape({value}, [BLOCK, COLUMNS // GROUP, GROUP])", "g")
+        largest = self.name(f"qm.maximum({maximum}, tl.reduce({group}, 2, qm.maximum))", "g")
+        self.scope.lines += [f"{one} = qm.scaled_sum({one}, {maximum}, {largest}, {group})" for one in sums]
+        self.scope.lines.append(f"{maximum} = {largest}")
 
     def loop(
         self, axis: int, carried: Sequence[str], body: Callable[[Sequence[str]], Sequence[str]], flushed: Sequence[int]
@@ -268,17 +389,29 @@ class RowsBuilder(TritonBuilder):
         self.scopes.append(Scope())
         self._inside(lambda: step() or [])
         inner = self.scopes.pop()
+        slots = self.body.shifted_slots
+        # What was read last may still be in a cache: every other pass begins there.
+        backwards = not self.body.ordered and self._passes % 2 == 1
+        self._passes += 1
+        masked = ["r_mask = r < length"]
+        if slots:
+            masked += ["if ALIGNED == 1:", "    r = tl.where(r - full >= head, r, r - full)"]
         full, rest = (
-            [f"    {line}" for line in [*_tile_lines(self.body, "begin + lane", [f"r_mask = {mask}"]), *inner.text]]
-            for mask in (_everywhere("[1, COLUMNS]"), "r < length")
-        )
+            [f"    {line}" for line in [*_tile_lines(self.body, first, mask), *steps, *inner.text]]
+            for first, mask, steps in (
+                ("begin + lane + head", [f"r_mask = {_everywhere('[1, COLUMNS]')}"],
+                 ["step = begin + lane", *(f"v{k} = h{k}" for k in slots)]),
+                ("begin + lane", masked, ["step = r", *(f"v{k} = {base_of_rows(self.body, k)}" for k in slots)]),
+            )
+        )  # fmt: skip
         self.scope.lines += [  # more loops without masks made all of them slower, those of aligned rows as well: H200
             "if ALIGNED:",
-            "    full = length // COLUMNS * COLUMNS",
             "    for begin in range(0, full, COLUMNS):",
+            *(["        begin = full - COLUMNS - begin"] if backwards else []),
             *(f"    {line}" for line in full),
-            "    for begin in range(full, length, COLUMNS):",
-            *(f"    {line}" for line in rest),
+            "    if ALIGNED != 3:",
+            "        for begin in range(full, length, COLUMNS):",
+            *(f"        {line}" for line in rest),
             "else:",
             "    for begin in range(0, length, COLUMNS):",
             *(f"    {line}" for line in rest),
@@ -322,8 +455,8 @@ class RowsBuilder(TritonBuilder):
 
     def _masked(self, k: int, value: str) -> str:
         """A tile with what changes nothing where there are no elements."""
-        of_rows = f"{self._as_accumulated(k, value)} + (x * 0).to({self._kind(k)})"
-        return self.name(f"tl.where(r_mask, {of_rows}, {self._identity(k)})", "m")
+        spread = f"tl.broadcast_to({self._as_accumulated(k, value)}, [BLOCK, COLUMNS])"
+        return self.name(f"tl.where(r_mask, {spread}, {self._identity(k)})", "m")
 
     def _kind(self, k: int) -> str:
         return "tl.int32" if self._is_bool(k) else triton_type(self.body.stores[k].value.dtype)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,15 @@ class Form(Enum):
     WHOLE = "whole"  # a tile has whole rows: each element is loaded once, whatever the number of passes
     LOOPED = "looped"  # each pass is a loop over tiles, with an accumulator for each element of a tile
     SPREAD = "spread"  # one tile: for what is stored in any order, scatters and transposes
+
+
+class Access(IntEnum):
+    """Which accesses the code of a kernel on a GPU has, beside narrow ones for operands that allow no others."""
+
+    NARROW = 0  # no others
+    SHIFTED = 1  # of 128 bits a thread, from the first address in each row that is a multiple of it
+    WIDE = 2  # of 128 bits a thread, where all addresses and strides are multiples of that
+    FULL = 3  # the same, where tiles have no columns beyond the end of a row: nothing is masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +341,22 @@ class KernelBody:
                 words.update([self.slot_word(k), *(self.stride_word(k, axis) for axis in others)])
                 words.update(axis for axis in along if axis in continued)
         return sorted(words)
+
+    @cached_property
+    def shifted_slots(self) -> list[int]:
+        """The slots whose rows may begin at any address and are contiguous, the one with the narrowest type first: rows are
+        gone through by what is a multiple of 128 bits away from any address that is. None where the order of elements
+        counts, rows have several axes, or neighbours in memory belong to different rows."""
+        column = self.column_axes[-1]
+        moving = [(k, slot) for k, slot in enumerate(self.slots) if not slot.by_value and slot.strides[column] != 0]
+        across = any(slot.strides[axis] == 1 for _, slot in moving for axis in self.row_axes)
+        if len(self.column_axes) != 1 or self.ordered or across:
+            return []
+        slots = [
+            k for k, slot in moving
+            if slot.strides[column] == 1 and all(slot.strides[axis] is None for axis in self.row_axes)
+        ]  # fmt: skip
+        return sorted(slots, key=lambda k: self.slots[k].dtype.itemsize)
 
     @cached_property
     def elements_of_128_bits(self) -> int:

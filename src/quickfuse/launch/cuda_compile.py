@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.kernel import Form, KernelBody
+from quickfuse.ir.kernel import Access, Form, KernelBody
 from quickfuse.ir.target import CUDA
 
 from . import compile_processes
@@ -27,14 +27,14 @@ _ARGUMENT_TYPES = {torch.float64: "fp64", torch.int64: "i64", torch.bool: "i8"}
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
     """How much a program handles: `block` elements (a power of two) by `num_warps` warps of 32 threads; or, where bodies
-    have rows, `block` rows and `columns` elements of each at a time (powers of two). `aligned`: there is code for accesses
-    of 128 bits, which runs where addresses allow it."""
+    have rows, `block` rows and `columns` elements of each at a time (powers of two). `access`: which accesses there is
+    code for."""
 
     block: int
     num_warps: int
     columns: int = 0
     form: Form = Form.WHOLE
-    aligned: bool = True
+    access: Access = Access.WIDE
 
     @property
     def threads(self) -> int:
@@ -116,7 +116,7 @@ def most_registers(body: KernelBody, shape: LaunchShape) -> int:
     """The limit of a thread's registers; 0 for none. Values that are loaded one by one, with masks, take more registers than
     wide accesses: with code for both, all programs would have to make room for unaligned ones."""
     moving = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.inner)]
-    both = bool(body.inner) and shape.columns > 0 and shape.form is Form.WHOLE and shape.aligned
+    both = bool(body.inner) and shape.columns > 0 and shape.form is Form.WHOLE and bool(shape.access)
     are_few = shape.block * shape.columns <= 2 * CUDA.elements_a_thread * shape.threads
     is_light = are_few and 2 < len(moving) <= CUDA.few_operands
     widest = max([slot.dtype.itemsize for slot in moving], default=0)
@@ -138,9 +138,9 @@ def _compile(
 ) -> CompiledCubin:  # fmt: skip
     constants: dict[str, int] = {"BLOCK": shape.block}
     if shape.columns:
-        constants.update(COLUMNS=shape.columns, ALIGN=shape.aligned)
+        constants.update(COLUMNS=shape.columns, ALIGN=int(shape.access))
     elif "blocks" in dict(arguments):
-        constants.update(TAIL=step, ALIGN=shape.aligned)
+        constants.update(TAIL=step, ALIGN=bool(shape.access))
     job = Job(source, name, arguments, tuple(constants.items()), index_bits, capability, shape.num_warps, registers)
     made = compile_processes.compiled(job)
     hidden = _hidden_params(made.ptx, len(arguments))

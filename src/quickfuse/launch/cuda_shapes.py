@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from quickfuse.errors import QuickfuseError
-from quickfuse.ir.kernel import Axis, Form, KernelBody, KernelCall, Member, Slot, StoreKind
+from quickfuse.ir.kernel import Access, Axis, Form, KernelBody, KernelCall, Member, Slot, StoreKind
 from quickfuse.ir.target import CUDA
 
 from .cuda_compile import LaunchShape
@@ -96,8 +96,11 @@ def _rows_of_elements(body: KernelBody, members: Sequence[Member], shape: Launch
     columns = next(width for width in widths if 8 * elements(width) <= 9 * least)
     if 4 * elements(columns) > 5 * sum(rows * length for rows, length in sizes):
         return shape
-    block = shape.block // columns
-    return LaunchShape(block, shape.num_warps, columns, Form.SPREAD, _may_align(body, members, Form.SPREAD))
+    block, access = shape.block // columns, _access(body, members, Form.SPREAD, columns)
+    # To find where shifted rows begin takes long: each thread has more of their elements.
+    least = max(shape.block // (32 * 2 * CUDA.elements_a_thread), 1)
+    warps = min(shape.num_warps, least) if access is Access.SHIFTED else shape.num_warps
+    return LaunchShape(block, warps, columns, Form.SPREAD, access)
 
 
 # --- tiles ---
@@ -111,11 +114,17 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     many = len(body.slots) > CUDA.many_operands
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
-        rows, columns = (min(CUDA.square, _power_of_two(max(n[k] for n in sizes))) for k in (0, 1))
-        each = CUDA.elements_of_square if len(_moving(body)) <= CUDA.few_operands else CUDA.elements_a_thread
+        moving = _moving(body)
+        each = CUDA.elements_of_square if len(moving) <= CUDA.few_operands else CUDA.elements_a_thread
+        # Of 16 bits, as many bytes in a row of a tile as of 32, and as many in each thread.
+        high = 2 if len(moving) <= 2 and all(slot.dtype.itemsize <= 2 for slot in moving) else 1
+        rows, columns = (
+            min(square, _power_of_two(max(n[k] for n in sizes))) for k, square in ((0, high * CUDA.square), (1, CUDA.square))
+        )
+        each *= high if rows * columns > CUDA.square**2 else 1
         warps = max(rows * columns // (32 * each), 1)
-        aligned = _may_align(body, members, Form.SPREAD)
-        return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, aligned)
+        access = _access(body, members, Form.SPREAD, columns)
+        return LaunchShape(rows, min(warps, CUDA.most_warps), columns, Form.SPREAD, access)
     spread = Axis.SCAN in body.axes and not scans
     whole = not spread and columns <= (CUDA.whole_row_of_many if many else CUDA.whole_row)
     most_rows = max([_tile_rows(body, member, Form.WHOLE) for member in members], default=1)
@@ -138,20 +147,32 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
         rows //= 2
         if not whole and rows * columns < tile and columns < longest:
             columns *= 2
+    is_odd = not _may_align(body, members, Form.WHOLE) and _may_shift(body, members)
+    if whole and is_odd and columns > CUDA.longest_narrow_row:
+        whole, columns = False, CUDA.shifted_tile
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
-    warps = _warps(body, rows * columns)
-    if body.lies_across and -(-total // rows) >= multiprocessors:
-        warps = 1
-    elif body.lies_across and not whole:  # few programs have to have more loads under way
+    single = body.lies_across and -(-total // rows) >= multiprocessors
+    if body.lies_across and not single and not whole:  # few programs have to have more loads under way
         columns = min(max(CUDA.tile // rows, 1), _power_of_two(longest))
-        warps = _warps(body, rows * columns)
+    access = _access(body, members, form, columns)
+    if form is Form.LOOPED and access is Access.SHIFTED and not any("w" in slot.access for slot in _moving(body)):
+        columns = min(columns, 2 * CUDA.shifted_tile)  # rows that are stored are read twice: there fewer should be under way
+    warps = 1 if single else _warps_of_rows(body, rows * columns, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
-    return LaunchShape(rows, warps, columns, form, aligned=_may_align(body, members, form))
+    return LaunchShape(rows, warps, columns, form, access)
 
 
-def _warps(body: KernelBody, elements: int) -> int:
-    return min(max(elements // (32 * _elements_of_rows(body)), 1), CUDA.most_warps)
+def _warps_of_rows(body: KernelBody, elements: int, form: Form, access: Access) -> int:
+    """The warps of a program with rows that are reduced."""
+    each, moving = _elements_of_rows(body), _moving(body)
+    reads = not any("w" in slot.access for slot in moving)
+    if form is Form.WHOLE and access is Access.FULL and elements >= 2 * CUDA.tile and len(moving) <= 2:
+        # Without masks there are registers for more, and less to be done once for each thread.
+        each *= 2 if all(slot.dtype.itemsize <= 2 for slot in moving) else 1
+    elif form is Form.LOOPED and (access is Access.SHIFTED or (reads and len(moving) > 1 and elements >= 2 * CUDA.tile)):
+        each = CUDA.elements_a_thread  # more threads have more loads under way, where each has several operands or passes
+    return min(max(elements // (32 * each), 1), CUDA.most_warps)
 
 
 def _elements_of_rows(body: KernelBody) -> int:
@@ -169,6 +190,32 @@ def _rows_and_length(body: KernelBody, member: Member) -> tuple[int, int]:
 
 def _power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
+
+
+def _access(body: KernelBody, members: Sequence[Member], form: Form, columns: int) -> Access:
+    """Which accesses there is code for, in tiles of so many columns."""
+    if _may_align(body, members, form):
+        full = form is not Form.SPREAD and bool(body.inner) and has_full_tiles(body, members, columns)
+        return Access.FULL if full else Access.WIDE
+    return Access.SHIFTED if form is not Form.WHOLE and _may_shift(body, members) else Access.NARROW
+
+
+def has_full_tiles(body: KernelBody, members: Sequence[Member], columns: int) -> bool:
+    """Whether no tile of so many columns goes beyond the end of a row."""
+    return all(_rows_and_length(body, member)[1] % columns == 0 for member in members)
+
+
+def _may_shift(body: KernelBody, members: Sequence[Member]) -> bool:
+    """Whether all operands with rows of a member may have as many elements before an address that is aligned."""
+    slots = body.shifted_slots
+
+    def differ(member: Member, k: int) -> bool:
+        first, strides, count = member.strides[slots[0]], member.strides[k], 16 // body.slots[k].dtype.itemsize
+        offsets = member.offsets or (0,) * len(body.slots)
+        apart = [offsets[k] - offsets[slots[0]], *(strides[axis] - first[axis] for axis in body.row_axes)]
+        return any(count_of % count for count_of in apart)
+
+    return bool(slots) and any(not any(differ(member, k) for k in slots[1:]) for member in members)
 
 
 def _may_align(body: KernelBody, members: Sequence[Member], form: Form) -> bool:
@@ -238,7 +285,9 @@ def _programs_of_members(body: KernelBody, members: Sequence[Member], shape: Lau
         for member, (_, length) in zip(members, sizes, strict=True)
     ]
     if shape.form is Form.SPREAD:
-        counts = [count * -(-length // shape.columns) for count, (_, length) in zip(counts, sizes, strict=True)]
+        shifted = body.shifted_slots if shape.access is Access.SHIFTED else []
+        more = 16 // body.slots[shifted[0]].dtype.itemsize - 1 if shifted else 0  # before the first one
+        counts = [count * -(-(length + more) // shape.columns) for count, (_, length) in zip(counts, sizes, strict=True)]
     return counts
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from quickfuse.ir.kernel import Form, KernelBody, KernelCall, Member
+from quickfuse.ir.kernel import Access, Form, KernelBody, KernelCall, Member
 from quickfuse.ir.target import CUDA
 
 from .cuda_compile import LaunchShape
-from .cuda_shapes import choose, covered_elements, longest_row, program_count
+from .cuda_shapes import choose, covered_elements, has_full_tiles, longest_row, program_count
 
 #: The shapes of each body that this process has compiled kernels for.
 _compiled: dict[KernelBody, list[LaunchShape]] = {}
@@ -45,7 +45,7 @@ def _own(call: KernelCall, multiprocessors: int) -> LaunchShape:
     """The best shape for a call alone. Code for wide accesses is there twice, which small calls are not worth."""
     shape = choose(call.body, call.members, multiprocessors)
     small = call.body.ndim > 0 and bytes_moved(call.body, call.members) < CUDA.bytes_for_wide_accesses
-    return replace(shape, aligned=False) if small else shape
+    return replace(shape, access=Access.NARROW) if small else shape
 
 
 def _taken(
@@ -64,7 +64,7 @@ def _fits(call: KernelCall, shape: LaunchShape, own: LaunchShape, multiprocessor
     body, members = call.body, call.members
     if shape == own:
         return True
-    if bool(shape.columns) != bool(own.columns) or (own.aligned and not shape.aligned):
+    if bool(shape.columns) != bool(own.columns) or not _may_access(call, shape, own):
         return False
     if shape.form is not own.form and not (_may_loop(body, own) and shape.form is Form.LOOPED):
         return False
@@ -78,6 +78,14 @@ def _fits(call: KernelCall, shape: LaunchShape, own: LaunchShape, multiprocessor
     programs = program_count(body, members, shape)
     busy = programs >= min(program_count(body, members, own), CUDA.programs_of_shared_shape * multiprocessors)
     return busy and 8 * covers <= 9 * least
+
+
+def _may_access(call: KernelCall, shape: LaunchShape, own: LaunchShape) -> bool:
+    """Whether a call's accesses are as wide with a shape that was chosen for another one."""
+    if own.access is Access.FULL:  # masks cost less than another kernel
+        full = shape.access is Access.FULL and has_full_tiles(call.body, call.members, shape.columns)
+        return full or shape.access is Access.WIDE
+    return own.access in (Access.NARROW, shape.access)
 
 
 def _may_loop(body: KernelBody, own: LaunchShape) -> bool:

@@ -7,9 +7,6 @@ import linecache
 from typing import Any, NamedTuple
 
 _OPTIONS: dict[str, object] = {
-    # Within libdevice's functions products and sums fuse, as in PyTorch's build of them; in our own code they do not,
-    # since `mul_rn` is always rounded.
-    "enable_fp_fusion": True,
     # Denormals stay what they are, as in PyTorch's kernels.
     "enable_reflect_ftz": False,
     "sanitize_overflow": False,
@@ -77,8 +74,10 @@ def compile_job(job: Job) -> Machine:
         ASTSource(load_source(job.source, job.name), signature, constants),
         target=GPUTarget("cuda", job.capability, 32),
         options={
-            **_OPTIONS, "num_warps": job.num_warps, "debug": "tl.device_assert" in job.source,
-            **({"maxnreg": job.most_registers} if job.most_registers else {}),
+            # Within libdevice's functions products and sums fuse, as in PyTorch's build of them; in our own code they do
+            # not, since `mul_rn` is always rounded. Where it is not imported, products are plain.
+            **_OPTIONS, "enable_fp_fusion": "libdevice" in job.source, "num_warps": job.num_warps,
+            "debug": "tl.device_assert" in job.source, **({"maxnreg": job.most_registers} if job.most_registers else {}),
         },  # fmt: skip
     )
     return Machine(compiled.asm["cubin"], compiled.metadata.name, compiled.metadata.shared, compiled.asm.get("ptx", ""))

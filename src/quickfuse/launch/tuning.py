@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from quickfuse.ir.kernel import Form, KernelCall
+from quickfuse.ir.kernel import Access, Form, KernelCall
 from quickfuse.ir.target import CUDA
 
 from .cuda_compile import LaunchShape
@@ -112,7 +112,7 @@ def _folder() -> Path:
 def _read(place: Path) -> LaunchShape | None:
     try:
         kept = json.loads(place.read_text())
-        shape = LaunchShape(kept["block"], kept["warps"], kept["columns"], Form(kept["form"]), kept["aligned"])
+        shape = LaunchShape(kept["block"], kept["warps"], kept["columns"], Form(kept["form"]), Access(kept["access"]))
         return shape if all(type(n) is int for n in (shape.block, shape.num_warps, shape.columns)) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -122,7 +122,7 @@ def _write(place: Path, shape: LaunchShape) -> None:
     """Keep a winner. Where that is impossible, the next process measures again."""
     kept = {
         "block": shape.block, "warps": shape.num_warps, "columns": shape.columns, "form": shape.form.value,
-        "aligned": shape.aligned,
+        "access": int(shape.access),
     }  # fmt: skip
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
