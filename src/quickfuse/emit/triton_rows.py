@@ -37,6 +37,7 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, walk
 from quickfuse.ir.kernel import Form, KernelBody, Reduced, RowLength, StoreKind
 from quickfuse.ir.loop import identity
+from quickfuse.ir.target import CUDA
 
 
 def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
@@ -406,7 +407,7 @@ class RowsBuilder(TritonBuilder):
         )  # fmt: skip
         self.scope.lines += [  # more loops without masks made all of them slower, those of aligned rows as well: H200
             "if ALIGNED:",
-            "    for begin in range(0, full, COLUMNS):",
+            f"    for begin in {self._tiles()}:",
             *(["        begin = full - COLUMNS - begin"] if backwards else []),
             *(f"    {line}" for line in full),
             "    if ALIGNED != 3:",
@@ -416,6 +417,14 @@ class RowsBuilder(TritonBuilder):
             "    for begin in range(0, length, COLUMNS):",
             *(f"    {line}" for line in rest),
         ]
+
+    def _tiles(self) -> str:
+        """The loop over full tiles. Small tiles of few operands are loaded several at a time."""
+        body = self.body
+        moving = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.inner)]
+        is_light = len(moving) <= CUDA.few_operands and all(slot.dtype.itemsize <= 2 for slot in moving)
+        unrolled = f", loop_unroll_factor={CUDA.unrolled_across}" if body.lies_across and is_light else ""
+        return f"tl.range(0, full, COLUMNS{unrolled})" if unrolled else "range(0, full, COLUMNS)"
 
     # --- reductions and scans ---
 
