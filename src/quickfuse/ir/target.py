@@ -135,8 +135,8 @@ class CudaTarget:
     #: of 4 warps (2048 elements), and these: 32 x 64 x 112 x 112 in bfloat16 28, 21 and 49, 48; 32 x 256 x 56 x 56 in
     #: float32 33, 30 and 75, 73; 32 x 128 x 28 x 28 in bfloat16 14, 8 and 11, 6.
     tile_across: tuple[int, int] = (1024, 512)
-    #: How many of such tiles of few operands of 16 bits are loaded at a time: statistics of 32 x 64 x 112 x 112 take 17 us in
-    #: place of 21, and their gradients 41 in place of 48.
+    #: How many of such tiles of few operands of 16 bits are loaded at a time: statistics of 32 x 64 x 112 x 112 take 17 us
+    #: in place of 21, and their gradients 41 in place of 48.
     unrolled_across: int = 4
     #: Elements of the tiles of loops that do not reduce, with as many rows as columns, where both axes have so many.
     square: int = 64
