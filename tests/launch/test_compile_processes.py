@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from quickfuse import config
-from quickfuse.launch import compile_processes
+from quickfuse.launch import compile_processes, cuda_compile
 from quickfuse.launch.compile_processes import Server, compiled
-from quickfuse.launch.triton_compile import Job, compile_job
+from quickfuse.launch.cuda_compile import LaunchShape
+from quickfuse.launch.triton_compile import Job, Machine, compile_job
 
 pytest.importorskip("triton")
 
@@ -177,3 +178,16 @@ def test_it_is_idle_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.05)
     assert server.ended
     assert server.ended_well()
+
+
+def test_narrow_accesses_where_triton_fails_with_wide_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compiled(job: Job) -> Machine:
+        if dict(job.constants)["ALIGN"]:
+            raise RuntimeError("PassManager::run failed")
+        return Machine(b"narrow", job.name, 0, ".entry kernel(.param .u64 a)")
+
+    monkeypatch.setattr(compile_processes, "compiled", compiled)
+    made = cuda_compile._compile("source of its own", "kernel", (("rows", "*i64"),), 90, LaunchShape(64, 1, 8), 32, 0, 0)
+    assert made.cubin == b"narrow" and "narrow" in caplog.text

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from quickfuse.differentiate.expand import expand
 from quickfuse.emit.recordable import why_not_recorded
 from quickfuse.ir import target
+from quickfuse.ir.expr import Op, walk
 from quickfuse.ir.kernel import KernelCall, Schedule
-from quickfuse.ir.loop import Extern, View
+from quickfuse.ir.loop import Extern, Loop, View
 from quickfuse.lower import lower
 from quickfuse.lower import moments as moments_
 from schedule_interpreter import Interpreter, fused
@@ -155,3 +156,46 @@ def test_batch_norms_of_several_sizes_share_kernels() -> None:
     schedule = schedule_of(function, images, torch.rand(3), torch.rand(3))
     applying = [call for call in kernels(schedule) if any(b.kind == "output" for b in call.buffers)]
     assert sum(len(call.members) for call in applying) == 3 and len({call.body for call in applying}) == 1
+
+
+def operations(call: KernelCall) -> set[str]:
+    return {node.name for node in walk(*call.body.roots) if isinstance(node, Op)}
+
+
+def test_what_belongs_to_channels_that_lie_last_is_computed_once() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.relu(aten.native_batch_norm(x * 2, w, b, None, None, True, 0.1, 1e-5)[0])
+
+    images = torch.randn(4, 8, 160, 160).to(memory_format=torch.channels_last)
+    schedule = schedule_of(function, images, torch.rand(8), torch.rand(8))
+    large = [call for call in kernels(schedule) if any(b.kind == "output" for b in call.buffers)]
+    assert len(large) == 1 and not operations(large[0]) & {"div", "rsqrt"}
+    assert len(kernels(schedule)) <= 3, "it comes with the statistics"
+
+
+def test_what_was_rounded_is_stored_in_as_few_bits() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(x * w).bfloat16().float()
+        return y.sum(0), (y - y.mean(0)).pow(2).sum(0)
+
+    schedule = schedule_of(function, torch.randn(700, 64), torch.randn(64), tolerance=2e-2)
+    stored = {b.meta.dtype for call in kernels(schedule) for b in call.buffers if b.kind == "temp" and b.meta.numel == 44800}
+    assert stored <= {torch.bfloat16}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_maxima_lie_as_images_do(dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor, grad: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        indices = aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])[1]
+        made = aten.max_pool2d_with_indices_backward(grad, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices)
+        return made.float().sum((0, 2, 3)), (made * w).float().sum((0, 2, 3))
+
+    def image(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=dtype).to(memory_format=torch.channels_last)
+
+    inputs = image(4, 8, 40, 40), image(4, 8, 20, 20), image(4, 8, 40, 40)
+    schedule_of(function, *inputs, tolerance=0.1)
+    program = lower(on_gpu(trace(function, *inputs)).graph, (), expand)
+    stored = {store.access.buffer for step in program.steps if isinstance(step, Loop) for store in step.stores}
+    images = [buffer.meta for buffer in stored if buffer.meta.shape == (4, 8, 40, 40)]
+    assert images and all(meta.stride[1] == 1 for meta in images)

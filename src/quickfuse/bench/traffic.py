@@ -96,7 +96,7 @@ def kernel_work(schedule: Schedule, name_of: Callable[[KernelCall], str] | None 
             shape = choose(step.body, step.members, MULTIPROCESSORS)
             form = f"{shape.form.value} {shape.block}x{shape.columns}" if shape.columns else f"elements {shape.block}"
             passes = len(step.body.passes)
-            work.shape = f"{form} w{shape.num_warps}{shape.access.name.lower()}{f' p{passes}' if passes > 1 else ''}"
+            work.shape = f"{form} w{shape.num_warps} {shape.access.name.lower()}{f' p{passes}' if passes > 1 else ''}"
     return sorted(found.values(), key=lambda work: -work.moved)
 
 

@@ -12,6 +12,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import Access, Form, KernelBody
 from quickfuse.ir.target import CUDA
+from quickfuse.logs import log
 
 from . import compile_processes
 from .triton_compile import Job
@@ -142,7 +143,13 @@ def _compile(
     elif "blocks" in dict(arguments):
         constants.update(TAIL=step, ALIGN=bool(shape.access))
     job = Job(source, name, arguments, tuple(constants.items()), index_bits, capability, shape.num_warps, registers)
-    made = compile_processes.compiled(job)
+    try:
+        made = compile_processes.compiled(job)
+    except Exception as error:  # Triton has such faults, which depend on what it knows of addresses
+        if not constants.get("ALIGN"):
+            raise
+        log.warning("Triton failed to compile a kernel with wide accesses, which gets narrow ones: %s", error)
+        made = compile_processes.compiled(job._replace(constants=tuple({**constants, "ALIGN": 0}.items())))
     hidden = _hidden_params(made.ptx, len(arguments))
     return CompiledCubin(made.cubin, made.name, shape, made.shared_bytes, hidden, made.ptx)
 

@@ -151,7 +151,7 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     if whole and is_odd and columns > CUDA.longest_narrow_row:
         whole, columns = False, CUDA.shifted_tile
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
-    single = body.lies_across and -(-total // rows) >= multiprocessors
+    single = body.lies_across and _suits_single_warps(body, -(-total // rows) / multiprocessors, longest // columns)
     if body.lies_across and not single and not whole:  # few programs have to have more loads under way
         columns = min(max(CUDA.tile // rows, 1), _power_of_two(longest))
     access = _access(body, members, form, columns)
@@ -161,6 +161,12 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
     return LaunchShape(rows, warps, columns, form, access)
+
+
+def _suits_single_warps(body: KernelBody, programs: float, tiles: int) -> bool:
+    """Whether programs of one warp are best, with so many for each multiprocessor, which go through so many tiles: on long
+    ways there have to be enough loads under way."""
+    return programs >= 1 and (tiles < CUDA.many_tiles or programs * len(_moving(body)) >= CUDA.programs_per_multiprocessor)
 
 
 def _warps_of_rows(body: KernelBody, elements: int, form: Form, access: Access) -> int:
