@@ -13,11 +13,13 @@ from torch.nn import functional as F
 from quickfuse.differentiate.expand import expand
 from quickfuse.emit.recordable import why_not_recorded
 from quickfuse.ir import target
-from quickfuse.ir.expr import Op, walk
+from quickfuse.ir.expr import Op, Place, walk
 from quickfuse.ir.kernel import KernelCall, Schedule
-from quickfuse.ir.loop import Extern, Loop, View
+from quickfuse.ir.loop import Access, Buffer, Extern, View
+from quickfuse.ir.values import TensorMeta, contiguous_stride
 from quickfuse.lower import lower
 from quickfuse.lower import moments as moments_
+from quickfuse.lower.layout import axes_as_read
 from schedule_interpreter import Interpreter, fused
 from trace_helper import copy_inputs, flatten, on_gpu, trace
 
@@ -183,19 +185,8 @@ def test_what_was_rounded_is_stored_in_as_few_bits() -> None:
     assert stored <= {torch.bfloat16}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_of_maxima_lie_as_images_do(dtype: torch.dtype) -> None:
-    def function(x: torch.Tensor, grad: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        indices = aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])[1]
-        made = aten.max_pool2d_with_indices_backward(grad, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices)
-        return made.float().sum((0, 2, 3)), (made * w).float().sum((0, 2, 3))
-
-    def image(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, dtype=dtype).to(memory_format=torch.channels_last)
-
-    inputs = image(4, 8, 40, 40), image(4, 8, 20, 20), image(4, 8, 40, 40)
-    schedule_of(function, *inputs, tolerance=0.1)
-    program = lower(on_gpu(trace(function, *inputs)).graph, (), expand)
-    stored = {store.access.buffer for step in program.steps if isinstance(step, Loop) for store in step.stores}
-    images = [buffer.meta for buffer in stored if buffer.meta.shape == (4, 8, 40, 40)]
-    assert images and all(meta.stride[1] == 1 for meta in images)
+def test_what_is_read_at_computed_pixels_lies_as_its_operand_does() -> None:
+    shape, lies = (4, 8, 10, 10), (800, 1, 80, 8)
+    image = Buffer("image", TensorMeta(torch.float32, shape, lies, torch.device("cuda")), "temp")
+    place = Place(Access(image, 0, (800, 1, 0, 0)), torch.float32)
+    assert axes_as_read(place, shape, contiguous_stride(shape)) == (0, 2, 3, 1)
