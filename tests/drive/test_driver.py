@@ -13,6 +13,7 @@ import torch
 import quickfuse
 from drive.frame_harness import begin
 from quickfuse.drive.driver import NO_SEGMENT, Driver
+from quickfuse.drive.loops import find_loops
 from quickfuse.drive.places import key_of
 from quickfuse.drive.tracebacks import entry
 from quickfuse.drive.unwind import unwind
@@ -55,8 +56,12 @@ def test_a_loop_is_said_once() -> None:
     driver = make_driver(said)
     for before in range(8):
         assert driver.run([begin(sums, (range(20), before))]) == sums(range(20), before)
-    assert len(driver.left_to_python) > 2  # from several places
-    assert len(said) == len(set(driver.left_to_python.values()))
+    assert len(said) == len(set(driver.left_to_python.values())) == 2
+    frame = begin(sums, (range(20), 0))
+    for loop in find_loops(frame.decoded):
+        for frame.position in loop.members:  # from several places
+            driver.leave_loop(frame, loop.end or 0, "a loop without tensor work runs natively")
+    assert len(said) == 2 < len(driver.left_to_python)
 
 
 def test_a_place_behind_the_loop_that_was_left() -> None:
@@ -233,3 +238,19 @@ def test_values_die_where_they_die_natively() -> None:
         seen.clear()
         function(torch.ones(2))
         assert seen == [True] * 3
+
+
+def test_what_follows_a_short_loop_is_not_left_to_python() -> None:
+    @quickfuse.disable
+    def made(k: int) -> int:
+        return k
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        numbers = [made(k) for k in range(4)]
+        return (x * numbers[3]).relu()
+
+    compiled = quickfuse.compile(function)
+    for _ in range(3):
+        x = torch.randn(3)
+        assert torch.equal(compiled(x), function(x))
+    assert compiled.graph_count == 1

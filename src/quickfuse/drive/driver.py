@@ -17,8 +17,9 @@ from .tracebacks import without_own
 from .unwind import Returned, unwind
 
 #: How many instructions in a row may be performed one by one, without a segment that does anything for tensors, before
-#: the loop or function around them is left to CPython.
+#: the loop around them is left to CPython; and outside of loops, before the function is.
 PATIENCE = 24
+PATIENCE_OUTSIDE = 96
 
 #: For how many of these instructions a segment counts that was compiled and does nothing for tensors: where each turn of a
 #: loop compiles another one, the loop is soon better left to CPython.
@@ -105,7 +106,7 @@ class Driver:
                     return returned.value
                 performed = 1
             barren += abs(performed)
-            if barren > PATIENCE and self._leave_to_python(frames[-1]):
+            if barren > PATIENCE and self._leave_to_python(frames[-1], barren):
                 barren = 0
             if performed < 0:
                 continue
@@ -189,13 +190,16 @@ class Driver:
             self._said.add(said)
             self._log(reason, frame)
 
-    def _leave_to_python(self, frame: FrameState) -> bool:
+    def _leave_to_python(self, frame: FrameState, barren: int) -> bool:
         """Too many instructions one by one: the innermost loop around this place runs natively, or the whole function.
-        False where that was decided before."""
+        False where that was decided before, and where it is too early outside of loops: what was performed may have been a
+        loop that ended there, and what follows may compute."""
         place = place_of(frame)
         if place in self.left_to_python or place in self._refused:
             return False
         end = loop_end(frame)
+        if end is None and barren <= PATIENCE_OUTSIDE:
+            return False
         if end is not None:
             self.leave_loop(frame, end, "a loop without tensor work runs natively")
         else:
