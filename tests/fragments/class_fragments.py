@@ -4,6 +4,18 @@ A fragment is (definitions, statements). The statements read and set the tensor 
 list `log`; `@` stands for a number that no other fragment of the program has.
 """
 
+#: A class whose objects log their end.
+_LOGS_ITS_END = """
+class De@:
+
+    def __init__(s, n, log):
+        s.n = n
+        s.log = log
+
+    def __del__(s):
+        s.log.append(('del', s.n))
+"""
+
 FRAGMENTS = [
     ("""
 class Tag@(contextlib.ContextDecorator):
@@ -192,16 +204,7 @@ log.append(dataclasses.astuple(o2))
 log.append(o.total)
 log.append([f.name for f in dataclasses.fields(o)])
 """),
-    ("""
-class De@:
-
-    def __init__(s, n, log):
-        s.n = n
-        s.log = log
-
-    def __del__(s):
-        s.log.append(('del', s.n))
-""", """
+    (_LOGS_ITS_END, """
 o = De@('a', log)
 r = weakref.ref(o)
 log.append(r() is o)
@@ -209,16 +212,7 @@ del o
 log.append(r())
 x = x + 1
 """),
-    ("""
-class De@:
-
-    def __init__(s, n, log):
-        s.n = n
-        s.log = log
-
-    def __del__(s):
-        s.log.append(('del', s.n))
-""", """
+    (_LOGS_ITS_END, """
 o = De@('a', log)
 p = De@('b', log)
 o = p
@@ -256,16 +250,7 @@ s.add(q)
 log.append(len(s))
 x = x + len(s)
 """),
-    ("""
-class De@:
-
-    def __init__(s, n, log):
-        s.n = n
-        s.log = log
-
-    def __del__(s):
-        s.log.append(('del', s.n))
-""", """
+    (_LOGS_ITS_END, """
 def ex@():
     o = De@('loc', log)
     if k == 1:

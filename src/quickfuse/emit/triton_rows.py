@@ -421,10 +421,9 @@ class RowsBuilder(TritonBuilder):
     def _tiles(self) -> str:
         """The loop over full tiles. Small tiles of few operands are loaded several at a time."""
         body = self.body
-        moving = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.inner)]
-        is_light = len(moving) <= CUDA.few_operands and all(slot.dtype.itemsize <= 2 for slot in moving)
-        unrolled = f", loop_unroll_factor={CUDA.unrolled_across}" if body.lies_across and is_light else ""
-        return f"tl.range(0, full, COLUMNS{unrolled})" if unrolled else "range(0, full, COLUMNS)"
+        if body.lies_across and body.is_narrow and len(body.moving) <= CUDA.few_operands:
+            return f"tl.range(0, full, COLUMNS, loop_unroll_factor={CUDA.unrolled_across})"
+        return "range(0, full, COLUMNS)"
 
     # --- reductions and scans ---
 

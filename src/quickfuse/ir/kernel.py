@@ -21,7 +21,7 @@ use what earlier ones have reduced. Softmax has three passes:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -244,6 +244,21 @@ class KernelBody:
     def roots(self) -> list[Expr]:
         """All values that are computed, in the order of the stores."""
         return [root for store in self.stores for root in store.roots]
+
+    @cached_property
+    def moving(self) -> list[Slot]:
+        """The operands with an element for each column of a tile, and where nothing is reduced for each row, too."""
+
+        def moves(slot: Slot, axes: Sequence[int]) -> bool:
+            return any(slot.strides[axis] != 0 for axis in axes)
+
+        slots = [slot for slot in self.slots if not slot.by_value and moves(slot, self.column_axes)]
+        return slots if self.inner or not self.row_axes else [slot for slot in slots if moves(slot, self.row_axes)]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether all operands that move have at most 16 bits."""
+        return all(slot.dtype.itemsize <= 2 for slot in self.moving)
 
     def once_a_row(self, slot: int) -> bool:
         """Whether a slot does not move within a row."""

@@ -116,12 +116,14 @@ def compile_kernel(
 def most_registers(body: KernelBody, shape: LaunchShape) -> int:
     """The limit of a thread's registers; 0 for none. Values that are loaded one by one, with masks, take more registers than
     wide accesses: with code for both, all programs would have to make room for unaligned ones."""
-    moving = [slot for slot in body.slots if not slot.by_value and any(slot.strides[axis] != 0 for axis in body.inner)]
-    both = bool(body.inner) and shape.columns > 0 and shape.form is Form.WHOLE and bool(shape.access)
+    if not body.inner or not shape.columns or shape.form is not Form.WHOLE or not shape.access:
+        return 0
+    moving = body.moving
     are_few = shape.block * shape.columns <= 2 * CUDA.elements_a_thread * shape.threads
-    is_light = are_few and 2 < len(moving) <= CUDA.few_operands
-    widest = max([slot.dtype.itemsize for slot in moving], default=0)
-    return next((most for size, most in CUDA.most_registers if widest <= size), 0) if both and is_light else 0
+    if not are_few or not 2 < len(moving) <= CUDA.few_operands:
+        return 0
+    widest = max(slot.dtype.itemsize for slot in moving)
+    return next((most for size, most in CUDA.most_registers if widest <= size), 0)
 
 
 def unaligned_step(body: KernelBody, shape: LaunchShape) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from quickfuse.errors import QuickfuseError
-from quickfuse.ir.kernel import Access, Axis, Form, KernelBody, KernelCall, Member, Slot, StoreKind
+from quickfuse.ir.kernel import Access, Axis, Form, KernelBody, KernelCall, Member, StoreKind
 from quickfuse.ir.target import CUDA
 
 from .cuda_compile import LaunchShape
@@ -51,7 +51,7 @@ def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> La
     if body.ndim == 0:
         return LaunchShape(*CUDA.block_of_members)
     total, longest = sum(sizes), max(sizes, default=0)
-    moving = _moving(body)
+    moving = body.moving
     light = sum(slot.dtype.itemsize * len(slot.access) for slot in moving) <= CUDA.light_element
     for block, warps in (*(CUDA.blocks_of_light if light else ()), *CUDA.blocks):
         if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
@@ -59,25 +59,15 @@ def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> La
     return LaunchShape(*CUDA.least_block)
 
 
-def _moving(body: KernelBody) -> list[Slot]:
-    """The operands with an element for each column of a tile, and where nothing is reduced for each row, too."""
-
-    def moves(slot: Slot, axes: Sequence[int]) -> bool:
-        return any(slot.strides[axis] != 0 for axis in axes)
-
-    slots = [slot for slot in body.slots if not slot.by_value and moves(slot, body.column_axes)]
-    return slots if body.inner or not body.row_axes else [slot for slot in slots if moves(slot, body.row_axes)]
-
-
 def _elements_a_thread(body: KernelBody) -> int:
     """How many elements of a tile each thread has. Threads store at most 128 bits at a time, and load as many of the
     narrowest type: where these are not the same elements, values would go from thread to thread through shared memory. Of
     16-bit types alone, each thread has two such loads, if there are registers for them: one is too little under way."""
-    slots = _moving(body)
+    slots = body.moving
     stored = max([slot.dtype.itemsize for slot in slots if "w" in slot.access], default=0)
     if any(slot.dtype.itemsize < stored for slot in slots):
         return min(16 // stored, CUDA.elements_a_thread)
-    is_narrow = 0 < len(slots) <= CUDA.few_operands and all(slot.dtype.itemsize <= 2 for slot in slots)
+    is_narrow = 0 < len(slots) <= CUDA.few_operands and body.is_narrow
     return 2 * CUDA.elements_a_thread if is_narrow else CUDA.elements_a_thread
 
 
@@ -114,10 +104,10 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     many = len(body.slots) > CUDA.many_operands
     scans = any(store.kind is StoreKind.SCAN for store in body.stores)
     if not body.inner:
-        moving = _moving(body)
+        moving = body.moving
         each = CUDA.elements_of_square if len(moving) <= CUDA.few_operands else CUDA.elements_a_thread
         # Of 16 bits, as many bytes in a row of a tile as of 32, and as many in each thread.
-        high = 2 if len(moving) <= 2 and all(slot.dtype.itemsize <= 2 for slot in moving) else 1
+        high = 2 if len(moving) <= 2 and body.is_narrow else 1
         rows, columns = (
             min(square, _power_of_two(max(n[k] for n in sizes))) for k, square in ((0, high * CUDA.square), (1, CUDA.square))
         )
@@ -130,7 +120,7 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     most_rows = max([_tile_rows(body, member, Form.WHOLE) for member in members], default=1)
     if body.lies_across:
         rows = min(CUDA.most_across, _power_of_two(most_rows))
-        tile = CUDA.tile_across[all(slot.dtype.itemsize <= 2 for slot in _moving(body))]
+        tile = CUDA.tile_across[body.is_narrow]
         whole = whole and columns * rows <= tile
         columns = columns if whole else min(columns, max(tile // rows, 1))
         least = CUDA.least_across
@@ -155,7 +145,7 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     if body.lies_across and not single and not whole:  # few programs have to have more loads under way
         columns = min(max(CUDA.tile // rows, 1), _power_of_two(longest))
     access = _access(body, members, form, columns)
-    if form is Form.LOOPED and access is Access.SHIFTED and not any("w" in slot.access for slot in _moving(body)):
+    if form is Form.LOOPED and access is Access.SHIFTED and not any("w" in slot.access for slot in body.moving):
         columns = min(columns, 2 * CUDA.shifted_tile)  # rows that are stored are read twice: there fewer should be under way
     warps = 1 if single else _warps_of_rows(body, rows * columns, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
@@ -166,16 +156,16 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
 def _suits_single_warps(body: KernelBody, programs: float, tiles: int) -> bool:
     """Whether programs of one warp are best, with so many for each multiprocessor, which go through so many tiles: on long
     ways there have to be enough loads under way."""
-    return programs >= 1 and (tiles < CUDA.many_tiles or programs * len(_moving(body)) >= CUDA.programs_per_multiprocessor)
+    return programs >= 1 and (tiles < CUDA.many_tiles or programs * len(body.moving) >= CUDA.programs_per_multiprocessor)
 
 
 def _warps_of_rows(body: KernelBody, elements: int, form: Form, access: Access) -> int:
     """The warps of a program with rows that are reduced."""
-    each, moving = _elements_of_rows(body), _moving(body)
+    each, moving = _elements_of_rows(body), body.moving
     reads = not any("w" in slot.access for slot in moving)
     if form is Form.WHOLE and access is Access.FULL and elements >= 2 * CUDA.tile and len(moving) <= 2:
         # Without masks there are registers for more, and less to be done once for each thread.
-        each *= 2 if all(slot.dtype.itemsize <= 2 for slot in moving) else 1
+        each *= 2 if body.is_narrow else 1
     elif form is Form.LOOPED and (access is Access.SHIFTED or (reads and len(moving) > 1 and elements >= 2 * CUDA.tile)):
         each = CUDA.elements_a_thread  # more threads have more loads under way, where each has several operands or passes
     return min(max(elements // (32 * each), 1), CUDA.most_warps)
@@ -184,7 +174,7 @@ def _warps_of_rows(body: KernelBody, elements: int, form: Form, access: Access) 
 def _elements_of_rows(body: KernelBody) -> int:
     """How many elements each thread has of rows that are reduced: as many of 32 bits as of 16, where operands are few. What
     a thread does once for its rows, to find them and to reduce with the others, is some 200 instructions."""
-    slots, each = _moving(body), _elements_a_thread(body)
+    slots, each = body.moving, _elements_a_thread(body)
     is_light = len(slots) <= CUDA.few_operands and all(slot.dtype.itemsize <= 4 for slot in slots)
     return 2 * CUDA.elements_a_thread if is_light and each == CUDA.elements_a_thread and not body.ordered else each
 
