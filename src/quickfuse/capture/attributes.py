@@ -23,6 +23,7 @@ from .class_attributes import (
     guard_class_attribute,
     is_changeable,
     lookup_class,
+    own_method,
     special_method,
 )
 from .interpreter import Interpreter, Then
@@ -34,6 +35,7 @@ from .symbolic import (
     DELETED,
     FromOutside,
     ShadowDict,
+    instance_dict,
     is_constant,
     real_of,
     type_of,
@@ -46,7 +48,7 @@ def load_object(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """`base.name` of an object of a Python class, given to `then`."""
     kind = type_of(base)
     if has_own_getter(i, base):
-        _custom_attribute(i, base, name, special_method(i, base, "__getattribute__"), then)
+        _custom_attribute(i, base, name, then)
         return
     if issubclass(kind, _OTHER_GETTERS):
         raise Unsupported(f"the attribute {name} of a {kind.__name__}")
@@ -55,17 +57,17 @@ def load_object(i: Interpreter, base: Any, name: str, then: Then) -> None:
         return
     if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
         raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
-    load_plain(i, base, name, then)
+    load_plain(i, base, name, then, or_else=True)
 
 
 _CLASS_OF = object.__dict__["__class__"]
 #: Native classes whose instances give attributes of other objects.
-_OTHER_GETTERS = (weakref.ProxyType, weakref.CallableProxyType, types.GenericAlias)
+_OTHER_GETTERS = (weakref.ProxyType, weakref.CallableProxyType, types.GenericAlias, super)
 
 
 def has_own_getter(i: Interpreter, base: Any) -> bool:
-    """Whether a class says in Python how each attribute is read, guarded where it does not."""
-    return isinstance(special_method(i, base, "__getattribute__"), FunctionType)
+    """Whether a class says how each attribute is read, guarded where it does not."""
+    return own_method(i, base, "__getattribute__") is not None
 
 
 def missing_from_code(i: Interpreter, function: FunctionType, name: str, source: Source) -> None:
@@ -77,11 +79,10 @@ def missing_from_code(i: Interpreter, function: FunctionType, name: str, source:
     raise_in_program(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=function))
 
 
-def _custom_attribute(i: Interpreter, base: Any, name: str, getter: FunctionType, then: Then) -> None:
+def _custom_attribute(i: Interpreter, base: Any, name: str, then: Then) -> None:
     """A class that defines `__getattribute__`, and perhaps `__getattr__` for where it raises."""
-    special_method(i, base, "__getattribute__")
-    fallback = special_method(i, base, "__getattr__")
-    if isinstance(fallback, FunctionType):
+    getter, fallback = own_method(i, base, "__getattribute__"), own_method(i, base, "__getattr__")
+    if fallback is not None:
         instead = partial(i.call, fallback, (base, name), {}, then)
         _or_if_missing(i, instead, then, i.call, getter, (base, name), {})
     else:
@@ -102,18 +103,18 @@ def _or_if_missing(
         then(value)
 
 
-def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
-    """`object.__getattribute__(base, name)`, and `__getattr__` where that finds nothing."""
+def load_plain(i: Interpreter, base: Any, name: str, then: Then, or_else: bool = False) -> None:
+    """`object.__getattribute__(base, name)`, and `or_else` what `__getattr__` gives where that finds nothing."""
     kind = type_of(base)
     stored = _stored(base, name)
     owner, raw = lookup_class(kind, name)
     if raw is not ABSENT and _is_data_descriptor(i, raw):
-        _with_fallback(i, base, name, raw, then, _data_descriptor, i, base, name, owner, raw)
+        _with_fallback(i, base, name, raw, then, or_else, _data_descriptor, i, base, name, owner, raw)
         return
     if stored is not ABSENT and stored is not DELETED:
         then(stored)
         return
-    instance = _instance_dict(base)
+    instance = instance_dict(real_of(base))
     if stored is not DELETED and instance is not None and name in _own_names(i, instance):
         then(_instance_value(i, base, instance, name))
         return
@@ -122,24 +123,24 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then) -> None:
         i.outside.guard("absent", source.attr("__dict__"), (name,))
     if raw is not ABSENT:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        _with_fallback(i, base, name, raw, then, bind, i, owner, name, raw, base, kind)
+        _with_fallback(i, base, name, raw, then, or_else, bind, i, owner, name, raw, base, kind)
         return
     if name == "__dict__" and instance is not None:
         then(_namespace(i, base))
         return
     guard_absent(i, kind.__mro__, name)
-    _missing(i, base, name, then)
+    _missing(i, base, name, then, or_else)
 
 
 def _stored(base: Any, name: str) -> Any:
     """The attribute as the captured code has set it, `ABSENT` where it left it alone."""
-    return base.attributes.get(name, ABSENT) if isinstance(base, FromOutside) else ABSENT
+    return base.attributes.get(name, ABSENT) if issubclass(type(base), FromOutside) else ABSENT
 
 
-def _missing(i: Interpreter, base: Any, name: str, then: Then) -> None:
+def _missing(i: Interpreter, base: Any, name: str, then: Then, or_else: bool) -> None:
     """An attribute that was not found: `__getattr__` comes into play, or AttributeError."""
-    fallback = special_method(i, base, "__getattr__")
-    if isinstance(fallback, FunctionType):
+    fallback = own_method(i, base, "__getattr__") if or_else else None
+    if fallback is not None:
         found = ABSENT
         if fallback is MODULE_GETATTR and isinstance(base, FromOutside) and not _has_own_namespace(type_of(base)):
             found = in_tables(i, _namespace(i, base), name)
@@ -148,8 +149,6 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then) -> None:
         else:
             then(found)
         return
-    if fallback is not ABSENT:
-        raise Unsupported(f"the attribute {name} of a {type_of(base).__name__}")
     shown = real_of(base)
     raise_in_program(AttributeError(f"'{type(shown).__name__}' object has no attribute '{name}'", name=name, obj=shown))
 
@@ -160,16 +159,15 @@ def _has_own_namespace(kind: type) -> bool:
 
 
 def _with_fallback(
-    i: Interpreter, base: Any, name: str, raw: Any, then: Then, read: Callable[..., None], *operands: Any
+    i: Interpreter, base: Any, name: str, raw: Any, then: Then, or_else: bool, read: Callable[..., None], *operands: Any
 ) -> None:
     """`read(*operands, then)`, which may run code of the user's: what it does not find, `__getattr__` may give."""
     runs_code = isinstance(raw, property) or isinstance(lookup_class(type(raw), "__get__")[1], FunctionType)
-    if not (runs_code or isinstance(raw, types.MemberDescriptorType)) or not isinstance(
-        lookup_class(type_of(base), "__getattr__")[1], FunctionType
-    ):
-        read(*operands, then)
+    or_else = or_else and lookup_class(type_of(base), "__getattr__")[1] is not ABSENT
+    if or_else and (runs_code or isinstance(raw, types.MemberDescriptorType)):
+        _or_if_missing(i, partial(_missing, i, base, name, then, or_else), then, read, *operands)
     else:
-        _or_if_missing(i, partial(_missing, i, base, name, then), then, read, *operands)
+        read(*operands, then)
 
 
 def _is_data_descriptor(i: Interpreter, raw: Any) -> bool:
@@ -231,23 +229,14 @@ def _namespace(i: Interpreter, base: Any) -> Any:
     source = i.outside.source_of(base)
     if source is None:
         raise Unsupported(f"the __dict__ of a {type_of(base).__name__} without a path to it")
-    namespace = object.__getattribute__(real, "__dict__")  # past what its class says of reading attributes
+    namespace = instance_dict(real)
     known = i.outside.stand_in(namespace)
     shadow = i.outside.wrap(namespace, source.attr("__dict__"))
     if known is None and type(shadow) is ShadowDict and isinstance(base, FromOutside):
-        for name, value in base.attributes.items():
+        for _, name, value in i.outside.attribute_changes(base):
             if not _is_data_descriptor(i, lookup_class(type_of(base), name)[1]):
                 shadow.mirror(name, value)
     return shadow
-
-
-def _instance_dict(base: Any) -> dict[str, Any] | None:
-    getter = threading.local if isinstance(real_of(base), threading.local) else object  # one dictionary for each thread
-    try:
-        found = getter.__getattribute__(real_of(base), "__dict__")
-    except AttributeError:
-        return None
-    return found if type(found) is dict else None
 
 
 def _dict_source(i: Interpreter, base: Any) -> Source:
@@ -299,8 +288,8 @@ def _runs_code_if_missing(kind: type, name: str) -> bool:
 
 def store_object(i: Interpreter, base: Any, name: str, value: Any) -> None:
     """`base.name = value` of an object of a Python class."""
-    setter = special_method(i, base, "__setattr__")
-    if isinstance(setter, FunctionType):
+    setter = own_method(i, base, "__setattr__")
+    if setter is not None:
         i.call_now(setter, (base, name, value))
         return
     set_plain(i, base, name, value)
@@ -330,9 +319,9 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         return
     if not isinstance(base, FromOutside):
         raise Unsupported(f"setting an attribute of a {kind.__name__} without a path to it")
-    if _instance_dict(base) is None and not (raw is not ABSENT and _is_data_descriptor(i, raw)):
+    if instance_dict(real_of(base)) is None and not (raw is not ABSENT and _is_data_descriptor(i, raw)):
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
-    shadow = None if raw is not ABSENT and _is_data_descriptor(i, raw) else i.outside.stand_in(_instance_dict(base))
+    shadow = None if raw is not ABSENT and _is_data_descriptor(i, raw) else i.outside.stand_in(instance_dict(real_of(base)))
     if type(shadow) is ShadowDict:
         if name in shadow.changes:
             shadow.entries[name] = value
@@ -343,7 +332,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
 
 def delete_object(i: Interpreter, base: Any, name: str) -> None:
     """`del base.name` of an object of a Python class."""
-    if isinstance(own := special_method(i, base, "__delattr__"), FunctionType):
+    if (own := own_method(i, base, "__delattr__")) is not None:
         i.call_now(own, (base, name))
         return
     delete_plain(i, base, name)
@@ -358,7 +347,7 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     if not isinstance(base, FromOutside) or (raw is not ABSENT and _is_data_descriptor(i, raw)):
         raise Unsupported(f"deleting an attribute of a {type_of(base).__name__}")
     _own_attribute_or_raise(i, base, name)
-    shadow = i.outside.stand_in(_instance_dict(base))
+    shadow = i.outside.stand_in(instance_dict(real_of(base)))
     if type(shadow) is ShadowDict:
         shadow.begin_change(name)
         shadow.mirror(name, DELETED)
@@ -368,7 +357,7 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
 def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     """What `del base.name` needs: that the object itself has the attribute."""
     stored = _stored(base, name)
-    instance = _instance_dict(base)
+    instance = instance_dict(real_of(base))
     if stored is ABSENT and instance is not None and name in _own_names(i, instance):
         i.outside.wrap(instance[name], _dict_source(i, base).item(name))
     elif stored is ABSENT or stored is DELETED:

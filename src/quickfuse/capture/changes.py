@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ..ir.reading import MISSING
 from ..ir.segment import Call, Recipe
 from ..ir.source import Source
 from .guarding import Guarding
-from .symbolic import Assigned, FromOutside, TensorProxy
+from .symbolic import DELETED, Assigned, FromOutside, TensorProxy, instance_dict
 
 
 class CachedCall(NamedTuple):
@@ -92,7 +92,7 @@ class Changes(Guarding):
 
     def is_changed(self, container: Any) -> bool:
         """Whether the captured code has changed a container of the user's, which may be an object's `__dict__`."""
-        tables = [_own_dict(owner.real) for owner, _ in self.changed_attributes]
+        tables = [instance_dict(owner.real) for owner, _ in self.changed_attributes]
         tables += [variable.place for variable in self.variables]
         changed = (shadow.real for shadow in (*self.containers, *self.dictionaries) if shadow.is_changed)
         return any(table is container for table in (*tables, *changed))
@@ -102,16 +102,17 @@ class Changes(Guarding):
 
     def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
         """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""
-        if name not in owner.attributes:
+        if owner.attributes.get(name, DELETED) is DELETED:  # one that is set again comes last
             self.changed_attributes.append((owner, name))
         owner.attributes[name] = value
 
-
-def _own_dict(owner: Any) -> Any:
-    try:
-        return object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return None
+    def attribute_changes(self, of: Any = None) -> Iterator[tuple[FromOutside | TensorProxy, str, Any]]:
+        """The attributes that were set or deleted, perhaps those of one object, in order: `DELETED` before another value
+        for one that was set again."""
+        last = {(id(owner), name): at for at, (owner, name) in enumerate(self.changed_attributes)}
+        for at, (owner, name) in enumerate(self.changed_attributes):
+            if of is None or owner is of:
+                yield owner, name, owner.attributes[name] if last[id(owner), name] == at else DELETED
 
 
 @dataclass(eq=False, slots=True)

@@ -179,9 +179,20 @@ def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
     found = special_method(i, value, name)
     if isinstance(found, FunctionType):
         return found
-    if found is ABSENT or found is None or (isinstance(found, _NATIVE_METHODS) and found.__name__ == name):
+    if found is None or not replaces(found, name):
         return None
     raise Unsupported(f"{name} of a {type_of(value).__name__}, which is a {type(found).__name__}")
+
+
+def own_method(i: Interpreter, value: Any, name: str) -> Any:
+    """The same, but also a native method that has another name, as in `__setattr__ = dict.__setitem__`."""
+    found = special_method(i, value, name)
+    return found if isinstance(found, _NATIVE_METHODS[:2]) and replaces(found, name) else python_method(i, value, name)
+
+
+def replaces(found: Any, name: str) -> bool:
+    """Whether a class has something else than the native method of a name in its place."""
+    return found is not ABSENT and not (isinstance(found, _NATIVE_METHODS) and found.__name__ == name)
 
 
 _OWN_PACKAGE = __name__.rpartition(".")[0]

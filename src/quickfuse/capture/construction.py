@@ -79,7 +79,7 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
         guard_class_attribute(i, cls.__mro__, owner, "__init__", init)
         i.call(init, (instance, *args), kwargs, Constructed(instance, then))
         return
-    if isinstance(instance, (list, dict, set)) and type(instance) is not owner and (args or kwargs):
+    if issubclass(type(instance), (list, dict, set)) and type(instance) is not owner and (args or kwargs):
         i.call(MethodType(init, instance), args, kwargs, Constructed(instance, then))
         return
     if (args or kwargs) and not isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):

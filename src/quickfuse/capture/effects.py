@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import CellType, FunctionType
+from types import CellType
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +20,7 @@ from ..ir.segment import (
     Recipe,
 )
 from . import outside_iterators
-from .class_attributes import lookup_class
+from .class_attributes import lookup_class, replaces
 from .construction import refuse_outside
 from .frame import Constructed, Frame
 from .interpreter import Interpreter
@@ -36,9 +36,9 @@ from .symbolic import (
     SuperProxy,
     Symbol,
     TensorProxy,
+    instance_dict,
     is_constant,
     key_value,
-    real_of,
     type_of,
 )
 
@@ -179,14 +179,15 @@ class RecipeBook:
     def _attributes(self) -> list[Effect]:
         outside = self.i.outside
         effects = []
-        for owner, name in outside.changed_attributes:
-            value = owner.attributes[name]
+        gone = set()
+        for owner, name, value in outside.attribute_changes():
             self._changed_types.append(type(owner) if type(owner) is TensorProxy else type_of(owner))
             if value is DELETED:
-                if has_own(owner, name):
+                if name in (instance_dict(owner.real) or ()) and (id(owner), name) not in gone:
                     effects.append(Effect("delattr", self.recipe(owner), name))
+                    gone.add((id(owner), name))
                 continue
-            own_setter = isinstance(lookup_class(type_of(owner), "__setattr__")[1], FunctionType)
+            own_setter = replaces(lookup_class(type_of(owner), "__setattr__")[1], "__setattr__")
             kind = "setplain" if own_setter and type(owner) is not TensorProxy else "setattr"
             effects.append(Effect(kind, self.recipe(owner), name, self.recipe(value)))
         return effects
@@ -259,13 +260,3 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
     return type(value) in (TensorProxy, Symbol, SuperProxy, NativeHandler, type) or is_constant(value)
-
-
-def has_own(owner: Any, name: str) -> bool:
-    """Whether a real object has an attribute of its own."""
-    owner = real_of(owner)
-    try:
-        object.__getattribute__(owner, name)
-    except AttributeError:
-        return False
-    return name in getattr(owner, "__dict__", ()) or not hasattr(type(owner), "__dict__")

@@ -135,7 +135,7 @@ class Outside(Changes):
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
-        if type(value) is TensorProxy or isinstance(value, FromOutside):
+        if type(value) is TensorProxy or issubclass(type(value), FromOutside):
             return value.source
         known = self.known.get(id(value))
         if known is None:
@@ -178,7 +178,7 @@ class Outside(Changes):
         `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
         """
         kind = type(value)
-        if value is None or kind in _BY_IDENTITY or isinstance(value, enum.Enum):
+        if value is None or kind in _BY_IDENTITY or issubclass(kind, enum.Enum):
             self.guard("is", source, value)
             return value
         if kind is float or kind is int:
@@ -209,7 +209,7 @@ class Outside(Changes):
             return value
         if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
-        if isinstance(value, CODE_TYPES):
+        if issubclass(kind, CODE_TYPES):
             by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
             if by_code:
                 self.guard_code(value, source)
@@ -217,7 +217,7 @@ class Outside(Changes):
                 self.guard("is", source, value)
             self.note_place(value, source, by_code)
             return value
-        if isinstance(value, torch.Tensor):
+        if issubclass(kind, torch.Tensor):
             return self._tensor(value, source)
         known = self.known.get(id(value))
         if known is not None:
@@ -237,7 +237,7 @@ class Outside(Changes):
             self.guard("equal", source, value)
             return value
         self.guard("type", source, kind)
-        if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
+        if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
         return self._stand_in_for(value, source)
 
@@ -253,13 +253,13 @@ class Outside(Changes):
         return made
 
     def _new_stand_in(self, value: Any, source: Source) -> FromOutside:
-        if isinstance(value, (list, set, collections.deque, tuple, frozenset)):
+        if issubclass(type(value), (list, set, collections.deque, tuple, frozenset)):
             if isinstance(value, collections.deque):  # decides what appending does
                 self.guard("is" if value.maxlen is None else "equal", source.attr("maxlen"), value.maxlen)
             container = ShadowContainer(value, source)
             self.containers.append(container)
             return container
-        if isinstance(value, dict):
+        if issubclass(type(value), dict):
             if any(variable.place is value for variable in self.variables):
                 raise Unsupported("the dictionary of globals, of which one was assigned")
             shadow = ShadowDict(value, source)

@@ -203,6 +203,8 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
     """IMPORT_FROM: an attribute of the module, or a submodule."""
     if isinstance(module, PeerModule):
         return PeerModule(f"{module.name}.{name}")
+    if not isinstance(module, ModuleType):
+        raise Unsupported(f"an import from a {type(module).__name__}")
     if name not in module.__dict__:
         submodule = sys.modules.get(f"{module.__name__}.{name}")
         if submodule is None and (type(module) is not ModuleType or "__getattr__" in module.__dict__):

@@ -110,7 +110,7 @@ def ends_visibly(value: Any, depth: int = 0) -> bool:
             if not _ordinary.issuperset(map(type, parts)) and any(ends_visibly(part, depth + 1) for part in parts):
                 return True
         return False
-    if isinstance(value, BaseException):
+    if issubclass(kind, BaseException):
         return _exception_ends_visibly(value, depth)
     if hasattr(kind, "__del__"):
         return True

@@ -6,6 +6,7 @@ stand for what is known only when the compiled code runs, or belongs to the user
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,7 +71,17 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
 
 def real_of(value: Any) -> Any:
     """The object that a stand-in stands for; other values as they are."""
-    return value.real if isinstance(value, FromOutside) else value
+    return value.real if issubclass(type(value), FromOutside) else value
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """An object's `__dict__`, past what its class says of reading attributes; there is one of each thread's own."""
+    getter = threading.local if issubclass(type(value), threading.local) else object
+    try:
+        found = getter.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
 
 
 def type_of(value: Any) -> type:
@@ -80,7 +91,7 @@ def type_of(value: Any) -> type:
         return value.cls  # type: ignore[no-any-return]
     if kind is Symbol:
         return value.kind  # type: ignore[no-any-return]
-    if isinstance(value, FromOutside):
+    if issubclass(kind, FromOutside):
         return type(value.real)
     if kind is GeneratorValue:
         return type(x for x in ())
@@ -94,6 +105,6 @@ __all__ = [
     "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
     "MappingProxy", "NativeHandler", "Place",
     "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
-    "contains_symbolic", "dictionary_behind", "is_constant", "is_numpy", "key_value", "numpy_class", "opened",
-    "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
+    "contains_symbolic", "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "numpy_class",
+    "opened", "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -48,8 +48,9 @@ class ShadowDict(FromOutside):
 
     def __init__(self, real: dict[Any, Any], source: Source) -> None:
         super().__init__(real, source)
-        self.cls: type = next(cls for cls in DICTS if isinstance(real, cls))
-        keys = collections.OrderedDict.__iter__(real) if isinstance(real, collections.OrderedDict) else dict.__iter__(real)
+        self.cls: type = next(cls for cls in DICTS if issubclass(type(real), cls))
+        by_order = issubclass(self.cls, collections.OrderedDict)
+        keys = collections.OrderedDict.__iter__(real) if by_order else dict.__iter__(real)
         self.entries: dict[Any, Any] = dict.fromkeys(keys, LAZY)
         self.changes: dict[Any, None] = {}
         self.removed: dict[Any, None] = {}

@@ -103,7 +103,7 @@ _BUILTIN = (int, float, complex, str, bytes)
 
 def scalar_class(value: Any) -> type | None:
     """The builtin class of the number or text that an object holds, None for other objects."""
-    found = next((cls for cls in _BUILTIN if isinstance(value, cls)), None)
+    found = next((cls for cls in _BUILTIN if issubclass(type(value), cls)), None)
     return numpy_class(value) if found is None else found
 
 
@@ -141,4 +141,4 @@ def is_constant(value: Any) -> bool:
         return all(is_constant(v) for v in value)
     if kind is slice:
         return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
-    return kind in PLAIN_TYPES or isinstance(value, enum.Enum) or is_numpy(value)
+    return kind in PLAIN_TYPES or issubclass(kind, enum.Enum) or is_numpy(value)

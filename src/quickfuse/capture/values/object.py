@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..native_functions import Reader, as_is, run
 from ..raising import call_handler, raise_in_program
-from ..symbolic import ABSENT, Unread, contains_symbolic, type_of
+from ..symbolic import ABSENT, Unread, contains_symbolic, instance_dict, type_of
 from .kind import Kind, Then
 
 #: A method of a builtin class, by name: what it does, or how the native one reads its arguments.
@@ -99,17 +100,20 @@ class ObjectKind(Kind):
         if not (book.i.is_created(value) and kind.__flags__ & (1 << 9)) or kind.__module__ == library.__name__:
             return super().rebuild(book, value)
         made = book.begin(value, New(kind, {}))
-        made.attributes.update({name: book.recipe(v) for name, v in getattr(value, "__dict__", {}).items()})
+        made.attributes.update({name: book.recipe(v) for name, v in (instance_dict(value) or {}).items()})
         for cls in kind.__mro__:
             slots = cls.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 mangled = f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
-                if name not in ("__dict__", "__weakref__") and hasattr(value, mangled):
-                    made.slots[mangled] = book.recipe(object.__getattribute__(value, mangled))
-        if isinstance(value, dict):
+                held = ABSENT
+                with contextlib.suppress(AttributeError):  # one that is not set
+                    held = object.__getattribute__(value, mangled)
+                if name not in ("__dict__", "__weakref__") and held is not ABSENT:
+                    made.slots[mangled] = book.recipe(held)
+        if issubclass(kind, dict):
             items = (collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict).items(value)
             made.items = [(book.recipe(k), book.recipe(v)) for k, v in items]
-        elif isinstance(value, (list, set)):
+        elif issubclass(kind, (list, set)):
             made.items = [book.recipe(v) for v in (list if isinstance(value, list) else set).__iter__(value)]
         return made
 

@@ -102,6 +102,6 @@ def kind_of(value: Any) -> Kind:
     found = KINDS.get(cls)
     if found is not None:
         return found
-    if isinstance(value, enum.Enum):  # which may derive from a builtin class first
+    if issubclass(cls, enum.Enum):  # which may derive from a builtin class first
         return KINDS[enum.Enum]
     return next(KINDS[base] for base in cls.__mro__ if base in KINDS)
