@@ -87,11 +87,39 @@ def test_first_calls_of_generated_code_may_be_slow(clock):
     clock.seconds = {"compiled": 1e-3, "native": 2e-4}
     compiled = quickfuse.compile(_program(clock, []))
     _calls(compiled, clock, 12, torch.ones(3))
-    for slow, count in ((1e-4, 8), (1e-3, trials.ROUND), (1e-4, trials.ROUND)):  # calls that are timed may wait for something else
+    # calls that are timed may wait for something else
+    for slow, count in ((1e-4, 8), (1e-3, trials.ROUND), (1e-4, trials.ROUND)):
         clock.seconds["compiled"] = slow
         _calls(compiled, clock, count, torch.ones(3))
     assert _calls(compiled, clock, CALLS, torch.ones(3))[-3:] == ["compiled"] * 3
     assert compiled.trial is None
+
+
+@pytest.mark.parametrize("native", [1e-4, 1e-2])
+def test_what_is_compiled_again_and_again(clock, native, monkeypatch):
+    """Short calls are left to Python at last, long ones are not."""
+    clock.seconds["native"] = native
+    compiled = quickfuse.compile(_program(clock, []))
+    specialise = compiled._specialise
+
+    def slowly(*args):
+        clock.now += 0.02
+        return specialise(*args)
+
+    monkeypatch.setattr(compiled, "_specialise", slowly)
+    modes = []
+    for number in range(trials.UNSETTLED_AFTER + 2 * trials.MEASURED):
+        if number % 8 == 0:
+            _forget(compiled)
+        modes += _calls(compiled, clock, 1, torch.ones(3))
+    assert modes[: trials.UNSETTLED_AFTER] == ["compiled"] * trials.UNSETTLED_AFTER
+    assert modes[-3:] == ["native" if native < trials.SHORT else "compiled"] * 3
+
+
+def _forget(compiled):
+    """As if guards failed: what was compiled does not hold any longer."""
+    for point in (compiled.entry, *compiled.points.values()):
+        point.specialisations = []
 
 
 def test_long_calls_are_not_tried(clock):
@@ -124,12 +152,7 @@ def test_a_call_left_to_python_runs_nothing_of_ours(clock):
     for compiled in (quickfuse.compile(function), Model().run):
         assert _calls(compiled, clock, CALLS, x)[-1] == "native"
         called = []
-
-        def profile(frame, event, _):
-            if event == "call":
-                called.append(frame.f_code)
-
-        sys.setprofile(profile)
+        sys.setprofile(lambda frame, event, _, called=called: called.append(frame.f_code) if event == "call" else None)
         try:
             compiled(x)
         finally:

@@ -48,8 +48,8 @@ class Compiled:
 
     __captured_as__ = "function"  # inside another compiled function it is the original
 
-    #: What a call of this object is, which changes (see `trials`): read by CPython itself, so that a call that is left to plain
-    #: Python runs nothing else.
+    #: What a call of this object is, which changes (see `trials`): read by CPython itself, so that a call that is left to
+    #: plain Python runs nothing else.
     __call__: Callable[..., Any]
     __slots__ = ("__call__", "__dict__", "__weakref__")
 

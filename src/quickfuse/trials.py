@@ -2,10 +2,10 @@
 
 A break costs some microseconds, as much as a few operators on small tensors. Where such a function has settled, some calls
 run compiled and as many as plain Python, each a call of the program like any other; from then on all run as what was faster.
-Arguments may take turns of which one is quick, and a call may wait for something else: whole rounds are compared, and of each
-turn the quickest.
-Plain Python is timed now and then: where it takes longer than it did, tensors have grown, and compiled code gets another
-chance. The other calls run no code of ours: they cost a tenth of a microsecond.
+Arguments may take turns of which one is quick, and a call may wait for something else: whole rounds are compared, and of
+each turn the quickest. A function that is still compiled again now and then after many calls is compared with what that
+takes. Plain Python is timed now and then: where it takes longer than it did, tensors have grown, and compiled code gets
+another chance. The other calls run no Python of ours: they cost a tenth of a microsecond.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from itertools import chain, cycle, repeat
 from typing import TYPE_CHECKING, Any
@@ -22,13 +23,18 @@ from .control import disabled
 if TYPE_CHECKING:
     from .compiled import Compiled
 
-#: How many calls in a row capture nothing before time is taken. Generated code takes some twelve calls to become as quick as it
-#: will be (CPython's specialising interpreter, caches): `sin(x) + cos(y)` of 100 elements 9.8, 5.4, 5.2, 4.9, ... 3.4 us, beside
-#: 4.0 us in plain Python.
+#: How many calls in a row capture nothing before time is taken. Generated code takes some twelve calls to become as quick as
+#: it will be (CPython's specialising interpreter, caches): `sin(x) + cos(y)` of 100 elements 9.8, 5.4, 5.2, 4.9, ... 3.4 us,
+#: beside 4.0 us in plain Python.
 SETTLED_AFTER = 16
-#: A round: so many calls go through 2, 3, 4 or 6 kinds of arguments in whole turns. Time is taken in two rounds of each of both.
+#: A round: so many calls go through 2, 3, 4 or 6 kinds of arguments in whole turns. Time is taken in two rounds of each of
+#: both.
 ROUND = 12
 MEASURED = 2 * ROUND
+#: After so many calls, one that captures something shows that the function does not settle; so many before it tell what
+#: calls take.
+UNSETTLED_AFTER = 64
+RECENT = 32
 #: Seconds. Calls that take longer stay compiled: as plain Python they might need much more memory.
 SHORT = 0.002
 #: A call in plain Python is long that takes so many times as long as those before; so many in a row end it.
@@ -50,6 +56,12 @@ class Trial:
 
     def _begin(self) -> None:
         self.native = False
+        self.all_calls = 0
+        self.recent_seconds: deque[float] = deque(maxlen=RECENT)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.settles = True
         self.calls = 0
         self.compiled_seconds: list[float] = []
         self.native_seconds: list[float] = []
@@ -68,7 +80,11 @@ class Trial:
                 return compiled.call_natively(*args, **kwargs)
             finally:
                 self.native_seconds.append(time.thread_time() - begun)
-                if self.calls >= SETTLED_AFTER + 2 * MEASURED:
+                if compiled.trial is not self:  # `reset()` came meanwhile, or another thread decided
+                    pass
+                elif sum(seconds > SHORT for seconds in self.native_seconds) > 1:
+                    self._stay_compiled()
+                elif len(self.native_seconds) >= MEASURED:
                     self._decide()
         captures = compiled.captures
         compiled.__call__ = compiled.call_compiled  # also where this call calls the function again
@@ -76,21 +92,32 @@ class Trial:
         try:
             return compiled(*args, **kwargs)
         finally:
-            if compiled.captures != captures:
-                self._begin()
-            elif self.calls > SETTLED_AFTER:
-                self.compiled_seconds.append(time.thread_time() - begun)
+            self._note(time.thread_time() - begun, compiled.captures != captures)
             if compiled.trial is self:
                 if self._may_go_on():
                     compiled.__call__ = self.call
                 else:
                     self._stay_compiled()
 
+    def _note(self, seconds: float, captured: bool) -> None:
+        """Note how long a compiled call took."""
+        self.all_calls += 1
+        self.recent_seconds.append(seconds)
+        if not captured:
+            if self.calls > SETTLED_AFTER:
+                self.compiled_seconds.append(seconds)
+            return
+        self._settle()
+        if self.all_calls >= UNSETTLED_AFTER:
+            self.settles = False
+            self.calls = SETTLED_AFTER + MEASURED
+            self.compiled_seconds = [sum(self.recent_seconds) / RECENT] * MEASURED
+
     def _may_go_on(self) -> bool:
         """Whether plain Python may be tried."""
         if self.calls < SETTLED_AFTER + MEASURED:
             return True
-        if _of_a_call(self.compiled_seconds) > SHORT:
+        if self.settles and min(self.compiled_seconds, default=0.0) > SHORT:
             return False
         segments = [specialisation.segment for specialisation in self.compiled.specialisations]
         inputs = [i.meta for segment in segments for i in segment.inputs]
@@ -100,8 +127,6 @@ class Trial:
     def _decide(self) -> None:
         compiled = self.compiled
         compiled_seconds, self.usual_seconds = _of_a_call(self.compiled_seconds), _of_a_call(self.native_seconds)
-        if compiled.trial is not self:  # `reset()` came meanwhile
-            return
         if compiled_seconds <= self.usual_seconds:
             self._stay_compiled()
             return
