@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+
 import pytest
 import torch
 
@@ -46,8 +49,6 @@ def _program(clock, seen):
 
 @quickfuse.disable
 def _tick(clock):
-    import sys
-
     frame, compiled = sys._getframe(), False
     while frame is not None:
         compiled |= frame.f_code.co_name == "_go_on"
@@ -86,11 +87,39 @@ def test_first_calls_of_generated_code_may_be_slow(clock):
     clock.seconds = {"compiled": 1e-3, "native": 2e-4}
     compiled = quickfuse.compile(_program(clock, []))
     _calls(compiled, clock, 12, torch.ones(3))
-    for slow in (1e-4, 1e-3, 1e-4):  # one of the calls that are timed may wait for something else
+    # calls that are timed may wait for something else
+    for slow, count in ((1e-4, 8), (1e-3, trials.ROUND), (1e-4, trials.ROUND)):
         clock.seconds["compiled"] = slow
-        _calls(compiled, clock, trials.MEASURED // 2, torch.ones(3))
+        _calls(compiled, clock, count, torch.ones(3))
     assert _calls(compiled, clock, CALLS, torch.ones(3))[-3:] == ["compiled"] * 3
     assert compiled.trial is None
+
+
+@pytest.mark.parametrize("native", [1e-4, 1e-2])
+def test_what_is_compiled_again_and_again(clock, native, monkeypatch):
+    """Short calls are left to Python at last, long ones are not."""
+    clock.seconds["native"] = native
+    compiled = quickfuse.compile(_program(clock, []))
+    specialise = compiled._specialise
+
+    def slowly(*args):
+        clock.now += 0.02
+        return specialise(*args)
+
+    monkeypatch.setattr(compiled, "_specialise", slowly)
+    modes = []
+    for number in range(trials.UNSETTLED_AFTER + 2 * trials.MEASURED):
+        if number % 8 == 0:
+            _forget(compiled)
+        modes += _calls(compiled, clock, 1, torch.ones(3))
+    assert modes[: trials.UNSETTLED_AFTER] == ["compiled"] * trials.UNSETTLED_AFTER
+    assert modes[-3:] == ["native" if native < trials.SHORT else "compiled"] * 3
+
+
+def _forget(compiled):
+    """As if guards failed: what was compiled does not hold any longer."""
+    for point in (compiled.entry, *compiled.points.values()):
+        point.specialisations = []
 
 
 def test_long_calls_are_not_tried(clock):
@@ -103,9 +132,55 @@ def test_calls_that_grow_are_compiled_again(clock):
     compiled = quickfuse.compile(_program(clock, []))
     assert _calls(compiled, clock, CALLS, torch.ones(3))[-1] == "native"
     clock.seconds = {"compiled": 1e-3, "native": 5e-3}
-    modes = _calls(compiled, clock, 100, torch.ones(30))
+    modes = _calls(compiled, clock, 2 * trials.UNTIMED, torch.ones(30))
     assert modes[-3:] == ["compiled"] * 3
-    assert modes.count("native") < 50
+    assert modes.count("native") < trials.UNTIMED + 50
+
+
+def test_a_call_left_to_python_runs_nothing_of_ours(clock):
+    clock.seconds = {"compiled": 2e-4, "native": 1e-4}
+    x = torch.ones(3)
+    function = _program(clock, [])
+
+    class Model:
+        def __init__(self):
+            self.run = quickfuse.compile(self.run)
+
+        def run(self, x):
+            return function(x)
+
+    for compiled in (quickfuse.compile(function), Model().run):
+        assert _calls(compiled, clock, CALLS, x)[-1] == "native"
+        called = []
+        sys.setprofile(lambda frame, event, _, called=called: called.append(frame.f_code) if event == "call" else None)
+        try:
+            compiled(x)
+        finally:
+            sys.setprofile(None)
+        files = [code.co_filename for code in called if code is not _tick.__code__]
+        assert called[0].co_filename == __file__
+        assert not [file for file in files if file.endswith(("/compiled.py", "/trials.py"))]
+
+
+def test_a_function_keeps_its_turns_apart(clock):
+    """Each third call takes long as Python and each other one as compiled code: whole rounds are compared."""
+    turn = itertools.cycle([("native", 9e-4), ("compiled", 4e-4), ("compiled", 4e-4)])
+    compiled = quickfuse.compile(_program(clock, []))
+    for _ in range(CALLS + 2):
+        slow, seconds = next(turn)
+        clock.seconds = {"compiled": 1e-4, "native": 1e-4, slow: seconds}
+        compiled(torch.ones(3))
+    assert compiled.trial is None
+
+
+def test_another_function_that_calls_it_is_not_captured_again(clock):
+    inner = quickfuse.compile(_program(clock, []))
+    outer = quickfuse.compile(lambda x: inner(x) + 1, backend="eager")
+    outer(torch.ones(3))
+    assert _calls(inner, clock, CALLS, torch.ones(3))[-1] == "native"
+    captures = outer.captures
+    torch.testing.assert_close(outer(torch.ones(3)), torch.full((3,), 5.0))
+    assert outer.captures == captures
 
 
 def test_reset_begins_anew(clock):

@@ -48,6 +48,11 @@ class Compiled:
 
     __captured_as__ = "function"  # inside another compiled function it is the original
 
+    #: What a call of this object is, which changes (see `trials`): read by CPython itself, so that a call that is left to
+    #: plain Python runs nothing else.
+    __call__: Callable[..., Any]
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
         of_function = isinstance(function, (FunctionType, MethodType))  # other callables have attributes of their own
         functools.update_wrapper(self, function, updated=("__dict__",) if of_function else ())
@@ -70,20 +75,13 @@ class Compiled:
         self.native_reason = None
         #: How often capture was tried, with success or not.
         self.captures = 0
-        #: How many of the next calls are plain Python.
-        self.native_calls = 0
         self._recovers = self.settings.backend.name == "quickfuse"
-        self.trial = Trial() if self._may_be_native() else None
+        self.trial = Trial(self) if self._may_be_native() else None
         self.driver = Driver(self._point_at, self._run_segment, Suspension, self._log_at)
+        self.__call__ = self.call_compiled if self.trial is None else self.trial.call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        trial = self.trial
-        if trial is not None:
-            if self.native_calls:
-                self.native_calls -= 1
-                return self.call_natively(*args, **kwargs)
-            if not disabled.depth:
-                return trial.call(self, args, kwargs)
+    def call_compiled(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function as compiled code, compiling it if need be."""
         bound = self._bound
         if bound:
             args = (*bound, *args)
@@ -474,7 +472,7 @@ def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
     return [s for s in point.specialisations if s not in tried]
 
 
-keep_peer_out(Compiled.__call__)
+keep_peer_out(Compiled.call_compiled)
 
 #: All that a user holds, for `reset()`.
 _live: weakref.WeakSet[Compiled] = weakref.WeakSet()

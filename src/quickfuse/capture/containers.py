@@ -23,7 +23,7 @@ from .class_attributes import python_method, special_method
 from .frame import GeneratorValue
 from .held_contents import size_in
 from .interpreter import Interpreter, Then
-from .iterators import ITERATORS, GeneratorIterator, ItemIterator, ObjectIterator, OutsideIterator
+from .iterators import ITERATORS, AdvancedIterator, ItemIterator, ObjectIterator
 from .symbolic import (
     ABSENT,
     ForeignObject,
@@ -67,10 +67,8 @@ def _is_python_iterator(i: Interpreter, value: Any) -> bool:
 def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
     """An iterator that native functions such as `zip` can use, also over generators of the captured code."""
     iterator = make_iterator(i, value)
-    if type(iterator) is GeneratorValue:
-        return GeneratorIterator(i, iterator)
-    if isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator):
-        return OutsideIterator(i, iterator)
+    if type(iterator) is GeneratorValue or (isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator)):
+        return AdvancedIterator(i, iterator)
     return iterator if isinstance(iterator, ITERATORS) else ObjectIterator(i, iterator)
 
 

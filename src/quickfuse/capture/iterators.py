@@ -13,8 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import generators
-from .frame import GeneratorValue
 from .interpreter import Interpreter
 from .raising import Raised
 from .symbolic import type_of
@@ -83,19 +81,6 @@ class TakeWhileIterator(CallingIterator):
         raise StopIteration
 
 
-class GeneratorIterator(CallingIterator):
-    """A generator of the captured code as native functions such as `zip` see it."""
-
-    kind = iter
-
-    def __next__(self) -> Any:
-        generator: GeneratorValue = self.parts[0]
-        found, element = generators.resume(self.i, generator)
-        if not found:
-            raise StopIteration(element)
-        return element
-
-
 class ObjectIterator(CallingIterator):
     """An object with a Python `__next__` as native functions see it."""
 
@@ -111,8 +96,8 @@ class ObjectIterator(CallingIterator):
             raise
 
 
-class OutsideIterator(CallingIterator):
-    """An iterator of the user's as native functions see it."""
+class AdvancedIterator(CallingIterator):
+    """An iterator of the user's, or a generator of the captured code, as native functions such as `zip` see it."""
 
     kind = iter
 
