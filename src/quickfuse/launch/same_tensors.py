@@ -79,8 +79,8 @@ class SameTensors:
     """What is known about the tensors of one check.
 
     `holds(held)` gives an object that holds the tensors if nothing has changed, or else None. `held` begins with the roots
-    of the walk, then come the tensors that the caller holds. After that, `count()` counts the changes of kernels for autograd. What
-    is known has a number, `block[0]`, which is 0 where nothing is.
+    of the walk, then come the tensors that the caller holds. After that, `count()` counts the changes of kernels for
+    autograd. What is known has a number, `block[0]`, which is 0 where nothing is.
 
     Gradients may be other tensors than before, of the same kind: then their addresses are written to those of the check, and
     `block[MOVED]` is 1 until the caller has made use of them.
