@@ -6,14 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from quickfuse import config
-from quickfuse.launch import compile_processes, cuda_compile
+from quickfuse.bench.traffic import on_gpu
+from quickfuse.emit.sources import emit_gpu
+from quickfuse.errors import Unsupported
+from quickfuse.ir.kernel import KernelCall
+from quickfuse.launch import compile_processes, cuda_compile, gpu_call
 from quickfuse.launch.compile_processes import Server, compiled
 from quickfuse.launch.cuda_compile import LaunchShape
 from quickfuse.launch.triton_compile import Job, Machine, compile_job
@@ -191,3 +197,26 @@ def test_narrow_accesses_where_triton_fails_with_wide_ones(
     monkeypatch.setattr(compile_processes, "compiled", compiled)
     made = cuda_compile._compile("source of its own", "kernel", (("rows", "*i64"),), 90, LaunchShape(64, 1, 8), 32, 0, 0)
     assert made.cubin == b"narrow" and "narrow" in caplog.text
+
+
+def test_others_go_on_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compile_call(*_: object) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        raise Unsupported("a reason")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    (schedule,) = on_gpu(function, torch.randn(64))
+    calls = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    monkeypatch.setattr(gpu_call, "compile_call", compile_call)
+    monkeypatch.setattr(gpu_call, "multiprocessors_of", lambda call: 132)
+    shapes, wait = gpu_call.compile_together(calls, emit_gpu, False)
+    assert len(shapes) == len(calls) == 1
+    assert begun.wait(60)
+    go_on.set()
+    with pytest.raises(Unsupported):
+        wait()

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import gc
 import random
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -479,7 +481,6 @@ def test_tensors_are_not_kept_alive() -> None:
     for _ in range(6):
         step()
     assert Watched.found > 0
-    import weakref
 
     watched = [weakref.ref(p.grad) for p in twin.parameters]
     for parameter in twin.parameters:
@@ -492,6 +493,39 @@ def test_tensors_are_not_kept_alive() -> None:
     quickfuse.reset()
     gc.collect()
     assert not any(ref() is not None for ref in parameters)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_tensors_are_held_while_they_are_in_use(threads: int) -> None:
+    tensors = [torch.full((SIZE,), float(k)) for k in range(COUNT)]
+    made: list[Watched] = []
+
+    def add(tensors: list[torch.Tensor]) -> None:
+        torch._foreach_add_(tensors, 1.0)
+
+    step = quickfuse.compile(add, options={"raise_internal_errors": True})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watched, "note", lambda self, *given: (made.append(self), same_tensors.SameTensors.note(self, *given)))
+        for _ in range(6):
+            step(tensors)
+    assert Watched.found > 0
+    counts = [*map(sys.getrefcount, tensors)]
+    same = made[-1]
+    same.block[THREADS] = threads
+    held = same.holds([*tensors])
+    assert [*map(sys.getrefcount, tensors)] == [count + 1 for count in counts]
+    again = same.holds([*tensors])
+    assert all(a is b for a, b in zip(same.listed(again), tensors, strict=True))
+    del again
+    assert [*map(sys.getrefcount, tensors)] == [count + 1 for count in counts]
+    assert same.holds([*tensors[1:], tensors[0]]) is None
+    watched = [weakref.ref(tensor) for tensor in tensors]
+    kept = tensors[::3]
+    del tensors[:]
+    assert all(ref() is not None for ref in watched)
+    del held
+    assert [ref() is not None for ref in watched] == [k % 3 == 0 for k in range(COUNT)]
+    assert [t[0].item() for t in kept] == [k + 6.0 for k in range(0, COUNT, 3)]
 
 
 def test_two_optimizers_take_turns() -> None:

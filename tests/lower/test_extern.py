@@ -176,3 +176,42 @@ def test_no_history_is_recorded() -> None:
             return product, torch.sort(product)[0], product + 1
 
     assert not any(result.requires_grad for result in quickfuse.compile(function)(X, weight))
+
+
+def _attention(p: float) -> Callable[..., Any]:
+    return lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], None, p) * 2
+
+
+def _recurrent(kind: type, packed: bool, dropout: float, training: bool) -> Callable[..., Any]:
+    module = kind(4, 4, 2, dropout=dropout).train(training)
+
+    def function(x: T) -> Any:
+        x = torch.stack([x, x + 1, x - 1])
+        with torch.no_grad():
+            return (module(torch.nn.utils.rnn.pack_padded_sequence(x, [3, 2, 1]))[0].data if packed else module(x)[0]) * 2
+
+    return function
+
+
+@pytest.mark.parametrize(("function", "draws"), [
+    (_attention(0.0), False), (_attention(0.5), True),
+    *[
+        (_recurrent(kind, packed, dropout, training), dropout > 0 and training)
+        for kind in (torch.nn.LSTM, torch.nn.GRU)
+        for packed, dropout, training in [(False, 0.0, True), (False, 0.5, False), (False, 0.5, True), (True, 0.5, False)]
+    ],
+])  # fmt: skip
+def test_only_dropout_draws_random_numbers(function: Callable[..., Any], draws: bool) -> None:
+    """Nothing is done about the state of the generator where a call of PyTorch draws no random numbers."""
+    compiled = quickfuse.compile(function)
+    compiled(X)
+    assert any("_random_state" in s.glue.source for s in compiled.specialisations) is draws
+
+    def among_others(x: T) -> Any:
+        return torch.rand(3) + 1, function(x), torch.rand(2) * 2
+
+    states = []
+    for callee in (among_others, quickfuse.compile(among_others)):
+        torch.manual_seed(5)
+        states.append((callee(X), torch.get_rng_state()))
+    assert not [*differences(states[0], states[1], "result", tolerance=None)]

@@ -52,7 +52,9 @@ UNFIT = "_placer.overlapping or _unversioned(_tensors)"
 _UNFIT_IF_CHANGED = f"_placer.overlapping or _count0() if _same0 else {UNFIT}"
 #: How a change of addresses is noted, and that it was.
 _PLACED = "_placer.place(_check.addresses)"
-_PLACED_NOW = f"{_PLACED}; _same1[{MOVED}] = 0"
+_PLACED_NOW = (
+    f"{_PLACED}; _same1[{MOVED}] = 0; _tensors = _same2.listed(_tensors) if _placer.overlapping else _tensors"
+)
 #: Fewer tensors are checked as soon as it is known that they are the same.
 _FEWEST_TENSORS = 12
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -49,11 +49,12 @@ def bind(
 ) -> tuple[list[Launch], Placer]:
     """Compile what is not compiled yet and prepare every kernel call of a schedule. `recorded`: for a CUDA graph. `tuned`:
     the launch shapes of the largest kernels on a GPU are found by measuring."""
-    placer = Placer(schedule, position, checked)
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
-    compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
     on_gpu = [step for step in kernels if step.device.type != "cpu"]
-    shapes = iter(_compile_on_gpu(on_gpu, emit_gpu, recorded, tuned))
+    shapes, wait = _compile_on_gpu(on_gpu, emit_gpu, recorded, tuned)  # by other processes, if it can be
+    placer = Placer(schedule, position, checked)
+    compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
+    wait()
     calls: list[Launch] = []
     for step in schedule.steps:
         if isinstance(step, KernelCall):
@@ -90,12 +91,13 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
 
 def _compile_on_gpu(
     steps: list[KernelCall], emit: Callable[[KernelBody, str, Form], str], recorded: bool, tuned: bool
-) -> list[LaunchShape]:
+) -> tuple[Iterator[LaunchShape], Callable[[], None]]:
     if not steps:
-        return []
+        return iter(()), lambda: None
     from .gpu_call import compile_together
 
-    return compile_together(steps, emit, recorded, tuned)
+    shapes, wait = compile_together(steps, emit, recorded, tuned)
+    return iter(shapes), wait
 
 
 def _bind_gpu(

@@ -32,29 +32,36 @@ _sources: dict[tuple[KernelBody, Form], str] = {}
 Emit = Callable[[KernelBody, str, Form], str]
 
 
-def compile_together(calls: list[KernelCall], emit: Emit, recorded: bool, tuned: bool = False) -> list[LaunchShape]:
-    """Compile the kernels of some calls, several at a time. Returns how each call is launched.
+def compile_together(
+    calls: list[KernelCall], emit: Emit, recorded: bool, tuned: bool = False
+) -> tuple[list[LaunchShape], Callable[[], None]]:
+    """Begin to compile the kernels of some calls, several at a time. Returns how each call is launched, and a function that
+    waits until all are compiled, and raises what was raised meanwhile.
 
     `tuned`: the shapes of the largest kernels are found by measuring.
     """
     shapes = shared_shapes(calls, multiprocessors_of(calls[0]))
     if tuned:
         shapes = _tuned(calls, shapes, emit, recorded)
-    _compile_all([*zip(calls, shapes, strict=True)], emit, recorded)
-    return shapes
+    return shapes, _compile_all([*zip(calls, shapes, strict=True)], emit, recorded)
 
 
-def _compile_all(pairs: list[tuple[KernelCall, LaunchShape]], emit: Emit, recorded: bool) -> None:
+def _compile_all(pairs: list[tuple[KernelCall, LaunchShape]], emit: Emit, recorded: bool) -> Callable[[], None]:
     jobs = {}
     for call, shape in pairs:
         in_memory = recorded and bool(call.body.scalars)
         job = (_named(call), _source(call.body, shape.form, emit, in_memory), shape, in_memory)
         jobs.setdefault((call.body, shape), job)
-    if len(jobs) > 1:
-        with ThreadPoolExecutor(min(len(jobs), config.compile_processes or os.cpu_count() or 1)) as pool:
-            longest_first = sorted(jobs.values(), key=lambda job: -len(job[1]))
-            for result in [pool.submit(compile_call, *job) for job in longest_first]:
-                result.result()
+    pool = ThreadPoolExecutor(max(1, min(len(jobs), config.compile_processes or os.cpu_count() or 1)))
+    longest_first = sorted(jobs.values(), key=lambda job: -len(job[1]))
+    results = [pool.submit(compile_call, *job) for job in longest_first]
+    pool.shutdown(wait=False)
+
+    def wait() -> None:
+        for result in results:
+            result.result()
+
+    return wait
 
 
 def _tuned(calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recorded: bool) -> list[LaunchShape]:
@@ -74,7 +81,7 @@ def _tuned(calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recor
 
     def compile_all(pairs: list[tuple[KernelCall, LaunchShape]]) -> None:
         with contextlib.suppress(Exception):  # of a shape that Triton refuses, which the timer will find again
-            _compile_all(pairs, emit, recorded)
+            _compile_all(pairs, emit, recorded)()
 
     try:
         return tuned_shapes(calls, shapes, key, compile_all, timer)

@@ -35,6 +35,18 @@ def layout_holds() -> bool:
     return _dict_versions_hold() and _orders_hold() and inline_values.hold() and _instances_hold() and tuple_items() > 0
 
 
+@functools.cache
+def references_are_counted() -> bool:
+    """Whether objects begin with 32 bits that count the references to them."""
+    probe = object()
+    counter = ctypes.c_uint32.from_address(id(probe))
+    before = counter.value
+    more = [probe] * 3
+    between = counter.value
+    more.clear()
+    return (between - before, counter.value) == (3, before)
+
+
 def word_at(address: int) -> int:
     return ctypes.c_int64.from_address(address).value
 

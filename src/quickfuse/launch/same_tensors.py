@@ -3,7 +3,7 @@
 A check of a tensor calls a handful of PyTorch's functions; for the 4,000 tensors of an optimizer that takes longer than the
 kernels that follow. After a check found everything in order, this module writes down the words of which it depends (see
 `tensor_layout.py`): as long as they are the same, so is its outcome. A native loop compares them, a few nanoseconds a
-tensor, and makes the list of the tensors, so that they live until their kernels have run.
+tensor, and holds the tensors, so that they live until their kernels have run.
 
 Nothing that may have been freed is followed, and nothing is kept alive. A tensor object is looked at once it is known that
 what holds it is as it was: the caller's list, or a container that `unchanged.py` watches. The object holds its C++ part,
@@ -32,17 +32,35 @@ from ..ir.walk import MOVED, Holder
 from ..logs import log
 from . import builtin, cpu, unchanged
 from .bulk_reads import TENSOR_TYPES
-from .object_layout import TYPE_VERSION, version_of_type
-from .same_tensors_ir import BLOCK_WORDS, COLLECTED, COUNTING_THREADS, HITS, THREADS, collect_ir, count_ir, scan_ir
+from .object_layout import TYPE_VERSION, references_are_counted, version_of_type
+from .same_tensors_ir import (
+    BLOCK_WORDS,
+    COLLECTED,
+    COUNTING_THREADS,
+    HELD_WORDS,
+    HITS,
+    THREADS,
+    collect_ir,
+    count_ir,
+    scan_ir,
+)
 from .same_words_ir import (
+    COUNT,
     GRADIENT_WORDS,
+    GRADIENTS,
     IMPL,
+    MOVES,
     NEEDS,
     OWN_WORDS,
+    PAIRED,
     RECORD_WORDS,
+    RECORDS,
+    SHARE_WORDS,
     STORAGE,
     STORAGE_WORDS,
+    STRICT,
     TEMPLATE,
+    TEMPLATE_HEADER,
 )
 from .tensor_check import UNCHANGED, NativeTensorCheck, key_included_function
 from .tensor_layout import FIRST_WORDS, MOST_DIMENSIONS, OBJECT_MASK, TensorLayout, tensor_layout
@@ -60,9 +78,9 @@ _NAME = "quickfuse_same_tensors"
 class SameTensors:
     """What is known about the tensors of one check.
 
-    `holds(held)` gives the list of the tensors if nothing has changed, or else None. `held` begins with the roots of the
-    walk, then come the tensors that the caller holds. After that, `count()` counts the changes of kernels for autograd. What
-    is known has a number, `block[0]`, which is 0 where nothing is.
+    `holds(held)` gives an object that holds the tensors if nothing has changed, or else None. `held` begins with the roots
+    of the walk, then come the tensors that the caller holds. After that, `count()` counts the changes of kernels for
+    autograd. What is known has a number, `block[0]`, which is 0 where nothing is.
 
     Gradients may be other tensors than before, of the same kind: then their addresses are written to those of the check, and
     `block[MOVED]` is 1 until the caller has made use of them.
@@ -86,6 +104,7 @@ class SameTensors:
         self._grads = [(k, h.number) for k, h in enumerate(self._holders) if h.kind == "grad"]
         self.block = (ctypes.c_int64 * BLOCK_WORDS)()
         self._kept: list[Any] = []  # the memory that the block refers to
+        self._order: list[int] = []  # in which tensors are compared
         self.holds: Callable[[Any], Any] = builtin.one_argument(_NAME, _native()[0], ctypes.addressof(self.block))
         if len(self._holders) >= _WORTH_THREADS:
             self.holds = ThreadChoice(self.holds, self.block, (THREADS, COUNTING_THREADS))
@@ -93,6 +112,15 @@ class SameTensors:
         self._number = 0
         self._wait = 1
         self._skip = 2  # the walk is written down first
+
+    def listed(self, tensors: Any) -> list[Any]:
+        """The list of tensors, from that or from what holds those which are the same."""
+        if isinstance(tensors, list):
+            return tensors
+        prototype = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.py_object, ctypes.c_void_p)
+        get = prototype(("PyCapsule_GetPointer", ctypes.pythonapi))
+        objects = (ctypes.py_object * len(self._order)).from_address(get(tensors, None) + 8 * HELD_WORDS)
+        return [tensor for _, tensor in sorted(zip(self._order, objects, strict=True), key=lambda pair: pair[0])]
 
     def note(self, held: list[Any], tensors: list[Any]) -> None:
         """Write the words down as they are now, when the check has found everything in order. Seldom, if it was no use."""
@@ -139,20 +167,23 @@ class SameTensors:
         times = np.bincount(numbers, self._times, len(places)).astype(np.int64)
         counts = np.stack([places, times], axis=1)
         self._kept = [note]
-        objects = found[:, 0].copy()
-        self._use(note, held, tensors, objects, self._shares(found, words, self._masks(layout, tensors), objects), counts)
+        self._use(note, held, tensors, self._share(found, words, self._masks(layout, tensors)), counts)
 
     def _stand_alone(self, found: np.ndarray, words: np.ndarray, layout: TensorLayout) -> bool:
-        """Whether each is a leaf whose C++ object belongs to the Python object, and gradients are those of their tensors."""
+        """Whether each is another leaf whose C++ object belongs to the Python object, and gradients are those of their
+        tensors."""
         impl, grad, function = found[:, 2], found[:, 8], found[:, 9]
+        if len(np.unique(found[:, 0])) < len(found):  # threads count references to each
+            return False
         if function.any() or (words[:, layout.object - layout.first] != found[:, 0]).any():
             return False
         autograd = words[:, layout.autograd - layout.first]
         return all(grad[parent] == impl[k] and autograd[parent] for k, parent in self._grads)
 
-    def _shares(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray, objects: np.ndarray) -> list[np.ndarray]:
-        """All tensors but gradients, and gradients."""
-        rows = np.concatenate([found[:, 7:8], masks[:, FIRST_WORDS:], (words & masks)[:, FIRST_WORDS:]], axis=1)
+    def _share(self, found: np.ndarray, words: np.ndarray, masks: np.ndarray) -> np.ndarray:
+        """All tensors, those with gradients and these first."""
+        rows = np.concatenate([found[:, [7, 1]], masks[:, FIRST_WORDS:], (words & masks)[:, FIRST_WORDS:]], axis=1)
+        assert rows.shape[1] == TEMPLATE_HEADER + 2 * (masks.shape[1] - FIRST_WORDS)
         numbers: dict[bytes, int] = {}
         which = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
         templates = np.frombuffer(b"".join(numbers), dtype=np.int64).copy()
@@ -162,23 +193,18 @@ class SameTensors:
         records[:, OWN_WORDS : OWN_WORDS + FIRST_WORDS] = words[:, :FIRST_WORDS]
         records[:, STORAGE : STORAGE + STORAGE_WORDS] = found[:, 3:7]
         records[:, NEEDS] = found[:, 10]
-        grads = [k for k, _ in self._grads]
-        others = np.setdiff1d(np.arange(len(found)), grads)
-        gradients = self._gradient_rows(found, words, objects)
-        self._kept += [templates, gradients]
-        moved = ctypes.addressof(self.block) + 8 * MOVED
-        return [
-            self._share(records[others], found[others, :3], 0, 0, 0),
-            self._share(records[grads], found[grads, :3], gradients.ctypes.data, moved, int(self._strict)),
-        ]
-
-    def _share(self, records: np.ndarray, objects: np.ndarray, *rest: int) -> np.ndarray:
-        records, objects = in_cache_lines(records), np.ascontiguousarray(objects)
-        share = np.array([records.ctypes.data, 0, 0, len(records), objects.ctypes.data, *rest], dtype=np.int64)
-        self._kept += [records, objects]
+        pairs = [number for k, parent in self._grads for number in (parent, k)]
+        self._order = [*pairs, *np.setdiff1d(np.arange(len(found)), pairs).tolist()]
+        records = in_cache_lines(records[self._order])
+        gradients = self._gradient_rows(found, words)
+        share = np.zeros(SHARE_WORDS, dtype=np.int64)
+        share[RECORDS], share[COUNT] = records.ctypes.data, len(records)
+        share[PAIRED], share[GRADIENTS] = len(pairs), gradients.ctypes.data
+        share[MOVES], share[STRICT] = ctypes.addressof(self.block) + 8 * MOVED, self._strict
+        self._kept += [templates, records, gradients, share]
         return share
 
-    def _gradient_rows(self, found: np.ndarray, words: np.ndarray, objects: np.ndarray) -> np.ndarray:
+    def _gradient_rows(self, found: np.ndarray, words: np.ndarray) -> np.ndarray:
         """A row of each gradient. One that is changed, or takes part in autograd, has to be the tensor that it was."""
         layout = tensor_layout()
         assert layout is not None
@@ -190,30 +216,22 @@ class SameTensors:
         rows[:, 1] = addresses.ctypes.data + 8 * grads
         rows[:, 2] = addresses[grads] - found[grads, 3]
         rows[:, 3] = (autograd[grads] == 0) & (found[grads, 1] == id(torch.Tensor)) & ~np.isin(grads, self._changed)
-        rows[:, 4] = objects.ctypes.data + 8 * grads
         return rows
 
-    def _use(
-        self, note: Any, held: list[Any], tensors: list[Any], objects: np.ndarray, shares: list[np.ndarray],
-        counts: np.ndarray,
-    ) -> None:  # fmt: skip
+    def _use(self, note: Any, held: list[Any], tensors: list[Any], share: np.ndarray, counts: np.ndarray) -> None:
         """Let the scan compare these tensors from now on. `counts`: where versions are, and how often they change."""
         heads = np.array(
             [(id(kind) + TYPE_VERSION, version_of_type(kind)) for kind in {*map(type, tensors)}], dtype=np.int64
         )
         ids = np.array([id(t) for t in held[self._roots :]], dtype=np.int64)
         pair = np.array([counts.ctypes.data, 0, len(counts)], dtype=np.int64)
-        parents = np.zeros(len(tensors), dtype=np.int64)
-        for k, parent in self._grads:
-            parents[k] = id(tensors[parent])
-        self._kept += [heads, ids, counts, pair, objects, parents, *shares]
+        self._kept += [heads, ids, counts, pair]
         walk_block = self._walk.block_address if self._walk is not None else 0
         results = note.results.ctypes.data if note is not None else 0
         self._number = next(_numbers)
         self.block[1:] = [
-            walk_block, results, self._roots, len(ids), ids.ctypes.data, len(heads), heads.ctypes.data,
-            shares[0].ctypes.data, shares[1].ctypes.data, pair.ctypes.data, len(objects), objects.ctypes.data, 0, 1, 1,
-            0, parents.ctypes.data,
+            walk_block, results, self._roots, len(ids), ids.ctypes.data, len(heads), heads.ctypes.data, share.ctypes.data,
+            pair.ctypes.data, 0, 1, 1, 0,
         ]  # fmt: skip
         self.block[0] = self._number
 
@@ -250,7 +268,8 @@ _numbers = itertools.count(1)
 
 def available() -> bool:
     """Whether objects and tensors are laid out here as this module needs it."""
-    return bool(unchanged.helpers()) and tensor_layout() is not None and key_included_function() is not None
+    layouts_hold = bool(unchanged.helpers()) and references_are_counted() and tensor_layout() is not None
+    return layouts_hold and key_included_function() is not None
 
 
 def helpers() -> dict[str, Callable[..., Any]]:

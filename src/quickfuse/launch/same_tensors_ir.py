@@ -6,24 +6,35 @@ import sys
 
 import torch
 
+from ..ir.walk import MOVED
 from . import builtin, unchanged
 from .bulk_reads import LIST_ITEMS, LIST_SIZE, TYPE
-from .same_words_ir import AHEAD, GRADIENT_WORDS, OBJECT_WORDS, STORAGE_WORDS, gradients_ir, load_word, records_ir
+from .same_words_ir import (
+    ANY,
+    ASK,
+    ASKED,
+    COUNT,
+    FIRST,
+    HELD,
+    PAIRED,
+    SHARE_WORDS,
+    STORAGE_WORDS,
+    load_word,
+    records_ir,
+)
 from .tensor_check import key_included_function, tracing_ir
 from .tensor_layout import TensorLayout
-from .unchanged_ir import RESULTS_WORD, RETURNED_NONE, pairs_ir, returned_list_ir
+from .unchanged_ir import RESULTS_WORD, RETURNED_NONE, pairs_ir
 
-#: Words of the block that the scan reads: which of them counts how often everything was the same, and with how many threads
-#: to compare, and to count changes.
-BLOCK_WORDS = 18
-HITS = 13
-THREADS = 14
-COUNTING_THREADS = 15  # 16 is `MOVED`
-#: Where the list of all has the tensors that gradients belong to.
-PARENTS = 17
-#: Some tensors: where their records are, whether one of them was found changed, 0, how many there are, and where the rows
-#: of their objects are; for gradients, where their rows are, the word that says that one moved, and whether none may.
-SHARE_WORDS = 8
+#: Words of the block that the scan reads: which of them has the share and which the changes to count, which counts how often
+#: everything was the same, and with how many threads to compare, and to count changes.
+SHARE, COUNTS, HITS, THREADS, COUNTING_THREADS = range(8, 13)
+BLOCK_WORDS = 14
+assert MOVED == BLOCK_WORDS - 1
+#: What is held: with how many threads, 0, how many objects, whether one has no other owner any more; then the objects.
+HELD_WORDS = 4
+#: How many objects ahead memory is asked for when they are let go.
+_OBJECTS_AHEAD = 16
 #: Words of a tensor that are collected besides those of its C++ object: its object, its type, its C++ object, four words and
 #: another one of its storage, its gradient, the function that made it, the flags of autograd.
 COLLECTED = 11
@@ -91,14 +102,9 @@ exit:
 
 
 def scan_ir(name: str, layout: TensorLayout) -> str:
-    """LLVM IR of the scan: the walk's words, what the caller holds, the classes, the tensors. It gives the list of these, or
-    None."""
+    """LLVM IR of the scan: the walk's words, what the caller holds, the classes, the tensors. It gives an object that holds
+    these as long as it lives, or None."""
     fields = "\n".join(load_word(f"f{k}", "block", 8 * k) for k in range(BLOCK_WORDS))
-    first = [_objects_ir("oa", "first", "%f8", "a.threads"),
-             _threads_ir(f"{name}_records", "a", "%f8", "a.threads", "second")]  # fmt: skip
-    second = [_threads_ir(f"{name}_gradients", "b", "%f9", "second", "b.objects"),
-              _objects_ir("ob", "b.objects", "%f9", "collect", gradients=True)]  # fmt: skip
-    passes = "\n".join([*first, *second])
     find = unchanged.find_address()
     included = key_included_function()
     assert included is not None  # see `same_tensors.available`
@@ -109,7 +115,7 @@ declare i64 @llvm.vector.reduce.or.v4i64(<4 x i64>)
 declare i64 @llvm.vector.reduce.or.v8i64(<8 x i64>)
 declare void @quickfuse_run(ptr, i64, i64, ptr, ptr, i64, ptr, i64)
 {records_ir(f"{name}_records", layout)}
-{gradients_ir(f"{name}_gradients", layout)}
+{_let_go_ir(f"{name}_let_go")}
 define ptr @{name}(ptr %list, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
@@ -156,20 +162,179 @@ held.next:
 heads:
   %pairs = inttoptr i64 %f7 to ptr
   br label %pair.head
-{pairs_ir("%heads", "%f6", "first")}
-{passes}
-collect:
+{pairs_ir("%heads", "%f6", "tensors")}
+tensors:
+  %share = inttoptr i64 %f{SHARE} to ptr
+{load_word("count", "share", 8 * COUNT)}
+  %words = add i64 %count, {HELD_WORDS}
+  %bytes = mul i64 %words, 8
+  %hold = call ptr {builtin.api("PyMem_RawMalloc")}(i64 %bytes)
+  %no.memory = icmp eq ptr %hold, null
+  br i1 %no.memory, label %changed, label %compare
+compare:
+  store i64 %f{THREADS}, ptr %hold
+  %hold.first = getelementptr i64, ptr %hold, i64 1
+  store i64 0, ptr %hold.first
+  %hold.count = getelementptr i64, ptr %hold, i64 2
+  store i64 %count, ptr %hold.count
+  %objects = getelementptr i64, ptr %hold, i64 {HELD_WORDS}
+  %objects.p = getelementptr i64, ptr %share, i64 {HELD}
+  store ptr %objects, ptr %objects.p
+  %any.p = getelementptr i64, ptr %share, i64 {ANY}
+  store i64 0, ptr %any.p
+  %asked.p = getelementptr i64, ptr %share, i64 {ASKED}
+  store i64 0, ptr %asked.p
+  %starts = getelementptr i64, ptr %share, i64 {FIRST}
+  call void @quickfuse_run(ptr @{name}_records, i64 {SHARE_WORDS}, i64 2, ptr %share, ptr %starts, i64 1, ptr null,
+    i64 %f{THREADS})
+  %other = load i64, ptr %any.p
+  %none.other = icmp eq i64 %other, 0
+  br i1 %none.other, label %unchanged, label %undo
+unchanged:
+  %asked = load i64, ptr %asked.p
+  %none.asked = icmp eq i64 %asked, 0
+  br i1 %none.asked, label %made, label %ask
+{_ask_ir("ask", "made", "undo")}
+made:
+  %capsule = call ptr {builtin.api("PyCapsule_New")}(ptr %hold, ptr null, ptr @{name}_let_go)
+  %no.capsule = icmp eq ptr %capsule, null
+  br i1 %no.capsule, label %failed, label %exit
+exit:
   %hits = add i64 %f{HITS}, 1
   store i64 %hits, ptr %f{HITS}.p
-  %objects = inttoptr i64 %f12 to ptr
-  %parents = inttoptr i64 %f{PARENTS} to ptr
-  %strict.p = getelementptr i64, ptr %b.share, i64 7
-  %strict.i = load i64, ptr %strict.p
-  %strict = icmp ne i64 %strict.i, 0
-{list_ir()}
+  ret ptr %capsule
+failed:
+  call void @{name}_let_go_all(ptr %hold)
+  ret ptr null
+undo:
+  call void @{name}_let_go_all(ptr %hold)
+  br label %changed
 changed:
   store i64 0, ptr %block
 {RETURNED_NONE}
+}}
+"""
+
+
+def _ask_ir(label: str, after: str, failed: str) -> str:
+    """IR of the block `label`, in which tensors are asked for their gradients, where these are to be held and have no Python
+    object that Python owns."""
+    return f"""{label}:
+{load_word("paired", "share", 8 * PAIRED)}
+  br label %ask.head
+ask.head:
+  %a = phi i64 [ 1, %{label} ], [ %a.next, %ask.next ]
+  %ask.done = icmp sge i64 %a, %paired
+  br i1 %ask.done, label %{after}, label %ask.body
+ask.body:
+  %ask.p = getelementptr i64, ptr %objects, i64 %a
+  %ask.word = load i64, ptr %ask.p
+  %ask.this = icmp eq i64 %ask.word, {ASK}
+  br i1 %ask.this, label %ask.get, label %ask.next
+ask.get:
+  %parent.p = getelementptr ptr, ptr %ask.p, i64 -1
+  %parent = load ptr, ptr %parent.p
+  %got = call ptr {builtin.api("PyObject_GetAttr")}(ptr %parent, ptr inttoptr (i64 {id(_GRAD_NAME)} to ptr))
+  %missing = icmp eq ptr %got, null
+  br i1 %missing, label %ask.error, label %ask.got
+ask.error:
+  call void {builtin.api("PyErr_Clear")}()
+  br label %{failed}
+ask.got:
+  store ptr %got, ptr %ask.p
+{load_word("got.kind", "got", TYPE)}
+  %is.tensor = icmp eq i64 %got.kind, {id(torch.Tensor)}
+  br i1 %is.tensor, label %ask.next, label %{failed}
+ask.next:
+  %a.next = add i64 %a, 2
+  br label %ask.head"""
+
+
+def _let_go_ir(name: str) -> str:
+    """LLVM IR that lets go of what is held: `name` gets the capsule with it, `name`_all itself. The threads that looked at
+    objects count down their references; what has no other owner any more is left to this thread."""
+    return f"""
+define internal void @{name}_some(ptr %hold, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
+entry:
+  %objects = getelementptr i64, ptr %hold, i64 {HELD_WORDS}
+  %final = sub i64 %past, 1
+  br label %head
+head:
+  %k = phi i64 [ %first, %entry ], [ %k.next, %next ]
+  %done = icmp sge i64 %k, %past
+  br i1 %done, label %exit, label %body
+body:
+  %ahead = add i64 %k, {_OBJECTS_AHEAD}
+  %inside = icmp slt i64 %ahead, %final
+  %then = select i1 %inside, i64 %ahead, i64 %final
+  %then.p = getelementptr ptr, ptr %objects, i64 %then
+  %then.object = load ptr, ptr %then.p
+  call void @llvm.prefetch.p0(ptr %then.object, i32 1, i32 3, i32 1)
+  %object.p = getelementptr ptr, ptr %objects, i64 %k
+  %object = load ptr, ptr %object.p
+  %object.i = ptrtoint ptr %object to i64
+  %none = icmp ule i64 %object.i, {ASK}
+  br i1 %none, label %clear, label %count
+count:
+  %references = load i32, ptr %object
+  %last = icmp eq i32 %references, 1
+  br i1 %last, label %left, label %drop
+left:
+  %any.p = getelementptr i64, ptr %hold, i64 3
+  store atomic i64 1, ptr %any.p monotonic, align 8
+  br label %next
+drop:
+  %references.less = sub i32 %references, 1
+  store i32 %references.less, ptr %object
+  br label %clear
+clear:
+  store ptr null, ptr %object.p
+  br label %next
+next:
+  %k.next = add i64 %k, 1
+  br label %head
+exit:
+  ret void
+}}
+define internal void @{name}_all(ptr %hold) {{
+entry:
+  %threads = load i64, ptr %hold
+  %starts = getelementptr i64, ptr %hold, i64 1
+  %count.p = getelementptr i64, ptr %hold, i64 2
+  %count = load i64, ptr %count.p
+  %any.p = getelementptr i64, ptr %hold, i64 3
+  store i64 0, ptr %any.p
+  call void @quickfuse_run(ptr @{name}_some, i64 1, i64 2, ptr %hold, ptr %starts, i64 1, ptr null, i64 %threads)
+  %any = load i64, ptr %any.p
+  %none = icmp eq i64 %any, 0
+  br i1 %none, label %free, label %left
+left:
+  %objects = getelementptr i64, ptr %hold, i64 {HELD_WORDS}
+  br label %head
+head:
+  %k = phi i64 [ 0, %left ], [ %k.next, %next ]
+  %done = icmp sge i64 %k, %count
+  br i1 %done, label %free, label %body
+body:
+  %object.p = getelementptr ptr, ptr %objects, i64 %k
+  %object = load ptr, ptr %object.p
+  %without = icmp eq ptr %object, null
+  br i1 %without, label %next, label %drop
+drop:
+  call void {builtin.api("Py_DecRef")}(ptr %object)
+  br label %next
+next:
+  %k.next = add i64 %k, 1
+  br label %head
+free:
+  call void {builtin.api("PyMem_RawFree")}(ptr %hold)
+  ret void
+}}
+define void @{name}(ptr %capsule) {{
+entry:
+  %hold = call ptr {builtin.api("PyCapsule_GetPointer")}(ptr %capsule, ptr null)
+  call void @{name}_all(ptr %hold)
+  ret void
 }}
 """
 
@@ -202,7 +367,7 @@ exit:
 define i64 @{name}(ptr %nothing, i64 %block.i) {{
 entry:
   %block = inttoptr i64 %block.i to ptr
-  %counts.p = getelementptr i64, ptr %block, i64 10
+  %counts.p = getelementptr i64, ptr %block, i64 {COUNTS}
   %counts = load ptr, ptr %counts.p
   %threads.p = getelementptr i64, ptr %block, i64 {COUNTING_THREADS}
   %threads = load i64, ptr %threads.p
@@ -211,118 +376,3 @@ entry:
   ret i64 0
 }}
 """
-
-
-def _objects_ir(x: str, label: str, share: str, after: str, *, gradients: bool = False) -> str:
-    """IR of the block `label`, in which this thread compares the types of Python objects, and what they point to; of
-    `gradients`, of those that have one."""
-    head = f"  br label %{x}.compare\n{x}.compare:\n  %{x}.object = load ptr, ptr %{x}.row"
-    wanted = f"  %{x}.want = load <2 x i64>, ptr %{x}.want.p, align 8"
-    if gradients:
-        head = f"""
-  %{x}.gradient.at = mul i64 %{x}.k, {GRADIENT_WORDS}
-  %{x}.gradient = getelementptr i64, ptr %{x}.gradients, i64 %{x}.gradient.at
-{load_word(f"{x}.place.i", f"{x}.gradient", 32)}
-  %{x}.place = inttoptr i64 %{x}.place.i to ptr
-  %{x}.object = load ptr, ptr %{x}.place
-  %{x}.none = icmp eq ptr %{x}.object, null
-  br i1 %{x}.none, label %{x}.next, label %{x}.compare
-{x}.compare:"""
-        wanted = f"""  %{x}.slot = load ptr, ptr %{x}.gradient
-  %{x}.impl = load i64, ptr %{x}.slot
-  %{x}.kind = load <2 x i64>, ptr %{x}.want.p, align 8
-  %{x}.want = insertelement <2 x i64> %{x}.kind, i64 %{x}.impl, i32 1"""
-    return f"""{label}:
-  %{x}.share = inttoptr i64 {share} to ptr
-{load_word(f"{x}.count", f"{x}.share", 24)}
-{load_word(f"{x}.rows.i", f"{x}.share", 32)}
-  %{x}.rows = inttoptr i64 %{x}.rows.i to ptr
-{load_word(f"{x}.gradients.i", f"{x}.share", 40)}
-  %{x}.gradients = inttoptr i64 %{x}.gradients.i to ptr
-  %{x}.final = sub i64 %{x}.count, 1
-  br label %{x}.head
-{x}.head:
-  %{x}.k = phi i64 [ 0, %{label} ], [ %{x}.k.next, %{x}.next ]
-  %{x}.bits = phi <2 x i64> [ zeroinitializer, %{label} ], [ %{x}.bits.then, %{x}.next ]
-  %{x}.done = icmp sge i64 %{x}.k, %{x}.count
-  br i1 %{x}.done, label %{x}.exit, label %{x}.body
-{x}.body:
-  %{x}.ahead = add i64 %{x}.k, {2 * AHEAD}
-  %{x}.inside = icmp slt i64 %{x}.ahead, %{x}.final
-  %{x}.then = select i1 %{x}.inside, i64 %{x}.ahead, i64 %{x}.final
-  %{x}.then.at = mul i64 %{x}.then, {OBJECT_WORDS}
-  %{x}.then.p = getelementptr i64, ptr %{x}.rows, i64 %{x}.then.at
-  %{x}.then.object = load ptr, ptr %{x}.then.p
-  call void @llvm.prefetch.p0(ptr %{x}.then.object, i32 0, i32 3, i32 1)
-  %{x}.at = mul i64 %{x}.k, {OBJECT_WORDS}
-  %{x}.row = getelementptr i64, ptr %{x}.rows, i64 %{x}.at
-{head}
-  %{x}.now.p = getelementptr i8, ptr %{x}.object, i64 {TYPE}
-  %{x}.now = load <2 x i64>, ptr %{x}.now.p, align 8
-  %{x}.want.p = getelementptr i64, ptr %{x}.row, i64 1
-{wanted}
-  %{x}.xor = xor <2 x i64> %{x}.now, %{x}.want
-  %{x}.bits.next = or <2 x i64> %{x}.bits, %{x}.xor
-  br label %{x}.next
-{x}.next:
-  %{x}.bits.then = phi <2 x i64> [ %{x}.bits.next, %{x}.compare ]{f", [ %{x}.bits, %{x}.body ]" if gradients else ""}
-  %{x}.k.next = add i64 %{x}.k, 1
-  br label %{x}.head
-{x}.exit:
-  %{x}.any = call i64 @llvm.vector.reduce.or.v2i64(<2 x i64> %{x}.bits)
-  %{x}.same = icmp eq i64 %{x}.any, 0
-  br i1 %{x}.same, label %{after}, label %changed"""
-
-
-def _threads_ir(function: str, x: str, share: str, label: str, after: str) -> str:
-    """IR of the block `label`, in which threads compare the records of some tensors by a function."""
-    return f"""{label}:
-  %{x}.share = inttoptr i64 {share} to ptr
-  %{x}.any.p = getelementptr i64, ptr %{x}.share, i64 1
-  %{x}.starts = getelementptr i64, ptr %{x}.share, i64 2
-  store i64 0, ptr %{x}.any.p
-  call void @quickfuse_run(ptr @{function}, i64 {SHARE_WORDS}, i64 1, ptr %{x}.share, ptr %{x}.starts, i64 1, ptr null,
-    i64 %f{THREADS})
-  %{x}.any = load i64, ptr %{x}.any.p
-  %{x}.none = icmp eq i64 %{x}.any, 0
-  br i1 %{x}.none, label %{after}, label %changed"""
-
-
-def list_ir() -> str:
-    """LLVM IR that returns a new list of the objects in %objects, %f11 of them. For one that is 0 it asks the tensor in
-    %parents for its gradient; without one, or where the list is not looked at (%strict), None stands there."""
-    increment, attribute = builtin.api("Py_IncRef"), builtin.api("PyObject_GetAttr")
-    value = f"""  %value.p = getelementptr ptr, ptr %objects, i64 %o
-  %kept = load ptr, ptr %value.p
-  %absent = icmp eq ptr %kept, null
-  br i1 %absent, label %out.ask, label %out.keep
-out.keep:
-  call void {increment}(ptr %kept)
-  br label %out.put
-out.ask:
-  br i1 %strict, label %out.none, label %out.get
-out.none:
-  call void {increment}(ptr inttoptr (i64 {id(None)} to ptr))
-  br label %out.put
-out.get:
-  %parent.p = getelementptr ptr, ptr %parents, i64 %o
-  %parent = load ptr, ptr %parent.p
-  %got = call ptr {attribute}(ptr %parent, ptr inttoptr (i64 {id(_GRAD_NAME)} to ptr))
-  %missing = icmp eq ptr %got, null
-  br i1 %missing, label %out.error, label %out.got
-out.got:
-{load_word("got.kind", "got", TYPE)}
-  %is.tensor = icmp eq i64 %got.kind, {id(torch.Tensor)}
-  br i1 %is.tensor, label %out.put, label %out.other
-out.other:
-  call void {builtin.api("Py_DecRef")}(ptr %got)
-  br label %out.drop
-out.error:
-  call void {builtin.api("PyErr_Clear")}()
-  br label %out.drop
-out.drop:
-  call void {builtin.api("Py_DecRef")}(ptr %made)
-  br label %changed
-out.put:
-  %value = phi ptr [ %kept, %out.keep ], [ inttoptr (i64 {id(None)} to ptr), %out.none ], [ %got, %out.got ]"""
-    return returned_list_ir("%f11", value, "out.put")

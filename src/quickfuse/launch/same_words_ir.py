@@ -1,4 +1,5 @@
-"""LLVM IR that compares the words of tensors with those of records, a range for each thread: see `same_tensors_ir.py`."""
+"""LLVM IR that compares the words of tensors with those of records, a range for each thread, and holds the tensors: see
+`same_tensors_ir.py`."""
 
 from __future__ import annotations
 
@@ -6,12 +7,9 @@ from .bulk_reads import TYPE
 from .tensor_layout import FIRST_WORDS as LANES
 from .tensor_layout import OBJECT_MASK, TensorLayout
 
-#: A gradient's row: where the pointer to it is, where its address was noted, how many bytes it begins after its storage,
-#: whether it may be another tensor than before, and where the list of all has its Python object, 0 if it has none that
-#: Python owns.
-GRADIENT_WORDS = 5
-#: A tensor's row among the objects: the Python object, its type, and the C++ object that it points to.
-OBJECT_WORDS = 3
+#: A gradient's row: where the pointer to it is, where its address was noted, how many bytes it begins after its storage, and
+#: whether it may be another tensor than before.
+GRADIENT_WORDS = 4
 #: A tensor's record, two cache lines: its template, its C++ object, the first words of this, those of its storage from the
 #: address of the data on, and the flags of autograd.
 TEMPLATE, IMPL, OWN_WORDS = 0, 1, 2
@@ -19,10 +17,17 @@ STORAGE = OWN_WORDS + LANES
 STORAGE_WORDS = 4
 NEEDS = STORAGE + STORAGE_WORDS
 RECORD_WORDS = 16
-#: A template: a word of the storage, then masks and values of the other words of the C++ object.
-TEMPLATE_HEADER = 1
-#: How many records ahead memory is asked for.
+#: A template: a word of the storage, the type of the Python object, then masks and values of the other words.
+TEMPLATE_HEADER = 2
+#: How many records ahead memory is asked for, and how many ahead Python objects.
 AHEAD = 8
+#: All tensors: where their records are, whether one of them was found changed, 0, how many there are, how many of them are
+#: tensors with their gradients behind them, where the gradients' rows are, the word that says that one moved, whether none
+#: may, where to put the objects that are held, and whether one of them is `ASK`.
+RECORDS, ANY, FIRST, COUNT, PAIRED, GRADIENTS, MOVES, STRICT, HELD, ASKED = range(10)
+SHARE_WORDS = 10
+#: Stands for a gradient whose tensor has to be asked for it.
+ASK = 1
 
 
 def load_word(name: str, base: str, offset: int) -> str:
@@ -30,15 +35,23 @@ def load_word(name: str, base: str, offset: int) -> str:
     return f"  %{name}.p = getelementptr i8, ptr %{base}, i64 {offset}\n  %{name} = load i64, ptr %{name}.p"
 
 
-def _each_record(name: str, layout: TensorLayout, before: str, body: str) -> str:
-    """IR of a function that goes through a range of a share's records. Number %t.k is %t.record; `body` ends by going to the
-    block `next`, or to `changed`, which says so in the share."""
+def records_ir(name: str, layout: TensorLayout) -> str:
+    """IR of a function that compares the words of some tensors, a range of those of a share, and says there if they are
+    others. It holds the Python objects of those that are the same.
+
+    A gradient comes behind its tensor, which shows where it is, in the same range. A backward pass makes new tensors: such a
+    one has to be as the one before was in all but its address.
+    """
     assert layout.handle == TYPE + 8
+    fields = {"paired": PAIRED, "strict.i": STRICT}
+    pointers = {"t.records": RECORDS, "gradients": GRADIENTS, "moved": MOVES, "held": HELD}
+    before = [load_word(field, "share", 8 * word) for field, word in fields.items()]
+    before += [_load_pointer(field, "share", 8 * word) for field, word in pointers.items()]
     return f"""
 define internal void @{name}(ptr %share, ptr %scalars, i64 %first, i64 %past, ptr %memo) nounwind {{
 entry:
-  %t.records = load ptr, ptr %share
-{before}
+{chr(10).join(before)}
+  %strict = icmp ne i64 %strict.i, 0
   %t.final = sub i64 %past, 1
   br label %head
 head:
@@ -49,24 +62,126 @@ body:
   %t.at = mul i64 %t.k, {RECORD_WORDS}
   %t.record = getelementptr i64, ptr %t.records, i64 %t.at
 {_ahead_ir("t", layout)}
-{body}
+  %place = getelementptr i64, ptr %held, i64 %t.k
+{_load_pointer("then.impl", "t.record", 8 * IMPL)}
+{_load_pointer("then.template", "t.record", 8 * TEMPLATE)}
+{load_word("then.type", "then.template", 8)}
+{_load_pointer("own.object", "t.record", 8 * (OWN_WORDS + layout.object - layout.first))}
+  %half = and i64 %t.k, 1
+  %second = icmp ne i64 %half, 0
+  %of.pair = icmp slt i64 %t.k, %paired
+  %is.gradient = and i1 %second, %of.pair
+  br i1 %is.gradient, label %gradient, label %object
+object:
+{_same_object("o", "own.object", "then.impl", "t.compare")}
+t.compare:
+{_tensor_ir("t", layout)}
+t.next:
+  br label %hold
+gradient:
+  %row.number = lshr i64 %t.k, 1
+  %row.at = mul i64 %row.number, {GRADIENT_WORDS}
+  %row = getelementptr i64, ptr %gradients, i64 %row.at
+{_load_pointer("slot", "row", 0)}
+  %impl = load ptr, ptr %slot
+{_load_pointer("address", "row", 8)}
+{load_word("offset", "row", 16)}
+{load_word("free", "row", 24)}
+  %same = icmp eq ptr %impl, %then.impl
+  %may = icmp ne i64 %free, 0
+  br i1 %may, label %n.compare, label %known
+known:
+  %k.record = getelementptr i64, ptr %t.record, i64 0
+  br i1 %same, label %k.compare, label %changed
+k.compare:
+{_tensor_ir("k", layout)}
+k.next:
+{load_word("k.found", "k.record", 8 * STORAGE)}
+  br label %found
+n.compare:
+{_new_tensor_ir("n", layout)}
+n.next:
+  br label %found
+found:
+  %data = phi i64 [ %k.found, %k.next ], [ %n.found, %n.next ]
+  %now = add i64 %data, %offset
+  %noted = load i64, ptr %address
+  %stays = icmp eq i64 %now, %noted
+  br i1 %stays, label %owned, label %moves
+moves:
+  br i1 %strict, label %changed, label %note
+note:
+  store i64 %now, ptr %address
+  store atomic i64 1, ptr %moved monotonic, align 8
+  br label %owned
+owned:
+{load_word("python", "impl", 8 * layout.object)}
+  %python.bits = and i64 %python, {~OBJECT_MASK}
+  %python.own = and i64 %python, {OBJECT_MASK}
+  %python.object = inttoptr i64 %python.own to ptr
+  %python.none = icmp eq i64 %python.own, 0
+  br i1 %python.none, label %ask, label %python.known
+python.known:
+{_same_object("p", "python.object", "impl", "python.same")}
+python.same:
+  %python.owns = icmp eq i64 %python.bits, 0
+  %python.held = and i1 %python.owns, %same
+  br i1 %python.held, label %hold, label %ask
+ask:
+  %is.owned = phi i1 [ false, %owned ], [ %python.owns, %python.same ]
+  %not.strict = xor i1 %strict, true
+  %asks = or i1 %not.strict, %is.owned
+  br i1 %asks, label %ask.noted, label %without
+ask.noted:
+  store i64 {ASK}, ptr %place
+  %asked.p = getelementptr i64, ptr %share, i64 {ASKED}
+  store atomic i64 1, ptr %asked.p monotonic, align 8
+  br label %next
+without:
+  store i64 0, ptr %place
+  br label %next
+hold:
+  %kept = phi ptr [ %own.object, %t.next ], [ %python.object, %python.same ]
+  %references = load i32, ptr %kept
+  %references.more = add i32 %references, 1
+  store i32 %references.more, ptr %kept
+  store ptr %kept, ptr %place
+  br label %next
 next:
   %t.k.next = add i64 %t.k, 1
   br label %head
 changed:
-  %any.p = getelementptr i64, ptr %share, i64 1
+  %any.p = getelementptr i64, ptr %share, i64 {ANY}
   store atomic i64 1, ptr %any.p monotonic, align 8
-  ret void
+  br label %rest
+rest:
+  %r = phi i64 [ %t.k, %changed ], [ %r.next, %rest ]
+  %rest.p = getelementptr i64, ptr %held, i64 %r
+  store i64 0, ptr %rest.p
+  %r.next = add i64 %r, 1
+  %rest.done = icmp sge i64 %r.next, %past
+  br i1 %rest.done, label %exit, label %rest
 exit:
   ret void
 }}
 """
 
 
-def records_ir(name: str, layout: TensorLayout) -> str:
-    """IR of a function that compares the words of some tensors, a range of those of a share, and says there if they are
-    others. Their C++ objects are known to be alive."""
-    return _each_record(name, layout, "", f"{_tensor_ir('t', layout)}\nt.next:\n  br label %next")
+def _load_pointer(name: str, base: str, offset: int) -> str:
+    return f"  %{name}.p = getelementptr i8, ptr %{base}, i64 {offset}\n  %{name} = load ptr, ptr %{name}.p"
+
+
+def _same_object(x: str, python: str, impl: str, label: str) -> str:
+    """IR that goes on where a Python object has the type %then.type and the C++ object %`impl`."""
+    return f"""  %{x}.impl.i = ptrtoint ptr %{impl} to i64
+  %{x}.now.p = getelementptr i8, ptr %{python}, i64 {TYPE}
+  %{x}.now = load <2 x i64>, ptr %{x}.now.p, align 8
+  %{x}.want0 = insertelement <2 x i64> poison, i64 %then.type, i32 0
+  %{x}.want = insertelement <2 x i64> %{x}.want0, i64 %{x}.impl.i, i32 1
+  %{x}.xor = xor <2 x i64> %{x}.now, %{x}.want
+  %{x}.bits = call i64 @llvm.vector.reduce.or.v2i64(<2 x i64> %{x}.xor)
+  %{x}.good = icmp eq i64 %{x}.bits, 0
+  br i1 %{x}.good, label %{label}, label %changed"""
 
 
 def _tensor_ir(x: str, layout: TensorLayout) -> str:
@@ -99,68 +214,6 @@ def _tensor_ir(x: str, layout: TensorLayout) -> str:
   %{x}.all.bits = or i64 %{x}.needs.xor, %{x}.function.now
   %{x}.autograd.same = icmp eq i64 %{x}.all.bits, 0
   br i1 %{x}.autograd.same, label %{x}.next, label %changed"""
-
-
-def gradients_ir(name: str, layout: TensorLayout) -> str:
-    """IR of a function that compares gradients, a range of those of a share. A backward pass makes new tensors: such a one
-    has to be as the one before was in all but its address."""
-    before = f"""{load_word("objects.i", "share", 32)}
-  %objects = inttoptr i64 %objects.i to ptr
-{load_word("gradients.i", "share", 40)}
-  %gradients = inttoptr i64 %gradients.i to ptr
-{load_word("moved.i", "share", 48)}
-  %moved = inttoptr i64 %moved.i to ptr
-{load_word("strict.i", "share", 56)}
-  %strict = icmp ne i64 %strict.i, 0"""
-    body = f"""  %gradient.at = mul i64 %t.k, {GRADIENT_WORDS}
-  %gradient = getelementptr i64, ptr %gradients, i64 %gradient.at
-  %slot = load ptr, ptr %gradient
-  %impl = load ptr, ptr %slot
-{load_word("address.i", "gradient", 8)}
-{load_word("offset", "gradient", 16)}
-{load_word("free", "gradient", 24)}
-{load_word("place.i", "gradient", 32)}
-  %address = inttoptr i64 %address.i to ptr
-  %place = inttoptr i64 %place.i to ptr
-  %may = icmp ne i64 %free, 0
-  br i1 %may, label %n.compare, label %known
-known:
-  %then.p = getelementptr i64, ptr %t.record, i64 {IMPL}
-  %then = load ptr, ptr %then.p
-  %same = icmp eq ptr %impl, %then
-  br i1 %same, label %t.compare, label %changed
-t.compare:
-{_tensor_ir("t", layout)}
-t.next:
-  %t.data.p0 = getelementptr i64, ptr %t.record, i64 {STORAGE}
-  %t.found = load i64, ptr %t.data.p0
-  %object.at = mul i64 %t.k, {OBJECT_WORDS}
-  %object.p = getelementptr i64, ptr %objects, i64 %object.at
-  %object = load i64, ptr %object.p
-  store i64 %object, ptr %place
-  br label %found
-n.compare:
-{_new_tensor_ir("n", layout)}
-n.next:
-{load_word("python", "impl", 8 * layout.object)}
-  %python.bits = and i64 %python, {~OBJECT_MASK}
-  %python.owns = icmp eq i64 %python.bits, 0
-  %python.own = select i1 %python.owns, i64 %python, i64 0
-  store i64 %python.own, ptr %place
-  br label %found
-found:
-  %data = phi i64 [ %t.found, %t.next ], [ %n.found, %n.next ]
-  %now = add i64 %data, %offset
-  %noted = load i64, ptr %address
-  %stays = icmp eq i64 %now, %noted
-  br i1 %stays, label %next, label %moves
-moves:
-  br i1 %strict, label %changed, label %note
-note:
-  store i64 %now, ptr %address
-  store atomic i64 1, ptr %moved monotonic, align 8
-  br label %next"""
-    return _each_record(name, layout, before, body)
 
 
 def _new_tensor_ir(x: str, layout: TensorLayout) -> str:
@@ -267,4 +320,10 @@ def _ahead_ir(x: str, layout: TensorLayout) -> str:
         for offset in offsets:
             lines += [f"  %{x}.then{word}.{offset} = getelementptr i8, ptr %{x}.then{word}, i64 {offset}",
                       f"  call void @llvm.prefetch.p0(ptr %{x}.then{word}.{offset}, i32 0, i32 3, i32 1)"]  # fmt: skip
+    lines += [f"  %{x}.far = add i64 %{x}.k, {2 * AHEAD}", f"  %{x}.far.inside = icmp slt i64 %{x}.far, %{x}.final",
+              f"  %{x}.far.k = select i1 %{x}.far.inside, i64 %{x}.far, i64 %{x}.final",
+              f"  %{x}.far.at = mul i64 %{x}.far.k, {RECORD_WORDS}",
+              f"  %{x}.far.record = getelementptr i64, ptr %{x}.records, i64 %{x}.far.at",
+              _load_pointer(f"{x}.far.object", f"{x}.far.record", 8 * (OWN_WORDS + layout.object - layout.first)),
+              f"  call void @llvm.prefetch.p0(ptr %{x}.far.object, i32 1, i32 3, i32 1)"]  # fmt: skip
     return "\n".join(lines)

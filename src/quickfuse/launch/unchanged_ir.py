@@ -13,9 +13,9 @@ BLOCK_WORDS = 7
 RESULTS_WORD = 5
 
 
-def returned_list_ir(count: str, value: str, last: str = "out.body") -> str:
+def returned_list_ir(count: str, value: str) -> str:
     """LLVM IR that returns a new Python list, or null where there is no memory for it. `value` sets %value to a reference of
-    the list's own for object %o; it ends in the block `last`."""
+    the list's own for object %o."""
     return f"""  %made = call ptr {builtin.api("PyList_New")}(i64 {count})
   %failed = icmp eq ptr %made, null
   br i1 %failed, label %fail, label %fill
@@ -24,7 +24,7 @@ fill:
   %slots = load ptr, ptr %slots.p
   br label %out.head
 out.head:
-  %o = phi i64 [ 0, %fill ], [ %o.next, %{last} ]
+  %o = phi i64 [ 0, %fill ], [ %o.next, %out.body ]
   %out.done = icmp sge i64 %o, {count}
   br i1 %out.done, label %exit, label %out.body
 out.body:

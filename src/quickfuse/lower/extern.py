@@ -22,7 +22,7 @@ from quickfuse.ir.values import TensorMeta
 
 from .adapted import Adapted, OnlyResult, Path, Slot, element_at
 from .context import Context
-from .schemas import draws_nothing, effects_by_schema, makes_new_tensors, never_fails
+from .schemas import draws_nothing, drops_nothing, effects_by_schema, makes_new_tensors, never_fails
 from .symbolic import Storage, Tensor, whole_load
 from .views import lazy_bits, view_of
 
@@ -107,7 +107,7 @@ class _Call:
         may_fail = not never_fails(self.name, first) or (self.name == "bernoulli_" and len(self.operands) > 1)
         step = Extern(function, args, kwargs, buffers, may_fail=may_fail)
         self.ctx.program.steps.append(step)
-        if not draws_nothing(self.function, self.name):
+        if not draws_nothing(self.function, self.name) and not drops_nothing(self.name, self.args, self.kwargs):
             self.ctx.keep_order(step)
 
     def _memory(self, value: Any) -> Any:

@@ -7,7 +7,7 @@ saying so. Of these only the ones listed here are known.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -26,8 +26,9 @@ _COMPOSED = frozenset(
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention".split()
 )
 
-#: Of these, those that may draw random numbers.
-_MAY_DRAW = frozenset({"scaled_dot_product_attention"})
+#: Operators that draw random numbers for dropout alone.
+_ATTENTION = "scaled_dot_product_attention"
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 
 #: Operators that PyTorch composes of others, none of which draws random numbers: by name, and by the beginning of it.
 _DRAW_NOTHING = frozenset("einsum pad interpolate tensordot kron embedding_bag cdist cov corrcoef".split())
@@ -87,13 +88,27 @@ def is_composed(name: str) -> bool:
 def draws_nothing(function: Any, name: str) -> bool:
     """Whether an operator surely draws no random numbers."""
     if name in _COMPOSED:
-        return name not in _MAY_DRAW
+        return name != _ATTENTION
     if name in _DRAW_NOTHING or name.startswith(_FAMILIES_THAT_DRAW_NOTHING):
         return True
     if isinstance(function, FunctionType):
         return False
     overloads = [function] if isinstance(function, OpOverload) else list(_overloads(name))
     return bool(overloads) and not any(torch.Tag.nondeterministic_seeded in o.tags or _is_composed(o) for o in overloads)
+
+
+def drops_nothing(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator that draws random numbers for dropout alone draws none."""
+    if name == _ATTENTION:
+        return _is_zero(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
+    if name not in _RECURRENT or kwargs or len(args) != 9:
+        return False
+    packed = 0 if type(args[3]) is bool else 1  # sequences of different lengths come with these
+    return args[6 + packed] is False or _is_zero(args[5 + packed])
+
+
+def _is_zero(value: Any) -> bool:
+    return type(value) in (int, float) and value == 0
 
 
 def never_fails(name: str, first: torch.dtype | None) -> bool:
