@@ -27,7 +27,7 @@ from ..ir.target import costs_on
 from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
-from .recompute import Recipe, is_cheap, is_slow, memory_root, recipe_of, size_of, tensors_before, users_of
+from .recompute import STATISTICS, Recipe, is_cheap, is_slow, memory_root, recipe_of, size_of, tensors_before, users_of
 
 aten = torch.ops.aten
 
@@ -229,7 +229,9 @@ class _Partition:
             return ENDLESS
         if node in self.inputs and not self._must_copy(node):
             return 1
-        return size_of(node) * _SCALE + 1
+        # What is made of a row and its sum takes one more pass over the row where it is stored.
+        size = size_of(node) + (size_of(node) // COSTS.cached_part if STATISTICS in node.meta else 0)
+        return size * _SCALE + 1
 
     def _must_copy(self, node: Node) -> bool:
         if node in self.inputs:
