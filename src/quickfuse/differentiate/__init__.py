@@ -1,7 +1,7 @@
 """Gradients: a captured graph -> a forward and a backward graph of ATen operators.
 
-`joint` traces both into one graph, `early_gradients` lets forward compute some gradients, `row_statistics` offers what
-logarithms of probabilities can be computed from, `partition` chooses what forward keeps for backward, and `split` cuts the
+`joint` traces both into one graph, `early_gradients` lets forward compute some gradients, `smaller_forms` offers what
+large values can be computed from, `partition` chooses what forward keeps for backward, and `split` cuts the
 graph.
 """
 
@@ -16,7 +16,7 @@ from ..ir.gradients import Differentiated, Variant
 from .early_gradients import compute_early
 from .joint import trace
 from .partition import partition, plan_like
-from .row_statistics import offer_statistics
+from .smaller_forms import offer_smaller_forms
 from .split import build_backward, describe, split
 
 __all__ = ["describe", "differentiate"]
@@ -34,7 +34,7 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
         joint = trace(graph, grad_enabled, whole=whole)
         early = compute_early(joint)
         if not early:
-            offer_statistics(joint)
+            offer_smaller_forms(joint)
     with logs.stage("partition"):
         plan = partition(joint)
         made = split(joint, plan)
@@ -43,7 +43,7 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
         if early:  # there is one gradient, which is always there
             raise Unsupported("a loss without a gradient")
         other = trace(graph, grad_enabled, absent, whole)
-        offer_statistics(other)
+        offer_smaller_forms(other)
         backward, _ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])
 

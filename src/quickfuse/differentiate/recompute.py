@@ -72,14 +72,16 @@ class Recipe:
     write: Callable[[Callable[..., Node], Callable[[Node], Node]], Node]
 
 
-#: Where a node's metadata has the nodes of the numbers for each row by which it can be computed again.
-STATISTICS = "statistics"
+#: Where a node's metadata has a recipe of its own (`smaller_forms.py`).
+SMALLER = "smaller"
+#: Whether a value that such a recipe needs is not to be computed again: it is made of what the recipe makes.
+ONLY_KEPT = "only kept"
 
 
 def recipe_of(node: Node, elements: dict[tuple[Node, int], Node]) -> Recipe | None:
     """How a normalised tensor comes from the statistics, which are small: cheaply. `elements` are the other results."""
-    if STATISTICS in node.meta:
-        return _log_softmax(node)
+    if SMALLER in node.meta:
+        return node.meta[SMALLER]  # type: ignore[no-any-return]
     if node.target is not operator.getitem or node.args[1] != 0:
         return None
     call: Node = node.args[0]  # type: ignore[assignment]
@@ -130,19 +132,6 @@ def _layer_norm(call: Node, elements: dict[tuple[Node, int], Node]) -> Recipe | 
         return emit(aten.add.Tensor, value, at(bias)) if isinstance(bias, Node) else value
 
     return Recipe(operands, write)
-
-
-def _log_softmax(node: Node) -> Recipe:
-    x: Node = node.args[0]  # type: ignore[assignment]
-    largest, logarithm = node.meta[STATISTICS]
-    compute, dtype = largest.meta["val"].dtype, node.meta["val"].dtype
-
-    def write(emit: Callable[..., Node], at: Callable[[Node], Node]) -> Node:
-        value = at(x) if x.meta["val"].dtype is compute else emit(aten._to_copy.default, at(x), dtype=compute)
-        value = emit(aten.sub.Tensor, emit(aten.sub.Tensor, value, at(largest)), at(logarithm))
-        return value if dtype is compute else emit(aten._to_copy.default, value, dtype=dtype)
-
-    return Recipe((x, largest, logarithm), write)
 
 
 _RECIPES: dict[Any, Callable[[Node, dict[tuple[Node, int], Node]], Recipe | None]] = {

@@ -65,7 +65,8 @@ def wanted_too(x, t):
 
 
 FUNCTIONS = [
-    F.cross_entropy, smoothed, weighted, ignoring, each, of_probabilities, logarithms, of_columns, with_another_type, wanted_too,
+    F.cross_entropy, smoothed, weighted, ignoring, each, of_probabilities, logarithms, of_columns, with_another_type,
+    wanted_too,
 ]  # fmt: skip
 
 
@@ -154,3 +155,39 @@ def test_a_copy_of_scores_costs_no_pass() -> None:
 def test_short_rows_are_kept() -> None:
     model = nn.Sequential(nn.Linear(8, 10), nn.LogSoftmax(-1))
     assert share(model, torch.randn(9000, 8)) <= 1.0
+
+
+POOLS = [
+    (lambda x: F.max_pool2d(x * 2, 3, 2, 1), (4, 8, 36, 32), torch.int16),
+    (lambda x: F.max_pool2d(x * 2, 2), (64, 64, 8, 8), torch.int8),
+    (lambda x: F.max_pool2d(x * 2, (1, 3)), (1, 1, 300, 300), torch.int32),
+    (lambda x: F.max_pool3d(x * 2, 2), (8, 8, 8, 16, 12), torch.int16),
+    (lambda x: F.max_pool2d((x * 2).contiguous(memory_format=torch.channels_last), 3, 2, 1), (4, 8, 40, 40), torch.int16),
+]
+
+
+@pytest.mark.parametrize("function, shape, dtype", POOLS)
+def test_indices_are_kept_in_few_bits(function, shape, dtype) -> None:
+    x = torch.randint(-9, 9, shape).float()  # the largest elements are not alone
+    found = []
+    for run in (function, compiled(lambda x: function(x))):
+        leaf = x.clone().requires_grad_()
+        result = run(leaf)
+        kept = [t.dtype for t in getattr(result.grad_fn, "saved_tensors", ())]
+        result.backward(torch.arange(result.numel()).view(result.shape).float())
+        found.append(leaf.grad)
+    assert dtype in kept and torch.int64 not in kept
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_indices_that_are_a_result_are_kept_as_they_are() -> None:
+    def function(x):
+        return F.max_pool2d(x * 2, 2, return_indices=True)
+
+    x, other = torch.randn(2, 8, 64, 64, requires_grad=True), torch.randn(2, 8, 64, 64)
+    result, indices = compiled(function)(x)
+    assert all(t.dtype is not torch.int16 for t in result.grad_fn.saved_tensors)
+    expected, where = function(x)
+    assert torch.equal(indices, where)
+    mine, its = (torch.autograd.grad(r.sum(), x)[0] for r in (result, expected))
+    torch.testing.assert_close(mine, its)
