@@ -1,7 +1,8 @@
 """Gradients: a captured graph -> a forward and a backward graph of ATen operators.
 
-`joint` traces both into one graph, `early_gradients` lets forward compute some gradients, `partition` chooses what forward
-keeps for backward, and `split` cuts the graph.
+`joint` traces both into one graph, `early_gradients` lets forward compute some gradients, `smaller_forms` offers what
+large values can be computed from, `partition` chooses what forward keeps for backward, and `split` cuts the
+graph.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..ir.gradients import Differentiated, Variant
 from .early_gradients import compute_early
 from .joint import trace
 from .partition import partition, plan_like
+from .smaller_forms import offer_smaller_forms
 from .split import build_backward, describe, split
 
 __all__ = ["describe", "differentiate"]
@@ -31,6 +33,8 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
     with logs.stage("differentiate"):
         joint = trace(graph, grad_enabled, whole=whole)
         early = compute_early(joint)
+        if not early:
+            offer_smaller_forms(joint)
     with logs.stage("partition"):
         plan = partition(joint)
         made = split(joint, plan)
@@ -39,6 +43,7 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
         if early:  # there is one gradient, which is always there
             raise Unsupported("a loss without a gradient")
         other = trace(graph, grad_enabled, absent, whole)
+        offer_smaller_forms(other)
         backward, _ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])
 

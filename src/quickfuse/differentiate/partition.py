@@ -25,6 +25,7 @@ from ..ir.cost_model import COSTS
 from ..ir.nodes import is_view
 from ..ir.target import costs_on
 from ..ir.values import TensorMeta
+from . import recompute
 from .cut import ENDLESS, Network
 from .joint import Joint
 from .recompute import Recipe, is_cheap, is_slow, memory_root, recipe_of, size_of, tensors_before, users_of
@@ -63,7 +64,8 @@ def plan_like(plan: Plan, joint: Joint, variant: Joint) -> Plan:
     """The same choice for the joint graph of other gradients: both begin with the same forward nodes."""
     counterpart = dict(zip(joint.graph.nodes, variant.graph.nodes, strict=False))
     elements = _elements(variant)
-    recipes = {n: r for n in elements.values() if (r := recipe_of(n, elements)) is not None and not n.meta["backward"]}
+    calls = [n for n in variant.graph.nodes if n.op == "call_function" and not n.meta.get("backward")]
+    recipes = {n: recipe for n in calls if (recipe := recipe_of(n, elements)) is not None}
     return Plan([counterpart[n] for n in plan.kept], {counterpart[n] for n in plan.copied}, recipes)
 
 
@@ -206,7 +208,7 @@ class _Partition:
 
     def _operands(self, node: Node) -> list[Node] | None:
         """What a value can be computed again from, None if that is not to be."""
-        if node.op == "placeholder" or node in self.ends:
+        if node.op == "placeholder" or node in self.ends or recompute.ONLY_KEPT in node.meta:
             return None
         recipe = self.plan.recipes.get(node) or recipe_of(node, self.elements)
         if recipe is not None and not node.meta["backward"] and node not in self.exact:
@@ -229,7 +231,9 @@ class _Partition:
             return ENDLESS
         if node in self.inputs and not self._must_copy(node):
             return 1
-        return size_of(node) * _SCALE + 1
+        # What is made of a row and its sum takes one more pass over the row where it is stored.
+        size = size_of(node) + (size_of(node) // COSTS.cached_part if recompute.SMALLER in node.meta else 0)
+        return size * _SCALE + 1
 
     def _must_copy(self, node: Node) -> bool:
         if node in self.inputs:

@@ -72,8 +72,16 @@ class Recipe:
     write: Callable[[Callable[..., Node], Callable[[Node], Node]], Node]
 
 
+#: Where a node's metadata has a recipe of its own (`smaller_forms.py`).
+SMALLER = "smaller"
+#: Whether a value that such a recipe needs is not to be computed again: it is made of what the recipe makes.
+ONLY_KEPT = "only kept"
+
+
 def recipe_of(node: Node, elements: dict[tuple[Node, int], Node]) -> Recipe | None:
     """How a normalised tensor comes from the statistics, which are small: cheaply. `elements` are the other results."""
+    if SMALLER in node.meta:
+        return node.meta[SMALLER]  # type: ignore[no-any-return]
     if node.target is not operator.getitem or node.args[1] != 0:
         return None
     call: Node = node.args[0]  # type: ignore[assignment]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from quickfuse.emit.plan import Plan
 from quickfuse.emit.triton_builder import Scope, TritonBuilder
 from quickfuse.emit.triton_online import OnlineWalker, sums_along
-from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
+from quickfuse.emit.triton_ops import constant, pointer_type, to_memory, triton_type
 from quickfuse.emit.triton_text import (
     alignment_hints,
     function,
@@ -31,6 +31,16 @@ from quickfuse.emit.triton_text import (
     value_lines,
     word_names,
     wrapped,
+)
+from quickfuse.emit.triton_tiles import (
+    base_of_rows,
+    begin_lines,
+    elements_before,
+    everywhere,
+    mask_lines,
+    spread_lines,
+    tile_lines,
+    whole_lines,
 )
 from quickfuse.emit.walker import Walker
 from quickfuse.errors import Unsupported
@@ -55,7 +65,7 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
         *value_lines(body),
     ]
     if form is Form.SPREAD:
-        more = f" + (ALIGN == 1) * {_elements_before(body)}" if body.shifted_slots else ""
+        more = f" + (ALIGN == 1) * {elements_before(body)}" if body.shifted_slots else ""
         kernel += [
             f"tiles = tl.cdiv({_product(body.column_axes)}{more}, COLUMNS).to(tl.int32)",  # divisions of 64 bits are slow
             "first, start = (block // tiles).to(tl.int64) * BLOCK, (block % tiles).to(tl.int64) * COLUMNS",
@@ -101,7 +111,7 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
 def _shifted_call(body: KernelBody, form: Form, call: Callable[[str, str], list[str]]) -> list[str]:
     """The branch for rows that begin anywhere. Their operands begin as many elements before an address that is a multiple of
     128 bits as the first one does, in all rows: else accesses are narrow, as they are at both ends of rows (-1)."""
-    slots = [] if form is Form.WHOLE else body.shifted_slots
+    slots = body.shifted_slots
     if not slots:
         return []
     names, first = word_names(body), slots[0]
@@ -125,11 +135,6 @@ def _shifted_call(body: KernelBody, form: Form, call: Callable[[str, str], list[
     ]
 
 
-def _elements_before(body: KernelBody) -> int:
-    """How many elements a row may begin after an address that is a multiple of 128 bits, at most."""
-    return 16 // body.slots[body.shifted_slots[0]].dtype.itemsize - 1
-
-
 def _tile_rows(body: KernelBody, form: Form) -> tuple[int, ...]:
     """The axes that count the rows of a tile."""
     return body.row_axes[len(body.outer_axes(form)) :]
@@ -147,101 +152,19 @@ def _rows(body: KernelBody, form: Form) -> list[str]:
         *kept,
         f"length = {_product(body.column_axes)}",
         "x = first.to(INDEX) + tl.arange(0, BLOCK)[:, None]",
-        *_mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}", "(ALIGNED > 1) | (BLOCK == 1)"),
+        *mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}", "(ALIGNED > 1) | (BLOCK == 1)"),
         *index_lines("outer.to(INDEX)", body.outer_axes(form)),
         *index_lines("x", _tile_rows(body, form)),
         *(f"q{k} = p{k} + {moved}" for k, _ in in_memory(body) if (moved := offset(body, k, body.row_axes))),
         "lane = tl.arange(0, COLUMNS)[None, :]",
     ]
     if form is Form.WHOLE:
-        lines += _tile_lines(body, "lane", _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED == 3"))
+        lines += whole_lines(body)
     elif form is Form.SPREAD:
-        lines += _spread_lines(body)
+        lines += spread_lines(body)
     else:
-        lines += _begin_lines(body)
+        lines += begin_lines(body)
     return [*lines, *RowsBuilder(body, form).lines]
-
-
-def base_of_rows(body: KernelBody, k: int) -> str:
-    """Where a slot's rows begin."""
-    return f"q{k}" if offset(body, k, body.row_axes) else f"p{k}"
-
-
-def _from_aligned(body: KernelBody, k: int) -> list[str]:
-    """Statements that find how many elements after an address that is a multiple of 128 bits a slot's rows begin: `h0` .."""
-    within = " + ".join(filter(None, [f"before{k}", offset(body, k, body.row_axes)]))
-    return [f"before{k} = (p{k}.to(tl.int64) % 16 // {body.slots[k].dtype.itemsize}).to(INDEX)", f"h{k} = {within}"]
-
-
-def _aligned(body: KernelBody, k: int, moved: str) -> str:
-    """The statement that makes an address of `h0` .., which is a multiple of 128 bits where it is moved by some elements. It
-    is written as one that Triton sees to be: it loses a hint on the addresses of a single row."""
-    count = 16 // body.slots[k].dtype.itemsize
-    return f"h{k} = tl.multiple_of(p{k} - before{k}, 16) + (h{k} {moved}) // {count} * {count}"
-
-
-def _begin_lines(body: KernelBody) -> list[str]:
-    """Statements that find `head`, the elements of each row before the first address that is a multiple of 128 bits, and
-    `full`, the elements of whole tiles: after the head, whose elements come with those that are left."""
-    slots, lines = body.shifted_slots, ["full = length // COLUMNS * COLUMNS", "head = 0"]
-    if slots:
-        most = _elements_before(body)
-        lines += [
-            "if ALIGNED == 1:",
-            *(f"    {line}" for k in slots for line in _from_aligned(body, k)),
-            f"    head = (0 - h{slots[0]}) & {most}",
-            f"    full = tl.maximum(length - {most}, 0) // COLUMNS * COLUMNS",
-            *(f"    {_aligned(body, k, '+ head')}" for k in slots),
-            "else:",
-            *(f"    h{k} = {base_of_rows(body, k)}" for k in slots),
-        ]
-    return lines
-
-
-def _spread_lines(body: KernelBody) -> list[str]:
-    """Statements that find the indices in a tile of its own, which begins at a multiple of 128 bits."""
-    slots, mask = body.shifted_slots, _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED > 1")
-    if not slots:
-        return _tile_lines(body, "start.to(INDEX) + lane", mask)
-    shifted = [
-        *(line for k in slots for line in _from_aligned(body, k)),
-        f"head = h{slots[0]} & {_elements_before(body)}",
-        *(_aligned(body, k, "- head") for k in slots),
-    ]
-    return [
-        "step = start.to(INDEX) + lane",
-        "head = 0",
-        "if (ALIGNED == 1) | (ALIGNED == -1):",
-        *(f"    {line}" for line in shifted),
-        *_tile_lines(body, "step - head", [
-            "if (ALIGNED == 1) | (ALIGNED > 1):", f"    r_mask = {_everywhere('[1, COLUMNS]')}",
-            "else:", "    r_mask = (r >= 0) & (r < length)",
-        ]),
-        "if ALIGNED == 1:",
-        *(f"    v{k} = h{k}" for k in slots),
-        "else:",
-        *(f"    v{k} = {base_of_rows(body, k)}" for k in slots),
-        "    step = r",
-    ]  # fmt: skip
-
-
-def _mask_lines(name: str, shape: str, condition: str, everywhere: str) -> list[str]:
-    """Statements that make a mask, which holds everywhere if a condition on constants does."""
-    return [f"if {everywhere}:", f"    {name} = {_everywhere(shape)}", "else:", f"    {name} = {condition}"]
-
-
-def _everywhere(shape: str) -> str:
-    return f"tl.full({shape}, True, tl.int1)"
-
-
-def _tile_lines(body: KernelBody, first: str, mask: Sequence[str]) -> list[str]:
-    return [
-        f"r = {first}",
-        *mask,
-        "mask = x_mask & r_mask",
-        "tile = x * 0 + r * 0",
-        *index_lines("r", body.column_axes),
-    ]
 
 
 def _product(axes: Sequence[int]) -> str:
@@ -289,8 +212,8 @@ class RowsBuilder(TritonBuilder):
         body = self.body
         by_row, within = offset(body, slot, _tile_rows(body, self.form)), offset(body, slot, body.column_axes)
         moves = by_row or offset(body, slot, body.outer_axes(self.form))
-        if self.form is not Form.WHOLE and slot in body.shifted_slots:
-            return f"v{slot} + step", "mask" if by_row else "r_mask"
+        if slot in body.shifted_slots:
+            return f"v{slot} + step", "near" if self.form is Form.WHOLE else "mask" if by_row else "r_mask"
         pointer = " + ".join([f"q{slot}" if moves else f"p{slot}", *([within] if within else [])])
         return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
 
@@ -313,6 +236,13 @@ class RowsBuilder(TritonBuilder):
 
     def assign(self, slot: int, value: str) -> None:
         pointer, mask = self.address(slot)
+        if mask == "near":  # wide, and at both ends of the row narrow
+            stored = f"tl.store({pointer}, {to_memory(value, self.body.slots[slot].dtype)}"
+            self.scope.lines += [
+                "if ALIGNED == 1:", f"    {stored}, inner)", f"    {stored}, mask & ~inner)",
+                "else:", f"    {stored}, mask)",
+            ]  # fmt: skip
+            return
         if self.in_tile:
             self.store(slot, pointer if mask == "mask" else f"{pointer} + tile", value, "mask")
             return
@@ -398,9 +328,9 @@ class RowsBuilder(TritonBuilder):
         if slots:
             masked += ["if ALIGNED == 1:", "    r = tl.where(r - full >= head, r, r - full)"]
         full, rest = (
-            [f"    {line}" for line in [*_tile_lines(self.body, first, mask), *steps, *inner.text]]
+            [f"    {line}" for line in [*tile_lines(self.body, first, mask), *steps, *inner.text]]
             for first, mask, steps in (
-                ("begin + lane + head", [f"r_mask = {_everywhere('[1, COLUMNS]')}"],
+                ("begin + lane + head", [f"r_mask = {everywhere('[1, COLUMNS]')}"],
                  ["step = begin + lane", *(f"v{k} = h{k}" for k in slots)]),
                 ("begin + lane", masked, ["step = r", *(f"v{k} = {base_of_rows(self.body, k)}" for k in slots)]),
             )

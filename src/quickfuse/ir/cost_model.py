@@ -149,6 +149,8 @@ class CostModel:
 
     #: How many exponentials and the like may be computed again in backward for one value that is not kept.
     most_slow_again: int = 2
+    #: Of rows of so many elements, two numbers for each may be kept in place of the elements.
+    least_row_of_statistics: int = 256
     #: How many large values, each made of the one before, may be computed again in a row; 0: any number.
     most_again_in_row: int = 0
     #: Larger constants, and those that take more operators, are not computed while compiling.

@@ -119,7 +119,7 @@ def most_registers(body: KernelBody, shape: LaunchShape) -> int:
     if not body.inner or not shape.columns or shape.form is not Form.WHOLE or not shape.access:
         return 0
     moving = body.moving
-    are_few = shape.block * shape.columns <= 2 * CUDA.elements_a_thread * shape.threads
+    are_few = shape.block * shape.columns <= 4 * CUDA.elements_a_thread * shape.threads
     if not are_few or not 2 < len(moving) <= CUDA.few_operands:
         return 0
     widest = max(slot.dtype.itemsize for slot in moving)

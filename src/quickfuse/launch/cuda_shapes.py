@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from quickfuse.errors import QuickfuseError
-from quickfuse.ir.kernel import Access, Axis, Form, KernelBody, KernelCall, Member, StoreKind
+from quickfuse.ir.expr import PICK
+from quickfuse.ir.kernel import Access, Axis, Form, KernelBody, KernelCall, Member, Op, Reduced, StoreKind, walk
 from quickfuse.ir.target import CUDA
 
 from .cuda_compile import LaunchShape
@@ -52,11 +53,17 @@ def choose_shape(body: KernelBody, sizes: list[int], multiprocessors: int) -> La
         return LaunchShape(*CUDA.block_of_members)
     total, longest = sum(sizes), max(sizes, default=0)
     moving = body.moving
-    light = sum(slot.dtype.itemsize * len(slot.access) for slot in moving) <= CUDA.light_element
+    light = sum(slot.dtype.itemsize * len(slot.access) for slot in moving) <= CUDA.light_element and _picks(body) < 2
     for block, warps in (*(CUDA.blocks_of_light if light else ()), *CUDA.blocks):
         if total >= block * multiprocessors * CUDA.programs_per_multiprocessor and longest > block // 2:
             return LaunchShape(block, max(warps, block // (32 * _elements_a_thread(body))))
     return LaunchShape(*CUDA.least_block)
+
+
+def _picks(body: KernelBody) -> int:
+    """How many loads at computed indices there are."""
+    nodes = walk(*(root for store in body.stores for root in store.roots))
+    return sum(isinstance(node, Op) and node.name == PICK for node in nodes)
 
 
 def _elements_a_thread(body: KernelBody) -> int:
@@ -145,8 +152,10 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     if body.lies_across and not single and not whole:  # few programs have to have more loads under way
         columns = min(max(CUDA.tile // rows, 1), _power_of_two(longest))
     access = _access(body, members, form, columns)
-    if form is Form.LOOPED and access is Access.SHIFTED and not any("w" in slot.access for slot in body.moving):
+    if form is Form.LOOPED and access is Access.SHIFTED and not _reads_twice(body):
         columns = min(columns, 2 * CUDA.shifted_tile)  # rows that are stored are read twice: there fewer should be under way
+    if form is Form.WHOLE and access is Access.FULL and rows * columns == 2 * CUDA.tile and total // 2 >= programs:
+        rows *= 2 if _has_weights(body) else 1  # which are loaded once for both rows
     warps = 1 if single else _warps_of_rows(body, rows * columns, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
@@ -163,12 +172,27 @@ def _warps_of_rows(body: KernelBody, elements: int, form: Form, access: Access) 
     """The warps of a program with rows that are reduced."""
     each, moving = _elements_of_rows(body), body.moving
     reads = not any("w" in slot.access for slot in moving)
-    if form is Form.WHOLE and access is Access.FULL and elements >= 2 * CUDA.tile and len(moving) <= 2:
+    if form is Form.LOOPED and access is Access.SHIFTED and _reads_twice(body) and not body.is_narrow:
+        return min(max(elements // (32 * 4), 1), CUDA.most_warps_of_shifted)
+    few = len(moving) <= 2 or (_has_weights(body) and elements == 4 * CUDA.tile)
+    if form is Form.WHOLE and access is Access.FULL and elements >= 2 * CUDA.tile and few:
         # Without masks there are registers for more, and less to be done once for each thread.
         each *= 2 if body.is_narrow else 1
     elif form is Form.LOOPED and (access is Access.SHIFTED or (reads and len(moving) > 1 and elements >= 2 * CUDA.tile)):
         each = CUDA.elements_a_thread  # more threads have more loads under way, where each has several operands or passes
     return min(max(elements // (32 * each), 1), CUDA.most_warps)
+
+
+def _has_weights(body: KernelBody) -> bool:
+    """Whether rows of 16 bits are combined with few vectors that are the same for all of them, as in norms."""
+    same = [slot for slot in body.moving if not any(slot.strides[axis] != 0 for axis in body.row_axes)]
+    return body.is_narrow and bool(same) and len(body.moving) - len(same) == 2 and len(body.moving) <= CUDA.few_operands
+
+
+def _reads_twice(body: KernelBody) -> bool:
+    """Whether elements are stored that depend on what rows are reduced to."""
+    stores = [store for store in body.stores if store.slot >= 0 and body.slots[store.slot] in body.moving]
+    return any(isinstance(node, Reduced) for store in stores for node in walk(*store.roots))
 
 
 def _elements_of_rows(body: KernelBody) -> int:

@@ -19,6 +19,7 @@ from quickfuse.ir.target import CUDA
 
 from .dependence import Node
 from .fusion import FusionGroup, groups_of
+from .index_space import Shape
 
 
 def order(nodes: list[Node]) -> None:
@@ -35,7 +36,9 @@ def order(nodes: list[Node]) -> None:
         if node.store is not None and node.store.access.buffer.kind in ("temp", "output"):
             writers.setdefault(node.store.access.buffer, set()).add(node.group)
     from_inputs = _within_limit([group for group in groups if group.rank == 0 and _is_made_of_inputs(group)], _stored)
-    results = _within_limit([group for group in groups if group not in users and _makes_results(group)], _read)
+    shared = _read_together(groups)
+    last_ones = [group for group in groups if group not in users and group not in shared and _makes_results(group)]
+    results = _within_limit(last_ones, _read)
     read_until: dict[Buffer, int] = {}  # the last rank of those groups that have theirs
     for group in sorted(groups, key=lambda group: (-group.rank, group.is_call, -group.index)):
         latest = min([user.rank for user in users.get(group, ())], default=1 << 62) - (not group.is_call)
@@ -63,6 +66,16 @@ def _within_limit(groups: list[FusionGroup], memory: Callable[[FusionGroup], set
             break
         found.add(group)
     return found
+
+
+def _read_together(groups: list[FusionGroup]) -> set[FusionGroup]:
+    """The groups that load a large tensor as another one of their rank does, with which they may become one kernel."""
+    readers: dict[tuple[int, Shape, Buffer], list[FusionGroup]] = {}
+    for group in groups:
+        for buffer in {access.buffer for node in group.nodes if _is_on_gpu(group) for access in node.loads}:
+            if buffer.meta.span_bytes >= COSTS.large_bytes:
+                readers.setdefault((group.rank, group.shape, buffer), []).append(group)
+    return {group for together in readers.values() if len(together) > 1 for group in together}
 
 
 def _is_made_of_inputs(group: FusionGroup) -> bool:
