@@ -110,3 +110,19 @@ def test_backward_outside(direct: bool, dropout: float, mode: str) -> None:
         runs.append([out.detach(), q.grad, k.grad])
     assert not any("operator by operator" in reason for reason in reasons)
     torch.testing.assert_close(runs[1], runs[0])
+
+
+def test_a_generator_of_the_program_gives_no_number_to_the_compiler() -> None:
+    """What gradients there are is found out by running the graph without data: a generator must not draw for that."""
+
+    def step(w, x, generator):
+        y = x * w + torch.randn(x.shape, generator=generator)
+        (gradient,) = torch.autograd.grad(y.square().sum(), [w])
+        return y.detach(), gradient
+
+    seen = []
+    for run in (step, quickfuse.compile(step)):
+        generator = torch.Generator().manual_seed(5)
+        w, x = torch.ones(3, requires_grad=True), torch.ones(4, 3)
+        seen.append([[run(w, x, generator) for _ in range(3)], generator.get_state()])
+    torch.testing.assert_close(seen[1], seen[0])

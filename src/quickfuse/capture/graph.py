@@ -295,6 +295,8 @@ class GraphBuilder:
             self.mutated.add(self.node_of(tensor).name)
         effects = effects_of(result, tensors, changed)
         for index, meta in result.changed:
+            if meta.requires_grad != tensors[index].meta.requires_grad and not result.written:
+                self.history.note_detached(node, tensors[index])
             self._views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
         if self.grad_enabled and any(t.meta.requires_grad for t in tensors):

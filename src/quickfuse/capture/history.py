@@ -23,6 +23,8 @@ class History:
     def __init__(self) -> None:
         self._tensors: dict[torch.fx.Node, TensorProxy] = {}
         self._writes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        #: Calls after which a tensor has no history, such as `detach_`.
+        self._detached: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         self._freed: set[torch.fx.Node] = set()
         #: The calls of custom functions, by their nodes.
         self.applications: dict[torch.fx.Node, Any] = {}
@@ -38,6 +40,11 @@ class History:
         for tensor in tensors:
             if tensor.node is not None:
                 self._writes.setdefault(tensor.node, []).append(node)
+
+    def note_detached(self, node: torch.fx.Node, tensor: TensorProxy) -> None:
+        """The call of `node` made a leaf of a tensor: what it was computed from gets no gradients of what uses it later."""
+        if tensor.node is not None:
+            self._detached.setdefault(tensor.node, []).append(node)
 
     def release(self) -> None:
         """Let go of the user's objects."""
@@ -77,24 +84,33 @@ class History:
 
     def _reached(
         self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy], follow: Follow | None = None, strict: bool = True
-    ) -> tuple[dict[torch.fx.Node, int], set[torch.fx.Node]]:
-        """What gradients of `outputs` flow through, with the place in the graph up to which writes count; and the ends.
+    ) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
+        """What gradients of `outputs` flow through, and the ends.
         `strict`: raise where they cannot be followed, instead of taking all operands for reached.
         """
         found: set[torch.fx.Node] = set()
-        reached: dict[torch.fx.Node, int] = {}
+        reached: set[torch.fx.Node] = set()
+        #: The place in the graph up to which writes count; for a tensor that is detached, since each of these calls.
+        seen: dict[tuple[torch.fx.Node, int], int] = {}
         stack = [(tensor.node, len(order)) for tensor in outputs if tensor.node is not None]
         while stack:
             node, at = stack.pop()
-            if reached.get(node, -1) >= at:
+            detached = [order[call] for call in self._detached.get(node, ())]
+            since = max([place for place in detached if place < at], default=-1)
+            if seen.get((node, since), -1) >= at:
                 continue
-            reached[node] = at
-            writes = [write for write in self._writes.get(node, ()) if order[write] < at]
-            made_leaf = node.meta.get("leaf")
+            seen[node, since] = at
+            writes = [write for write in self._writes.get(node, ()) if since < order[write] < at]
+            made_leaf = node.meta.get("leaf") and since == max(detached, default=-1)
+            if since < 0 or made_leaf:
+                reached.add(node)
             if not (_requires_grad(node) or made_leaf or writes):
                 continue
             if node.op == "placeholder" or made_leaf:
                 found.add(node)
+                continue
+            stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
+            if since >= 0:
                 continue
             if strict:
                 _check_followed(node)
@@ -104,7 +120,6 @@ class History:
                     raise Unsupported("backward() through a torch.autograd.Function inside of a checkpoint")
                 operands = follow(self.applications[node])
             stack += [(operand, order[node]) for operand in operands]
-            stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
         return reached, found
 
     def _leaf(self, node: torch.fx.Node) -> TensorProxy:
@@ -116,7 +131,7 @@ class History:
             )
         return tensor
 
-    def _free(self, reached: dict[torch.fx.Node, int], leaves: dict[torch.fx.Node, TensorProxy], keep: bool) -> None:
+    def _free(self, reached: set[torch.fx.Node], leaves: dict[torch.fx.Node, TensorProxy], keep: bool) -> None:
         inner = {node for node in reached if node not in leaves and _requires_grad(node)}
         if inner & self._freed:
             raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")

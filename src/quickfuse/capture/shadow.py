@@ -100,7 +100,8 @@ class Shadow:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
         args, kwargs = _moved(args), _moved(kwargs)
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
-        surroundings = contextlib.nullcontext() if node.all_input_nodes else _META
+        tensors = any(isinstance(self._values[operand], torch.Tensor) for operand in node.all_input_nodes)
+        surroundings = contextlib.nullcontext() if tensors else _META
         device = meta.device if isinstance(meta, TensorMeta) else _META
         try:
             with surroundings, _LayoutsOn(device):
@@ -156,8 +157,10 @@ def _restrided(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def _moved(value: Any) -> Any:
-    """Operands with `meta` in place of any device."""
+    """Operands with `meta` in place of any device, and without generators, whose numbers are the program's."""
     kind = type(value)
+    if kind is torch.Generator:
+        return None
     if kind is torch.device:
         return _META
     if isinstance(value, (list, tuple)):

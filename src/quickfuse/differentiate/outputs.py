@@ -20,6 +20,7 @@ from .traced import TracedTensor
 _MANY = frozenset({
     torch.ops.aten.split.Tensor, torch.ops.aten.split_with_sizes.default, torch.ops.aten.unbind.int,
 })  # fmt: skip
+_WITHOUT_GRADIENTS = (torch._C._autograd.CreationMeta.NO_GRAD_MODE, torch._C._autograd.CreationMeta.INFERENCE_MODE)
 _AS_REAL = torch.ops.aten.view_as_real.default
 
 
@@ -55,7 +56,7 @@ class OutputPlan:
         if is_mixed(output):
             raise Unsupported("an output that is a part of conjugated numbers")
         if memory.input is not None:
-            return Given(memory.input, output.path, True, output.requires_grad)
+            return Given(memory.input, output.path, True, _with_grad(output))
         group = {id(t): t for t in self._groups[id(memory)]}.values()
         if len(group) > 1 or is_lazy(output):
             base = next((t for t in group if not t.path and t.seen == memory.version), None)
@@ -63,7 +64,7 @@ class OutputPlan:
             if base is not None:
                 if output is not base and output.requires_grad and not base.requires_grad:
                     raise Unsupported("a view with gradients of an output without")
-                return Given(self._number(base), output.path, False, output.requires_grad)
+                return Given(self._number(base), output.path, False, _with_grad(output))
             if not all(t.path and t.path[:-1] == output.path[:-1] and t.path[-1].function in _MANY for t in group):
                 raise Unsupported("outputs that are views of one hidden tensor")
         return Given(self._number(output))
@@ -91,6 +92,15 @@ class OutputPlan:
                     other = groups[owner[node]]
                     groups = [groups[mine] if group == other else group for group in groups]
         self.groups = groups
+
+
+def _with_grad(output: TracedTensor) -> bool:
+    """Whether a view is made with gradients: of what needs none too, as PyTorch refuses to change in place with gradients
+    what was made without."""
+    base = output._base
+    if output.requires_grad or base is None or base.requires_grad:
+        return output.requires_grad
+    return torch._C._autograd._get_creation_meta(output) not in _WITHOUT_GRADIENTS
 
 
 def is_lazy(tensor: TracedTensor) -> bool:

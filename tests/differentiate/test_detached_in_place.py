@@ -1,0 +1,89 @@
+"""Tensors that lose their history, or begin to require gradients, between operators that use them: a gradient reaches what a
+tensor was computed from only through what used it before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+
+Tensor = torch.Tensor
+
+
+def detached(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    h = (x @ w).sin()
+    h.detach_()
+    (x * v + h).square().mean().backward()
+    return h, h.requires_grad
+
+
+def used_before_and_after(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    h = (x @ w).sin()
+    before = h * 2
+    h.detach_()
+    (before.sum() + (h * v).sum()).backward()
+    return h.requires_grad, h.is_leaf
+
+
+def leaf_from_there_on(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    h = (x @ w).sin()
+    before = h * 2
+    h.detach_().requires_grad_()
+    (before.sum() + (h * v).sum()).backward()
+    return h.grad, h.requires_grad
+
+
+def written_after(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    h = (x @ w).sin()
+    h.detach_()
+    h.add_(v)
+    (h * h).sum().backward()
+    return h.detach()
+
+
+def detached_twice(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    h = (x @ w).sin()
+    h.detach_()
+    h.add_(v)
+    between = h * 3
+    h.detach_()
+    ((h * h).sum() + between.sum() + (h * w[0]).sum()).backward()
+    return h
+
+
+def truncated(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    """Backpropagation through time, cut after each second step."""
+    h, loss = torch.zeros_like(x), torch.zeros((), dtype=x.dtype)
+    for k in range(4):
+        h = torch.tanh(x + h @ w)
+        loss = loss + (h * v).sum()
+        if k % 2:
+            loss.backward()
+            loss = torch.zeros_like(loss)
+            h.detach_()
+    return h
+
+
+def by_autograd_grad(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    h = (x @ w).sin()
+    before = h * 2
+    h.detach_().requires_grad_()
+    return torch.autograd.grad(before.sum() + (h * v).sum(), [w, v, h])
+
+
+@pytest.mark.parametrize(
+    "program",
+    [detached, used_before_and_after, leaf_from_there_on, written_after, detached_twice, truncated, by_autograd_grad],
+)
+def test_history_ends(program: Callable[..., Any]) -> None:
+    seen = []
+    for run in (program, quickfuse.compile(program, fullgraph=True)):
+        torch.manual_seed(0)
+        w, v, x = torch.randn(8, 8).double().requires_grad_(), torch.randn(8).double().requires_grad_(), torch.randn(4, 8).double()
+        results = [run(w, v, x) for _ in range(2)]
+        seen.append((results, w.grad, v.grad))
+    torch.testing.assert_close(seen[1], seen[0])

@@ -1,0 +1,67 @@
+"""Views that a graph with gradients returns of what needs none: the program may change them in place with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+
+Tensor = torch.Tensor
+
+
+def of_an_input(w: Tensor, b: Tensor) -> Any:
+    return b[1:3], w.sin()
+
+
+def of_a_result(w: Tensor, b: Tensor) -> Any:
+    y = b * 2
+    return y[1:3], y, w.sin()
+
+
+def of_a_hidden_tensor(w: Tensor, b: Tensor) -> Any:
+    y = b * 2
+    return y[1:3], y[:2], w.sin()
+
+
+def of_what_is_detached(w: Tensor, b: Tensor) -> Any:
+    return w.detach().view(2, 3)[0][:2], w.sin()
+
+
+def without_gradients(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        view = b[1:3]
+    return view, w.sin()
+
+
+def one_of_several(w: Tensor, b: Tensor) -> Any:
+    return b.split(2)[0], w.sin()
+
+
+def behind_a_break(w: Tensor, b: Tensor) -> Any:
+    view = b[1:3]
+    view.mul_(w[:2])
+    return view, w.sin()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [of_an_input, of_a_result, of_a_hidden_tensor, of_what_is_detached, without_gradients, one_of_several, behind_a_break],
+)
+def test_changed_in_place(program: Callable[..., Any]) -> None:
+    seen = []
+    for run in (program, quickfuse.compile(program)):
+        torch.manual_seed(0)
+        w, b = torch.randn(6, requires_grad=True), torch.randn(6)
+        view = run(w, b)[0]
+        try:
+            view.mul_(w[:2].exp())
+            view.sum().backward()
+            seen.append(((view.detach(), b.detach(), w.grad), (b.requires_grad, b._version, view.requires_grad)))
+        except RuntimeError as error:
+            seen.append(((), str(error)))
+    torch.testing.assert_close(seen[1][0], seen[0][0])
+    assert seen[1][1] == seen[0][1]
