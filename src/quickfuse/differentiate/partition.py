@@ -27,7 +27,7 @@ from ..ir.target import costs_on
 from ..ir.values import TensorMeta
 from .cut import ENDLESS, Network
 from .joint import Joint
-from .recompute import Recipe, is_cheap, is_slow, memory_root, recipe_of, size_of, tensors_before, users_of
+from .recompute import Recipe, is_cheap, is_slow, kept_size, memory_root, recipe_of, tensors_before, users_of
 
 aten = torch.ops.aten
 
@@ -169,7 +169,7 @@ class _Partition:
         position = {n: k for k, n in enumerate(self.joint.graph.nodes)}
         self.plan.kept = sorted(kept, key=position.__getitem__)
         self.plan.copied = {n for n in kept if self._must_copy(n)}
-        self.plan.bytes = sum(size_of(n) for n in kept if n not in self.inputs or n in self.plan.copied)
+        self.plan.bytes = sum(kept_size(n) for n in kept if n not in self.inputs or n in self.plan.copied)
         return self.plan
 
     def _needed(self) -> list[Node]:
@@ -229,7 +229,7 @@ class _Partition:
             return ENDLESS
         if node in self.inputs and not self._must_copy(node):
             return 1
-        return size_of(node) * _SCALE + 1
+        return kept_size(node) * _SCALE + 1
 
     def _must_copy(self, node: Node) -> bool:
         if node in self.inputs:

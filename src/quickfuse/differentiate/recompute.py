@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -137,6 +138,29 @@ def size_of(node: Node) -> int:
     """Bytes of a tensor node's elements."""
     meta = node.meta["val"]
     return meta.nbytes if isinstance(meta, TensorMeta) else 0
+
+
+#: Operators whose second result are indices in an image of so many axes.
+_IMAGE_AXES = {
+    aten.max_pool2d_with_indices.default: 2, aten.max_pool3d_with_indices.default: 3,
+    aten.adaptive_max_pool2d.default: 2, aten.adaptive_max_pool3d.default: 3,
+}  # fmt: skip
+
+
+def kept_dtype(node: Node) -> torch.dtype | None:
+    """The smaller type in which a value may be kept: indices of the maxima of an image are small numbers of 64 bits."""
+    call = node.args[0] if node.target is operator.getitem and node.args[1] == 1 else None
+    axes = _IMAGE_AXES.get(call.target) if isinstance(call, Node) else None
+    if axes is None:
+        return None
+    image = math.prod(call.args[0].meta["val"].shape[-axes:])  # type: ignore[union-attr]
+    return next((t for t in (torch.int16, torch.int32) if image <= torch.iinfo(t).max), None)
+
+
+def kept_size(node: Node) -> int:
+    """Bytes of what is kept of a tensor."""
+    dtype = kept_dtype(node)
+    return size_of(node) if dtype is None else node.meta["val"].numel * dtype.itemsize  # type: ignore[no-any-return]
 
 
 def is_number(node: Node) -> bool:

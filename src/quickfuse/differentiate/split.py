@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ..ir.gradients import Differentiated, Saved
 from ..ir.values import TensorMeta
 from .joint import Joint
 from .partition import Plan, needs_tangents
-from .recompute import is_number
+from .recompute import is_number, kept_dtype
 from .recorder import Recorder, draws_random_numbers
 
 aten = torch.ops.aten
@@ -106,7 +107,7 @@ class _Forward(_Copier):
                 saved.append(Saved(places[node], False))
             else:
                 saved.append(Saved(len(joint.outputs) + len(numbers) + len(extra), False))
-                extra.append(self._copied(node) if node in plan.copied else self.made[node])
+                extra.append(self._kept(node))
         for position, node in sorted(joint.written.items()):
             if node is not joint.inputs[position]:
                 target = self.made[joint.inputs[position]]
@@ -117,10 +118,16 @@ class _Forward(_Copier):
         self.graph.output((*[self.made[node] for node in (*joint.outputs, *numbers)], *extra))
         return self.graph, saved, plan.bytes
 
-    def _copied(self, node: Node) -> Node:
-        made = self.graph.call_function(aten.clone.default, (self.made[node],))
-        meta = node.meta["val"]
-        made.meta["val"] = TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
+    def _kept(self, node: Node) -> Node:
+        """What is kept of a value: the value itself, a copy, or one in a smaller type."""
+        meta, dtype = node.meta["val"], kept_dtype(node)
+        if dtype is not None:
+            made = self.graph.call_function(aten._to_copy.default, (self.made[node],), {"dtype": dtype})
+        elif node in self.plan.copied:
+            made = self.graph.call_function(aten.clone.default, (self.made[node],))
+        else:
+            return self.made[node]
+        made.meta["val"] = TensorMeta(dtype or meta.dtype, meta.shape, meta.stride, meta.device)
         return made
 
     def _ancestors(self, nodes: list[Node]) -> set[Node]:
@@ -155,13 +162,20 @@ class _Backward(_Copier):
 
     def build(self) -> tuple[Graph, list[int]]:
         joint = self.joint
+        narrowed = {}
+        returned = {node for node in joint.outputs if node not in self.plan.copied}
         for k, node in enumerate(self.plan.kept):
-            self.placeholder(node, f"saved{k}")
+            made, dtype = self.placeholder(node, f"saved{k}"), kept_dtype(node)
+            if dtype is not None and node not in returned:
+                made.meta["val"] = replace(made.meta["val"], dtype=dtype)
+                narrowed[node] = made
         numbers = [k for k, node in enumerate(joint.inputs) if is_number(node)]
         for k in numbers:
             self.placeholder(joint.inputs[k], joint.inputs[k].name)
         for node in joint.tangents:
             self.placeholder(node, node.name)
+        for node, made in narrowed.items():
+            self.made[node] = self.recorder.emit(aten._to_copy.default, made, dtype=node.meta["val"].dtype)
         for gradient in joint.gradients:
             if gradient is not None:
                 self._compute(gradient)
