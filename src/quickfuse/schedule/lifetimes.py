@@ -119,7 +119,7 @@ def store_in_place(program: Program, steps: list[_Step], temps: list[Buffer]) ->
     """The steps and temporaries, with results in the memory of operands that end there."""
     shared = _Sharing(program, steps)
     for k, step in enumerate(steps):
-        if isinstance(step, KernelCall):
+        if isinstance(step, KernelCall) and step.device.type == "cpu":  # on a GPU launches are tried out several times
             shared.share(k, step)
     if not shared.memory:
         return steps, temps
