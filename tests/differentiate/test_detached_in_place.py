@@ -83,7 +83,8 @@ def test_history_ends(program: Callable[..., Any]) -> None:
     seen = []
     for run in (program, quickfuse.compile(program, fullgraph=True)):
         torch.manual_seed(0)
-        w, v, x = torch.randn(8, 8).double().requires_grad_(), torch.randn(8).double().requires_grad_(), torch.randn(4, 8).double()
+        w, v = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((8, 8), (8,)))
+        x = torch.randn(4, 8, dtype=torch.float64)
         results = [run(w, v, x) for _ in range(2)]
         seen.append((results, w.grad, v.grad))
     torch.testing.assert_close(seen[1], seen[0])

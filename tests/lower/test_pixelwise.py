@@ -20,9 +20,10 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "padding by name": lambda: nn.Conv2d(64, 8, 1, padding="same"),
     "weight with channels last": lambda: nn.Conv2d(64, 8, 1).to(memory_format=torch.channels_last),
     "frozen weight": lambda: nn.Conv2d(64, 8, 1).requires_grad_(False),
+    "every other pixel": lambda: nn.Conv2d(64, 8, 1, stride=2),
+    "another stride each": lambda: nn.Conv2d(64, 96, 1, stride=(3, 2), bias=False),
 }
 OTHERS: dict[str, Callable[[], nn.Module]] = {
-    "stride": lambda: nn.Conv2d(64, 8, 1, stride=2),
     "padding": lambda: nn.Conv2d(64, 8, 1, padding=1),
     "groups": lambda: nn.Conv2d(64, 64, 1, groups=4),
     "larger kernel": lambda: nn.Conv2d(64, 8, (1, 3)),

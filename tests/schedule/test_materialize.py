@@ -154,5 +154,5 @@ def test_a_convolutions_operand_is_computed_again_by_what_reads_its_origin_anywa
         quickfuse.compile(layers)(torch.randn(4, 16, 32, 32)).sum().backward()
     slots = [(slot, member.buffers[k]) for step in schedules[1].steps if isinstance(step, KernelCall)
              for member in step.members for k, slot in enumerate(step.body.slots)]  # fmt: skip
-    operands = {buffer for slot, buffer in slots if "w" in slot.access and buffer.meta.numel == 4 * 16 * 32 * 32}
+    operands = {buffer for slot, buffer in slots if slot.access == "w" and buffer.meta.numel == 4 * 16 * 32 * 32}
     assert operands and not any("r" in slot.access and buffer in operands for slot, buffer in slots)

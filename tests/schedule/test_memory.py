@@ -11,7 +11,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from quickfuse.ir.kernel import Schedule
+import quickfuse
+from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Buffer, View
 from schedule_interpreter import compile_for_test
 
@@ -81,6 +82,44 @@ def test_peak(function: Callable[..., X]) -> None:
     with torch.no_grad(), Bytes(x, *weights) as eager:
         function(x, *weights)
     assert peak(schedule) <= eager.most
+
+
+def test_results_lie_where_operands_end() -> None:
+    """What an activation makes of a product's result is stored in its place, and so is what the next loop makes of that."""
+    def program(x: X, w: X) -> X:
+        y = torch.relu(torch.mm(x, w) * 2)
+        product = torch.mm(y, w)
+        z = product - product.mean(1, keepdim=True)
+        return torch.mm(z, w)
+
+    schedule, _ = compile_for_test(program, torch.randn(200, 200), torch.randn(200, 200))
+    assert peak(schedule) <= 2 * 200 * 200 * 4
+    written = [slot.access for step in schedule.steps if isinstance(step, KernelCall) for slot in step.body.slots]
+    assert "rw" in written
+
+
+def test_what_may_share_memory_with_a_result_is_left_alone() -> None:
+    """`reshape` of rows without gaps is the same memory, which is read once more after the last loop that reads the rows."""
+    def program(x: X, w: X) -> tuple[X, X]:
+        product = torch.mm(x, w)
+        same = product.reshape(50, 800)
+        return torch.mm(torch.sin(product) * 2, w), torch.linalg.qr(same)[1]
+
+    x, w = torch.randn(200, 200), torch.randn(200, 200)
+    for mine, eager in zip(quickfuse.compile(program)(x, w), program(x, w), strict=True):
+        torch.testing.assert_close(mine, eager, rtol=1e-3, atol=1e-3)
+
+
+def test_what_frees_memory_runs_first() -> None:
+    """Rows are added up before the other kernel of their rank makes a large tensor."""
+    def program(x: X, *rows: X) -> tuple[X, X]:
+        products = [torch.mm(row, x) for row in rows]
+        table = torch.zeros(4000, 256).index_add_(0, torch.arange(64), torch.mm(products[0].t()[:64], products[1]))
+        return table, sum(product.sum(0) for product in products)
+
+    x, rows = torch.randn(256, 256), [torch.randn(200, 256) for _ in range(8)]
+    schedule, _ = compile_for_test(program, x, *rows)
+    assert peak(schedule) <= 4 * (4000 * 256 + 2 * 200 * 256)
 
 
 def test_calls_with_large_results_wait_until_they_are_needed() -> None:

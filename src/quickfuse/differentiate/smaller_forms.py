@@ -28,7 +28,10 @@ from .recorder import Recorder
 aten = torch.ops.aten
 
 #: Operators whose second result are indices -> how many axes these count, from the last on.
-_POOLS = {aten.max_pool2d_with_indices.default: 2, aten.max_pool3d_with_indices.default: 3}
+_POOLS = {
+    aten.max_pool2d_with_indices.default: 2, aten.max_pool3d_with_indices.default: 3,
+    aten.adaptive_max_pool2d.default: 2, aten.adaptive_max_pool3d.default: 3,
+}  # fmt: skip
 
 
 def offer_smaller_forms(joint: Joint) -> None:

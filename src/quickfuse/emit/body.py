@@ -173,7 +173,7 @@ class KernelBodyWriter:
         call = 0
         dying = self._dying()
         self._read = self._buffers_read()
-        made = {*self.schedule.temps, *self._outputs()}
+        made = {*self.schedule.temps, *self._outputs()} - self._returned_by_calls()
         last_flag = self._last_flag()
         before: list[str] = []
         changed = False
@@ -317,8 +317,11 @@ class KernelBodyWriter:
         self.constants["_unversioned"] = self.placer.note_changes
         return [*place, f"if {UNFIT}:", f"    {self.eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
 
+    def _returned_by_calls(self) -> set[Buffer]:
+        return {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
+
     def _outputs(self) -> list[Buffer]:
-        externs = {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
+        externs = self._returned_by_calls()
         returned = dict.fromkeys(buffers_in(self.schedule.program.outputs))
         return [buffer for buffer in returned if buffer.kind == "output" and buffer not in externs]
 

@@ -484,7 +484,8 @@ class KernelCall:
 
 @dataclass(eq=False, slots=True)
 class Schedule:
-    """What runs, in order, for a lowered program. `temps` are allocated once (0-dim host numbers) or for each call.
+    """What runs, in order, for a lowered program. `temps` are allocated once (0-dim host numbers) or for each call,
+    but for those that a call of PyTorch makes and a kernel then changes.
     `recorded`: what runs on a GPU is replayed as a CUDA graph."""
 
     program: Program

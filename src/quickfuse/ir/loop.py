@@ -171,7 +171,7 @@ class Extern:
 
     Buffers and host scalar names (as `HostScalar`) may stand anywhere within `args` and `kwargs`. With
     `draws` it may draw random numbers: it runs after the call `after`, which may, too. With `may_fail` it may raise an
-    exception: no input is stored to before.
+    exception: no input is stored to before. `is_new`: what it returns is in new memory, of which nobody else knows.
     """
 
     target: Callable[..., Any]
@@ -181,6 +181,7 @@ class Extern:
     after: Extern | None = None
     draws: bool = False
     may_fail: bool = False
+    is_new: bool = False
 
     @property
     def reads(self) -> dict[Buffer, None]:

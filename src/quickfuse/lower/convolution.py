@@ -28,9 +28,10 @@ from quickfuse.ir.values import TensorMeta, channels_last_stride
 
 from . import ops
 from .calls import rule, several
-from .computed_indices import at, spread
+from .computed_indices import at, spread, stepping
 from .context import Context
 from .joining import constant_pad
+from .pooling_gradients import with_zeros_between
 from .products import InputGradient, PixelwiseConvolution, is_large, is_pixelwise, weight_gradient
 from .promotion import COMPUTE
 from .reductions import total
@@ -56,7 +57,7 @@ def conv2d(
     known = [whole for value in settings if (whole := _integers(value)) is not None]
     if type(meta) is not TensorMeta or len(known) < len(settings) or not _is_steady(ctx, input, weight, groups):
         return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
-    if not is_pixelwise(input, weight, *known[:2], False, (), 1):
+    if {*known[0]} != {1} or not is_pixelwise(input, weight, known[1], False, (), 1):
         steady = SteadyConvolution(known[0], known[1], known[2], groups, input.meta.shape)
         return _call(ctx, meta, steady, (channels_last(ctx, input), *_parameters(ctx, weight, bias)))
     return convolution(ctx, meta, input, weight, bias, *settings, False, (0, 0), groups)
@@ -83,8 +84,10 @@ def convolution(
         operands = (*_images_on_gpu(ctx, (input, weight), weight, transposed, groups), None)
         result = _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
         return result if bias is None else _with_bias(ctx, meta, result, bias)
+    if pixelwise := is_pixelwise(input, weight, settings[1], transposed, settings[3], groups):
+        input = _every_other(ctx, input, settings[0], meta.shape)
     operands = (channels_last(ctx, input), *_parameters(ctx, weight, bias))
-    if is_pixelwise(input, weight, *settings[:2], transposed, settings[3], groups):
+    if pixelwise:
         return _call(ctx, meta, PixelwiseConvolution(is_large(meta, weight.meta)), operands)
     return _call(ctx, meta, torch.convolution, (*operands, *settings[:3], transposed, settings[3], groups))
 
@@ -100,7 +103,7 @@ def convolution_backward(
     no_rule_if(_weighs_more(input, weight, grad_output.meta))
     made: list[Tensor | None] = [None, None, None]
     on_gpu = _is_on_gpu(input)
-    pixelwise = not on_gpu and is_pixelwise(input, weight, stride, padding, transposed, output_padding, groups)
+    pixelwise = not on_gpu and is_pixelwise(input, weight, padding, transposed, output_padding, groups)
     depthwise = wanted[1] and _is_large_and_depthwise(input, weight, transposed, groups)
     if wanted[2] and (on_gpu or pixelwise or depthwise):
         made[2], wanted[2] = total(ctx, meta[2], grad_output, (0, 2, 3), False, None), False
@@ -111,10 +114,14 @@ def convolution_backward(
     if on_gpu:
         gradient, image, weighted = _images_on_gpu(ctx, (grad_output, input, weight), weight, transposed, groups)
     else:
-        gradient, image, weighted = channels_last(ctx, grad_output), channels_last(ctx, input), ctx.memory(weight)
+        image = channels_last(ctx, _every_other(ctx, input, stride, grad_output.meta.shape) if pixelwise else input)
+        gradient, weighted = channels_last(ctx, grad_output), ctx.memory(weight)
     if pixelwise:
         if wanted[0]:
-            made[0] = _call(ctx, meta[0], InputGradient(is_large(grad_output.meta, weight.meta)), (gradient, weighted))
+            product = InputGradient(is_large(grad_output.meta, weight.meta))
+            read = TensorMeta.dense(meta[0].dtype, (*meta[0].shape[:2], *grad_output.meta.shape[2:]), meta[0].device)
+            of_pixels = _call(ctx, meta[0] if {*stride} == {1} else read, product, (gradient, weighted))
+            made[0] = of_pixels if {*stride} == {1} else with_zeros_between(ctx, meta[0], of_pixels, stride)
         if wanted[1]:
             made[1] = _call(ctx, meta[1], weight_gradient, (gradient, image), _weight_meta(meta[1]))
         return made
@@ -125,11 +132,22 @@ def convolution_backward(
                 meta[2] if wanted[2] else nothing]  # fmt: skip
     buffers = [ctx.temp(m) for m in laid_out]
     function = torch.ops.aten.convolution_backward.default
-    ctx.program.steps.append(Extern(function, (*operands, *settings), {}, buffers))
+    ctx.program.steps.append(Extern(function, (*operands, *settings), {}, buffers, is_new=True))
     for k, (m, buffer) in enumerate(zip(meta, buffers, strict=True)):
         if wanted[k]:
             made[k] = Tensor(Storage(m, whole_load(buffer)), m)
     return made
+
+
+def _every_other(ctx: Context, image: Tensor, stride: Any, shape: Any) -> Tensor:
+    """The pixels that a convolution of single pixels reads, one for each of its result, which has this shape. A product of
+    these takes as long as oneDNN's convolution or half of that, and memory for them alone."""
+    if {*stride} == {1}:
+        return image
+    meta = TensorMeta.dense(image.dtype, (*image.meta.shape[:2], *shape[2:]), image.meta.device)
+    steps = stride if len(stride) == 2 else (*stride, *stride)
+    axes = [0, 1, *(stepping(axis, step, 0) for axis, step in enumerate(steps, 2))]
+    return ctx.fresh(meta, at(ctx.read(image), axes, 4, None))
 
 
 def _is_large_and_depthwise(input: Tensor, weight: Tensor, transposed: bool, groups: int) -> bool:
@@ -176,7 +194,7 @@ def _call(
 ) -> Tensor:
     """The result of a call, which lies in memory as `lies` says, or else with its channels last."""
     result = ctx.temp(lies or channels_last_meta(meta))
-    ctx.program.steps.append(Extern(function, arguments, {}, [result]))
+    ctx.program.steps.append(Extern(function, arguments, {}, [result], is_new=True))
     return Tensor(Storage(meta, whole_load(result)), meta)
 
 

@@ -100,6 +100,11 @@ def max_pool_gathered(
     return around.sum(ctx, term)
 
 
+def with_zeros_between(ctx: Context, meta: TensorMeta, grad: Tensor, strides: Any) -> Tensor:
+    """The gradient of an image of which every other pixel was read."""
+    return _Around(grad, meta, 2, 1, strides, 0, 1).sum(ctx, lambda value, windows, inside: (value, inside))
+
+
 def _is_in(window: Expr, here: Expr, n: int, size: int, step: int, count: int) -> Expr:
     """Whether the window before last by `n` that begins at or before an element is one that the element is in."""
     inside = ops.lt(window, ops.const(count, I64))

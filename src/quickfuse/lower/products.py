@@ -156,7 +156,7 @@ def _call(
         raise NoRule
     result = ctx.temp(meta)
     operands = (input, weight, None if bias is None else ctx.memory(bias))
-    ctx.program.steps.append(Extern(LinearCall(activation), operands, {}, [result]))
+    ctx.program.steps.append(Extern(LinearCall(activation), operands, {}, [result], is_new=True))
     return Tensor(Storage(meta, whole_load(result)), meta)
 
 
@@ -197,16 +197,16 @@ def _activation(target: Any, options: Mapping[str, Any]) -> Activation | None:
 # --- convolutions whose kernel is one pixel, as products ---
 
 def is_pixelwise(
-    input: Tensor, weight: Tensor, stride: Any, padding: Any, transposed: Any, output_padding: Any, groups: Any
+    input: Tensor, weight: Tensor, padding: Any, transposed: Any, output_padding: Any, groups: Any
 ) -> bool:
-    """Whether a convolution computes each pixel from the same pixel of its input alone, and all channels from all."""
+    """Whether a convolution computes each pixel from one pixel of its input alone, and all channels from all."""
     if tuple(weight.meta.shape[2:]) != (1, 1) or transposed or groups != 1:
         return False
     if not all(tensor.dtype is torch.float32 for tensor in (input, weight)):
         return False
     if torch.get_float32_matmul_precision() != "highest":  # what users allow for products only
         return False
-    return {*stride} == {1} and not any(padding) and not any(output_padding)
+    return not any(padding) and not any(output_padding)
 
 
 def is_large(images: TensorMeta, weight: TensorMeta) -> bool:

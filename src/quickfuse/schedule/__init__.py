@@ -4,7 +4,8 @@ In order: `parts` (a loop for each formula that a value chooses from), `material
 again), `long_formulas` (cut), `long_reductions` (in two stages), `hoisting` (what does not depend on all axes is computed
 once), `dependence` (what must come before what), `copies` (old and new values that are both needed), `fusion` (groups that
 run together), `order` (by what memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes
-and buffers), `launches` (equal bodies into one call), `shared_kernels` (one for many that differ by constants).
+and buffers), `launches` (equal bodies into one call), `shared_kernels` (one for many that differ by constants), `lifetimes`
+(results where operands end).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from quickfuse.ir.loop import Extern, Program
 from .canonical import Candidate, Canonicalizer
 from .dependence import Node
 from .fused_loops import FusedLoop, fused_loops
+from .lifetimes import free_early, store_in_place
 from .shared_kernels import share_kernels
 
 
@@ -40,7 +41,8 @@ def group_into_launches(program: Program, nodes: list[Node]) -> Schedule:
     steps.sort(key=lambda step: step[:3])
     share_kernels([step for *_, step in steps if isinstance(step, KernelCall)])
     temps = dict.fromkeys(buffer for buffer in stored if buffer.kind == "temp")
-    return Schedule(program, _named([step for *_, step in steps]), list(temps))
+    ordered = free_early(program, [step for *_, step in steps])
+    return Schedule(program, *store_in_place(program, _named(ordered), list(temps)))
 
 
 def _group(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
