@@ -41,9 +41,7 @@ def _whole(columns: int, block: int) -> Callable[[LaunchShape], LaunchShape]:
     return lambda shape: replace(shape, form=Form.WHOLE, columns=columns, block=block, access=Access.SHIFTED)
 
 
-def _same(
-    function: Callable[..., Any], *inputs: torch.Tensor, columns: int = 16, block: int = 2, form: Any = _shifted
-) -> None:
+def _same(function: Callable[..., Any], *inputs: torch.Tensor, columns: int = 16, block: int = 2, form: Any = _shifted) -> None:
     schedule, names = gpu_schedule(function, *inputs)
     assert any(call.body.shifted_slots for call in kernels(schedule))
     made = Emitted(schedule, names, form(columns, block))(*flatten(inputs))

@@ -32,16 +32,6 @@ from quickfuse.emit.triton_text import (
     word_names,
     wrapped,
 )
-from quickfuse.emit.triton_tiles import (
-    base_of_rows,
-    begin_lines,
-    elements_before,
-    everywhere,
-    mask_lines,
-    spread_lines,
-    tile_lines,
-    whole_lines,
-)
 from quickfuse.emit.walker import Walker
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, walk
@@ -65,7 +55,7 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
         *value_lines(body),
     ]
     if form is Form.SPREAD:
-        more = f" + (ALIGN == 1) * {elements_before(body)}" if body.shifted_slots else ""
+        more = f" + (ALIGN == 1) * {_elements_before(body)}" if body.shifted_slots else ""
         kernel += [
             f"tiles = tl.cdiv({_product(body.column_axes)}{more}, COLUMNS).to(tl.int32)",  # divisions of 64 bits are slow
             "first, start = (block // tiles).to(tl.int64) * BLOCK, (block % tiles).to(tl.int64) * COLUMNS",
@@ -135,6 +125,11 @@ def _shifted_call(body: KernelBody, form: Form, call: Callable[[str, str], list[
     ]
 
 
+def _elements_before(body: KernelBody) -> int:
+    """How many elements a row may begin after an address that is a multiple of 128 bits, at most."""
+    return 16 // body.slots[body.shifted_slots[0]].dtype.itemsize - 1
+
+
 def _tile_rows(body: KernelBody, form: Form) -> tuple[int, ...]:
     """The axes that count the rows of a tile."""
     return body.row_axes[len(body.outer_axes(form)) :]
@@ -152,19 +147,132 @@ def _rows(body: KernelBody, form: Form) -> list[str]:
         *kept,
         f"length = {_product(body.column_axes)}",
         "x = first.to(INDEX) + tl.arange(0, BLOCK)[:, None]",
-        *mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}", "(ALIGNED > 1) | (BLOCK == 1)"),
+        *_mask_lines("x_mask", "[BLOCK, 1]", f"x < {_product(_tile_rows(body, form))}", "(ALIGNED > 1) | (BLOCK == 1)"),
         *index_lines("outer.to(INDEX)", body.outer_axes(form)),
         *index_lines("x", _tile_rows(body, form)),
         *(f"q{k} = p{k} + {moved}" for k, _ in in_memory(body) if (moved := offset(body, k, body.row_axes))),
         "lane = tl.arange(0, COLUMNS)[None, :]",
     ]
     if form is Form.WHOLE:
-        lines += whole_lines(body)
+        lines += _whole_lines(body)
     elif form is Form.SPREAD:
-        lines += spread_lines(body)
+        lines += _spread_lines(body)
     else:
-        lines += begin_lines(body)
+        lines += _begin_lines(body)
     return [*lines, *RowsBuilder(body, form).lines]
+
+
+def base_of_rows(body: KernelBody, k: int) -> str:
+    """Where a slot's rows begin."""
+    return f"q{k}" if offset(body, k, body.row_axes) else f"p{k}"
+
+
+def _from_aligned(body: KernelBody, k: int) -> list[str]:
+    """Statements that find how many elements after an address that is a multiple of 128 bits a slot's rows begin: `h0` .."""
+    within = " + ".join(filter(None, [f"before{k}", offset(body, k, body.row_axes)]))
+    return [f"before{k} = (p{k}.to(tl.int64) % 16 // {body.slots[k].dtype.itemsize}).to(INDEX)", f"h{k} = {within}"]
+
+
+def _aligned(body: KernelBody, k: int, moved: str) -> str:
+    """The statement that makes an address of `h0` .., which is a multiple of 128 bits where it is moved by some elements. It
+    is written as one that Triton sees to be: it loses a hint on the addresses of a single row."""
+    count = 16 // body.slots[k].dtype.itemsize
+    return f"h{k} = tl.multiple_of(p{k} - before{k}, 16) + (h{k} {moved}) // {count} * {count}"
+
+
+def _begin_lines(body: KernelBody) -> list[str]:
+    """Statements that find `head`, the elements of each row before the first address that is a multiple of 128 bits, and
+    `full`, the elements of whole tiles: after the head, whose elements come with those that are left."""
+    slots, lines = body.shifted_slots, ["full = length // COLUMNS * COLUMNS", "head = 0"]
+    if slots:
+        most = _elements_before(body)
+        lines += [
+            "if ALIGNED == 1:",
+            *(f"    {line}" for k in slots for line in _from_aligned(body, k)),
+            f"    head = (0 - h{slots[0]}) & {most}",
+            f"    full = tl.maximum(length - {most}, 0) // COLUMNS * COLUMNS",
+            *(f"    {_aligned(body, k, '+ head')}" for k in slots),
+            "else:",
+            *(f"    h{k} = {base_of_rows(body, k)}" for k in slots),
+        ]
+    return lines
+
+
+def _whole_lines(body: KernelBody) -> list[str]:
+    """Statements that find the indices of whole rows. Where these begin anywhere, the tile begins at the multiple of 128 bits
+    before, and `near` are all elements of those 128 bits of which some are the row's: it is loaded without other masks."""
+    slots, mask = body.shifted_slots, _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED == 3")
+    if not slots:
+        return _tile_lines(body, "lane", mask)
+    count = _elements_before(body) + 1
+    shifted = [
+        *(line for k in slots for line in _from_aligned(body, k)),
+        f"head = h{slots[0]} & {count - 1}",
+        *(_aligned(body, k, "- head") for k in slots),
+        *(f"v{k} = h{k}" for k in slots),
+        f"chunk = lane // {count} * {count}",
+        "near = x_mask & (chunk < head + length)",
+        f"inner = x_mask & (chunk >= head) & (chunk + {count} <= head + length)",
+    ]
+    return [
+        "step, head = lane, 0",
+        "if ALIGNED == 1:",
+        *(f"    {line}" for line in shifted),
+        "else:",
+        *(f"    v{k} = {base_of_rows(body, k)}" for k in slots),
+        *_tile_lines(body, "lane - head", [
+            "if ALIGNED == 1:", "    r_mask = (r >= 0) & (r < length)",
+            "elif ALIGNED == 3:", *mask[1:],
+        ]),
+        "if ALIGNED != 1:",
+        "    near = mask",
+    ]  # fmt: skip
+
+
+def _spread_lines(body: KernelBody) -> list[str]:
+    """Statements that find the indices in a tile of its own, which begins at a multiple of 128 bits."""
+    slots, mask = body.shifted_slots, _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED > 1")
+    if not slots:
+        return _tile_lines(body, "start.to(INDEX) + lane", mask)
+    shifted = [
+        *(line for k in slots for line in _from_aligned(body, k)),
+        f"head = h{slots[0]} & {_elements_before(body)}",
+        *(_aligned(body, k, "- head") for k in slots),
+    ]
+    return [
+        "step = start.to(INDEX) + lane",
+        "head = 0",
+        "if (ALIGNED == 1) | (ALIGNED == -1):",
+        *(f"    {line}" for line in shifted),
+        *_tile_lines(body, "step - head", [
+            "if (ALIGNED == 1) | (ALIGNED > 1):", f"    r_mask = {_everywhere('[1, COLUMNS]')}",
+            "else:", "    r_mask = (r >= 0) & (r < length)",
+        ]),
+        "if ALIGNED == 1:",
+        *(f"    v{k} = h{k}" for k in slots),
+        "else:",
+        *(f"    v{k} = {base_of_rows(body, k)}" for k in slots),
+        "    step = r",
+    ]  # fmt: skip
+
+
+def _mask_lines(name: str, shape: str, condition: str, everywhere: str) -> list[str]:
+    """Statements that make a mask, which holds everywhere if a condition on constants does."""
+    return [f"if {everywhere}:", f"    {name} = {_everywhere(shape)}", "else:", f"    {name} = {condition}"]
+
+
+def _everywhere(shape: str) -> str:
+    return f"tl.full({shape}, True, tl.int1)"
+
+
+def _tile_lines(body: KernelBody, first: str, mask: Sequence[str]) -> list[str]:
+    return [
+        f"r = {first}",
+        *mask,
+        "mask = x_mask & r_mask",
+        "tile = x * 0 + r * 0",
+        *index_lines("r", body.column_axes),
+    ]
 
 
 def _product(axes: Sequence[int]) -> str:
@@ -328,9 +436,9 @@ class RowsBuilder(TritonBuilder):
         if slots:
             masked += ["if ALIGNED == 1:", "    r = tl.where(r - full >= head, r, r - full)"]
         full, rest = (
-            [f"    {line}" for line in [*tile_lines(self.body, first, mask), *steps, *inner.text]]
+            [f"    {line}" for line in [*_tile_lines(self.body, first, mask), *steps, *inner.text]]
             for first, mask, steps in (
-                ("begin + lane + head", [f"r_mask = {everywhere('[1, COLUMNS]')}"],
+                ("begin + lane + head", [f"r_mask = {_everywhere('[1, COLUMNS]')}"],
                  ["step = begin + lane", *(f"v{k} = h{k}" for k in slots)]),
                 ("begin + lane", masked, ["step = r", *(f"v{k} = {base_of_rows(self.body, k)}" for k in slots)]),
             )
