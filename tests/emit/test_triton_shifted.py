@@ -36,15 +36,10 @@ def _shifted(columns: int, block: int) -> Callable[[LaunchShape], LaunchShape]:
     return change
 
 
-def _whole(columns: int, block: int) -> Callable[[LaunchShape], LaunchShape]:
-    """Whole rows, with room for what is before the first element."""
-    return lambda shape: replace(shape, form=Form.WHOLE, columns=columns, block=block, access=Access.SHIFTED)
-
-
-def _same(function: Callable[..., Any], *inputs: torch.Tensor, columns: int = 16, block: int = 2, form: Any = _shifted) -> None:
+def _same(function: Callable[..., Any], *inputs: torch.Tensor, columns: int = 16, block: int = 2) -> None:
     schedule, names = gpu_schedule(function, *inputs)
     assert any(call.body.shifted_slots for call in kernels(schedule))
-    made = Emitted(schedule, names, form(columns, block))(*flatten(inputs))
+    made = Emitted(schedule, names, _shifted(columns, block))(*flatten(inputs))
     for one, other in zip(made, flatten(function(*inputs)), strict=True):
         assert_same(one, other, ulps=32)
 
@@ -79,16 +74,6 @@ def test_tiles_of_their_own(dtype: torch.dtype, length: int) -> None:
     x, s = _rows(dtype, 7, length, start=5), torch.randn(7, 1)
     _same(lambda x, s: (x.float() * s + 1).to(x.dtype), x, s)
     _same(lambda x, s: (x * s, x.exp()), x, s, columns=32, block=1)
-
-
-@pytest.mark.parametrize("dtype", [_F32, _BF16], ids=str)
-@pytest.mark.parametrize("length", [5, 16, 57])
-def test_whole_rows(dtype: torch.dtype, length: int) -> None:
-    x, y, w = _rows(dtype, 7, length, 3), _rows(dtype, 7, length, 11), torch.randn(length, dtype=dtype)
-    for block in (1, 2, 4):
-        _same(lambda x: (x.softmax(-1), x.amax(-1), x.argmax(-1)), x, columns=64, block=block, form=_whole)
-    _same(lambda x, y, w: F.layer_norm(x + y, w.shape, w), x, y, w, columns=64, form=_whole)
-    _same(lambda x, y: (x * y.float()).sum(-1), x, y[:, : length - 1].float().sum(-1)[:, None], columns=64, form=_whole)
 
 
 def test_gradient_of_cross_entropy() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from quickfuse.emit.plan import Plan
 from quickfuse.emit.triton_builder import Scope, TritonBuilder
 from quickfuse.emit.triton_online import OnlineWalker, sums_along
-from quickfuse.emit.triton_ops import constant, pointer_type, to_memory, triton_type
+from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
 from quickfuse.emit.triton_text import (
     alignment_hints,
     function,
@@ -101,7 +101,7 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
 def _shifted_call(body: KernelBody, form: Form, call: Callable[[str, str], list[str]]) -> list[str]:
     """The branch for rows that begin anywhere. Their operands begin as many elements before an address that is a multiple of
     128 bits as the first one does, in all rows: else accesses are narrow, as they are at both ends of rows (-1)."""
-    slots = body.shifted_slots
+    slots = [] if form is Form.WHOLE else body.shifted_slots
     if not slots:
         return []
     names, first = word_names(body), slots[0]
@@ -154,7 +154,7 @@ def _rows(body: KernelBody, form: Form) -> list[str]:
         "lane = tl.arange(0, COLUMNS)[None, :]",
     ]
     if form is Form.WHOLE:
-        lines += _whole_lines(body)
+        lines += _tile_lines(body, "lane", _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED == 3"))
     elif form is Form.SPREAD:
         lines += _spread_lines(body)
     else:
@@ -196,37 +196,6 @@ def _begin_lines(body: KernelBody) -> list[str]:
             *(f"    h{k} = {base_of_rows(body, k)}" for k in slots),
         ]
     return lines
-
-
-def _whole_lines(body: KernelBody) -> list[str]:
-    """Statements that find the indices of whole rows. Where these begin anywhere, the tile begins at the multiple of 128 bits
-    before, and `near` are all elements of those 128 bits of which some are the row's: it is loaded without other masks."""
-    slots, mask = body.shifted_slots, _mask_lines("r_mask", "[1, COLUMNS]", "r < length", "ALIGNED == 3")
-    if not slots:
-        return _tile_lines(body, "lane", mask)
-    count = _elements_before(body) + 1
-    shifted = [
-        *(line for k in slots for line in _from_aligned(body, k)),
-        f"head = h{slots[0]} & {count - 1}",
-        *(_aligned(body, k, "- head") for k in slots),
-        *(f"v{k} = h{k}" for k in slots),
-        f"chunk = lane // {count} * {count}",
-        "near = x_mask & (chunk < head + length)",
-        f"inner = x_mask & (chunk >= head) & (chunk + {count} <= head + length)",
-    ]
-    return [
-        "step, head = lane, 0",
-        "if ALIGNED == 1:",
-        *(f"    {line}" for line in shifted),
-        "else:",
-        *(f"    v{k} = {base_of_rows(body, k)}" for k in slots),
-        *_tile_lines(body, "lane - head", [
-            "if ALIGNED == 1:", "    r_mask = (r >= 0) & (r < length)",
-            "elif ALIGNED == 3:", *mask[1:],
-        ]),
-        "if ALIGNED != 1:",
-        "    near = mask",
-    ]  # fmt: skip
 
 
 def _spread_lines(body: KernelBody) -> list[str]:
@@ -320,8 +289,8 @@ class RowsBuilder(TritonBuilder):
         body = self.body
         by_row, within = offset(body, slot, _tile_rows(body, self.form)), offset(body, slot, body.column_axes)
         moves = by_row or offset(body, slot, body.outer_axes(self.form))
-        if slot in body.shifted_slots:
-            return f"v{slot} + step", "near" if self.form is Form.WHOLE else "mask" if by_row else "r_mask"
+        if self.form is not Form.WHOLE and slot in body.shifted_slots:
+            return f"v{slot} + step", "mask" if by_row else "r_mask"
         pointer = " + ".join([f"q{slot}" if moves else f"p{slot}", *([within] if within else [])])
         return pointer, "mask" if by_row and within else "x_mask" if by_row else "r_mask" if within else ""
 
@@ -344,13 +313,6 @@ class RowsBuilder(TritonBuilder):
 
     def assign(self, slot: int, value: str) -> None:
         pointer, mask = self.address(slot)
-        if mask == "near":  # wide, and at both ends of the row narrow
-            stored = f"tl.store({pointer}, {to_memory(value, self.body.slots[slot].dtype)}"
-            self.scope.lines += [
-                "if ALIGNED == 1:", f"    {stored}, inner)", f"    {stored}, mask & ~inner)",
-                "else:", f"    {stored}, mask)",
-            ]  # fmt: skip
-            return
         if self.in_tile:
             self.store(slot, pointer if mask == "mask" else f"{pointer} + tile", value, "mask")
             return
