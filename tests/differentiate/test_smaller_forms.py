@@ -184,7 +184,7 @@ def test_indices_that_are_a_result_are_kept_as_they_are() -> None:
     def function(x):
         return F.max_pool2d(x * 2, 2, return_indices=True)
 
-    x, other = torch.randn(2, 8, 64, 64, requires_grad=True), torch.randn(2, 8, 64, 64)
+    x = torch.randn(2, 8, 64, 64, requires_grad=True)
     result, indices = compiled(function)(x)
     assert all(t.dtype is not torch.int16 for t in result.grad_fn.saved_tensors)
     expected, where = function(x)
