@@ -23,7 +23,8 @@ def compare(layer: nn.Module, x: torch.Tensor) -> None:
 
     compiled: Any = quickfuse.compile(layer, fullgraph=True)
     for expected, found in zip(run(layer), run(compiled), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        largest = 0.0 if expected is None else float(expected.abs().max())  # sums over many pixels cancel
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=max(1e-4, 1e-6 * largest))
         assert expected is None or found is None or found.stride() == expected.stride()
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
